@@ -1,0 +1,30 @@
+"""`python tests/check_types.py [mypy options]`: mypy --strict over the import package `barnabas`.
+
+The repository's top-level folders are sub-packages of `barnabas`, which mypy cannot know by itself: it gets
+a folder of links that has the shape of the installed package.
+"""
+
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def main() -> int:
+    """Return mypy's exit code."""
+    folders = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-dir"].values()
+    package = ROOT / ".mypy_cache" / "tree" / "barnabas"
+    package.mkdir(parents=True, exist_ok=True)
+    for folder in folders:
+        link = package / folder
+        if "/" not in folder and not link.is_symlink():
+            link.symlink_to(ROOT / folder, target_is_directory=True)
+    command = [sys.executable, "-m", "mypy", "--config-file", str(ROOT / "pyproject.toml"), "-p", "barnabas"]
+    return subprocess.call([*command, *sys.argv[1:]], env={**os.environ, "MYPYPATH": str(package.parent)}, cwd=ROOT)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,50 @@
+"""A value that is not there yet: what a request that must wait returns instead of its answer."""
+
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Pending(Generic[T]):
+    """Completed exactly once by its owner, observed by at most one callback; no event loop needed.
+
+    Lighter than an asyncio future, and its callback runs inside `complete`: whoever completes one does so
+    after its own state has settled (design: signal now, serve afterwards).
+    """
+
+    __slots__ = ("_callback", "_value", "cancelled", "done", "on_cancel")
+
+    def __init__(self) -> None:
+        self.done = False
+        self.cancelled = False
+        self._value: T | None = None
+        self._callback: Callable[[T], None] | None = None
+        self.on_cancel: Callable[[], None] | None = None
+
+    def complete(self, value: T) -> None:
+        """Hand the value to whoever waits. Completing twice is a bug; after `cancel` it is a no-op."""
+        if self.cancelled:
+            return
+        assert not self.done, "completed twice"
+        self.done = True
+        if self._callback is None:
+            self._value = value
+        else:
+            self._callback(value)
+
+    def then(self, callback: Callable[[T], None]) -> None:
+        """Call with the value, at once when it is there already."""
+        assert self._callback is None, "one observer only"
+        self._callback = callback
+        if self._value is not None:
+            value, self._value = self._value, None
+            callback(value)
+
+    def cancel(self) -> None:
+        """Nobody waits any more (the connection is gone): let the owner drop what it holds."""
+        if self.done or self.cancelled:
+            return
+        self.cancelled = True
+        if self.on_cancel is not None:
+            self.on_cancel()

@@ -1,0 +1,194 @@
+"""The port to the coordination tree: ZooKeeper's data model without ZooKeeper.
+
+A tree of nodes with bytes and versions; ephemeral nodes that go with the session that made them; sequential names;
+one-shot watches; multi-operations that happen wholly or not at all. Paths are absolute (`/a/b`), `/` always exists.
+
+What every implementation promises (tests/unit/coordination holds them to it):
+
+* A watch fires once, for the first change after the read that left it, from the event loop and never inside an
+  operation, in the order of the changes. `get` and `exists` leave a data watch (CREATED, DATA, DELETED); `children`
+  leaves a child watch (CHILDREN, or DELETED when the node itself goes). A read that raises leaves no watch.
+* After a session has expired its watches and ephemerals are gone and a new session exists already: `session_id` is
+  the new one when the callbacks of `on_session_expired` run.
+* Operations before `start` and after `close` raise SessionExpiredError.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+ANY_VERSION = -1
+
+
+class CoordinationError(Exception):
+    """An operation that was not done. `path` is the node it was about, where there is one."""
+
+    def __init__(self, path: str = "", message: str = "") -> None:
+        super().__init__(message or path)
+        self.path = path
+
+
+class NoNodeError(CoordinationError):
+    """The node, or the parent of a node to be made, does not exist."""
+
+
+class NodeExistsError(CoordinationError):
+    """A node of that name exists."""
+
+
+class BadVersionError(CoordinationError):
+    """The node's data version is not the one expected: somebody else wrote."""
+
+
+class NotEmptyError(CoordinationError):
+    """A node that has children cannot be deleted."""
+
+
+class NoChildrenForEphemeralsError(CoordinationError):
+    """An ephemeral node cannot have children."""
+
+
+class ConnectionLossError(CoordinationError):
+    """Nobody answered. The operation may or may not have been done: read and compare before repeating it."""
+
+
+class SessionExpiredError(CoordinationError):
+    """The session this operation belonged to is over (or never began). Nothing was done."""
+
+
+class MultiError(CoordinationError):
+    """A multi-operation of which nothing was done; `cause` is what operation number `index` met."""
+
+    def __init__(self, index: int, cause: CoordinationError) -> None:
+        super().__init__(cause.path, f"operation {index}: {type(cause).__name__} {cause}")
+        self.index = index
+        self.cause = cause
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """What is known about a node beside its data. A zxid numbers the changes of the whole tree, always growing."""
+
+    czxid: int  # of the change that made the node: a broker's epoch
+    mzxid: int  # of the last change of its data
+    ctime_ms: int
+    mtime_ms: int
+    version: int  # of its data: 0 when made, one more with each set
+    cversion: int  # of its list of children
+    ephemeral_owner: int  # session that made it, 0 for a persistent node
+    num_children: int
+
+
+class EventType(Enum):
+    """What happened to a watched node."""
+
+    CREATED = 1
+    DELETED = 2
+    DATA = 3
+    CHILDREN = 4
+
+
+@dataclass(frozen=True, slots=True)
+class WatchEvent:
+    """The news a watch brings: only that something happened; what is there now must be read."""
+
+    type: EventType
+    path: str
+
+
+Watch = Callable[[WatchEvent], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """Make a node. Its result in a multi is its path (with the ten digits of a sequential one)."""
+
+    path: str
+    data: bytes = b""
+    ephemeral: bool = False
+    sequential: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Set:
+    """Replace a node's data if its version is `version` (-1: whatever it is). Its result is the new Stat."""
+
+    path: str
+    data: bytes
+    version: int = ANY_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Remove a childless node if its data version is `version`. Its result is None."""
+
+    path: str
+    version: int = ANY_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Let the multi fail unless the node exists with that data version: the fence. Its result is None."""
+
+    path: str
+    version: int = ANY_VERSION
+
+
+Operation = Create | Set | Delete | Check
+OperationResult = str | Stat | None
+
+
+class Coordination(Protocol):
+    """One session with the tree. Every operation may raise ConnectionLossError and SessionExpiredError."""
+
+    @property
+    def session_id(self) -> int:
+        """Owner of the ephemerals made now; 0 before `start`."""
+
+    async def start(self) -> None:
+        """Open the session. ConnectionLossError when the tree cannot be reached."""
+
+    async def close(self) -> None:
+        """End the session: its ephemerals go at once, its watches never fire again. Harmless when closed."""
+
+    async def create(
+        self,
+        path: str,
+        data: bytes = b"",
+        *,
+        ephemeral: bool = False,
+        sequential: bool = False,
+        make_parents: bool = False,
+    ) -> tuple[str, Stat]:
+        """Make a node; returns its path (sequential: with ten digits appended) and Stat.
+
+        NodeExistsError, NoNodeError (no parent), NoChildrenForEphemeralsError.
+        """
+
+    async def get(self, path: str, watch: Watch | None = None) -> tuple[bytes, Stat]:
+        """Data and Stat. NoNodeError."""
+
+    async def get_many(self, paths: Sequence[str]) -> list[tuple[bytes, Stat] | None]:
+        """`get` of each path, None where there is no such node."""
+
+    async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Stat:
+        """Replace the data. NoNodeError, BadVersionError."""
+
+    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        """Remove a node. NoNodeError, BadVersionError, NotEmptyError."""
+
+    async def delete_recursive(self, path: str) -> None:
+        """Remove a node and all below it, children first. Not promised to be one change. NoNodeError."""
+
+    async def exists(self, path: str, watch: Watch | None = None) -> Stat | None:
+        """Stat, or None (then a watch waits for the creation)."""
+
+    async def children(self, path: str, watch: Watch | None = None) -> list[str]:
+        """Names of the children, sorted. NoNodeError."""
+
+    async def multi(self, operations: Sequence[Operation]) -> list[OperationResult]:
+        """Do all, in order, as one change; or raise MultiError and do none."""
+
+    def on_session_expired(self, callback: Callable[[], None]) -> None:
+        """Have `callback` called, from the loop, each time a session was lost and replaced."""

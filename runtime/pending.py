@@ -37,9 +37,9 @@ class Pending(Generic[T]):
         """Call with the value, at once when it is there already."""
         assert self._callback is None, "one observer only"
         self._callback = callback
-        if self._value is not None:
+        if self.done:
             value, self._value = self._value, None
-            callback(value)
+            callback(value)  # type: ignore[arg-type]  # T may include None
 
     def cancel(self) -> None:
         """Nobody waits any more (the connection is gone): let the owner drop what it holds."""

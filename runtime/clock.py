@@ -1,0 +1,33 @@
+"""The operating system's clocks and the running asyncio loop."""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from barnabas.runtime.ports import Timer
+
+
+class RealClock:
+    """Clock of this machine. Calls are made by the asyncio loop that runs when they are asked for."""
+
+    __slots__ = ()
+
+    def now_ms(self) -> int:
+        """Wall clock, milliseconds since 1970."""
+        return time.time_ns() // 1_000_000
+
+    def monotonic_ms(self) -> float:
+        """Milliseconds from an arbitrary start."""
+        return time.monotonic() * 1000.0
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        """Call in the next pass of the loop."""
+        asyncio.get_running_loop().call_soon(callback)
+
+    def call_later(self, delay_ms: float, callback: Callable[[], None]) -> Timer:
+        """Call once, no sooner than `delay_ms` from now."""
+        return asyncio.get_running_loop().call_later(delay_ms / 1000.0, callback)
+
+    async def sleep(self, delay_ms: float) -> None:
+        """Suspend the calling task for at least `delay_ms`."""
+        await asyncio.sleep(delay_ms / 1000.0)

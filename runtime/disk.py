@@ -1,0 +1,215 @@
+"""The operating system's files."""
+
+import asyncio
+import contextlib
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from barnabas.runtime.ports import Buffer, DirectoryLock, File
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
+
+# Locks held by this process, by device and inode: POSIX locks do not exclude their own process.
+_held: set[tuple[int, int]] = set()
+
+
+class RealFile:
+    """One open file descriptor."""
+
+    __slots__ = ("_descriptor",)
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def size(self) -> int:
+        """Bytes written so far."""
+        return os.fstat(self._descriptor).st_size
+
+    def read(self, position: int, length: int) -> bytes:
+        """Bytes from `position`; shorter than `length` only at the end of the file."""
+        data = os.pread(self._descriptor, length, position)
+        if len(data) == length or not data:
+            return data
+        parts = [data]
+        position += len(data)
+        length -= len(data)
+        while length and (data := os.pread(self._descriptor, length, position)):
+            parts.append(data)
+            position += len(data)
+            length -= len(data)
+        return b"".join(parts)
+
+    def write(self, position: int, data: Buffer) -> None:
+        """Write all of `data` at `position`."""
+        written = os.pwrite(self._descriptor, data, position)
+        if written == len(data):
+            return
+        rest = memoryview(data)[written:]
+        position += written
+        while rest:
+            written = os.pwrite(self._descriptor, rest, position)
+            rest = rest[written:]
+            position += written
+
+    def truncate(self, size: int) -> None:
+        """Cut or extend with zeros to `size`."""
+        os.ftruncate(self._descriptor, size)
+
+    def sync(self) -> None:
+        """Return when the content is on stable storage."""
+        os.fsync(self._descriptor)
+
+    def close(self) -> None:
+        """Close without syncing."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def duplicate(self) -> int:
+        """Another descriptor of the same open file, for a thread: this one may be closed meanwhile."""
+        return os.dup(self._descriptor)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class RealDirectoryLock:
+    """A POSIX record lock, which is what the JVM takes too: Kafka and Barnabas exclude each other."""
+
+    __slots__ = ("_descriptor", "_identity")
+
+    def __init__(self, descriptor: int, identity: tuple[int, int]) -> None:
+        self._descriptor = descriptor
+        self._identity = identity
+
+    def release(self) -> None:
+        """Give the lock up; harmless when given up already."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            _held.discard(self._identity)
+            os.close(descriptor)
+
+
+class RealDisk:
+    """The file systems of this machine."""
+
+    __slots__ = ("_threads",)
+
+    def __init__(self) -> None:
+        self._threads: ThreadPoolExecutor | None = None
+
+    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> File:
+        """Open for reading and writing; `create` makes the file when it is missing."""
+        flags = os.O_RDONLY if read_only else os.O_RDWR
+        return RealFile(os.open(path, flags | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644))
+
+    def exists(self, path: str) -> bool:
+        """Whether a file or folder of that name is there."""
+        return os.path.exists(path)
+
+    def is_directory(self, path: str) -> bool:
+        """Whether a folder of that name is there."""
+        return os.path.isdir(path)
+
+    def list_directory(self, path: str) -> list[str]:
+        """Names in a folder, sorted."""
+        return sorted(os.listdir(path))
+
+    def make_directory(self, path: str) -> None:
+        """Make a folder and its parents."""
+        os.makedirs(path, exist_ok=True)
+
+    def remove(self, path: str) -> None:
+        """Remove one file."""
+        os.remove(path)
+
+    def remove_tree(self, path: str) -> None:
+        """Remove a folder and everything in it; harmless when it is missing."""
+        try:
+            shutil.rmtree(path)
+        except FileNotFoundError:
+            if os.path.exists(path):  # something inside vanished while we were at it
+                shutil.rmtree(path)
+
+    def rename(self, source: str, target: str) -> None:
+        """Atomically give a file or folder another name, replacing a file of that name."""
+        os.replace(source, target)
+
+    def file_size(self, path: str) -> int:
+        """Size of a file that need not be open."""
+        return os.stat(path).st_size
+
+    def modified_ms(self, path: str) -> int:
+        """Time of the last change."""
+        return os.stat(path).st_mtime_ns // 1_000_000
+
+    def set_modified_ms(self, path: str, modified_ms: int) -> None:
+        """Set the time of the last change."""
+        os.utime(path, ns=(modified_ms * 1_000_000, modified_ms * 1_000_000))
+
+    def sync_directory(self, path: str) -> None:
+        """Make the folder's entries durable."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def sync_in_background(self, files: Sequence[File], done: Callable[[OSError | None], None]) -> None:
+        """Sync in a thread; `done` is called on the loop with what went wrong, or None."""
+        loop = asyncio.get_running_loop()
+        descriptors: list[int] = []
+        try:
+            for file in files:
+                assert isinstance(file, RealFile)
+                descriptors.append(file.duplicate())
+        except OSError as error:
+            for descriptor in descriptors:
+                os.close(descriptor)
+            loop.call_soon(done, error)
+            return
+        if self._threads is None:
+            from concurrent.futures import ThreadPoolExecutor
+
+            self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="sync")
+        self._threads.submit(_sync_all, descriptors, loop, done)
+
+    def total_and_free_bytes(self, path: str) -> tuple[int, int]:
+        """Size of the file system that holds `path`, and what is free on it."""
+        status = os.statvfs(path)
+        return status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize
+
+    def lock(self, path: str) -> DirectoryLock:
+        """Take an exclusive lock on a file; BlockingIOError when another holds it."""
+        import fcntl
+
+        if os.path.exists(path):  # before opening: closing any descriptor of the file would drop our own lock
+            status = os.stat(path)
+            if (status.st_dev, status.st_ino) in _held:
+                raise BlockingIOError(f"{path} is locked by this process")
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(descriptor)
+            raise BlockingIOError(f"{path} is locked by another process") from error
+        status = os.fstat(descriptor)
+        identity = (status.st_dev, status.st_ino)
+        _held.add(identity)
+        return RealDirectoryLock(descriptor, identity)
+
+
+def _sync_all(descriptors: list[int], loop: asyncio.AbstractEventLoop, done: Callable[[OSError | None], None]) -> None:
+    failure: OSError | None = None
+    for descriptor in descriptors:
+        try:
+            os.fsync(descriptor)
+        except OSError as error:
+            failure = failure or error
+        finally:
+            os.close(descriptor)
+    with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
+        loop.call_soon_threadsafe(done, failure)

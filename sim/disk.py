@@ -1,0 +1,376 @@
+"""A disk in memory that knows what would survive a power cut, and can fail when told to."""
+
+import errno
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from barnabas.runtime.ports import Buffer, Clock, DirectoryLock, File
+
+
+class PowerLoss(BaseException):
+    """The machine stopped in the middle of an operation. Nothing but a test catches it."""
+
+
+class _Inode:
+    """A file's content: what is stable, and what was done since."""
+
+    __slots__ = ("data", "modified_ms", "stable", "unsynced")
+
+    def __init__(self, modified_ms: int) -> None:
+        self.data = bytearray()
+        self.stable = bytearray()
+        self.unsynced: list[tuple[int, bytes | None]] = []  # (position, bytes written), or (new size, None)
+        self.modified_ms = modified_ms
+
+    def sync(self, operations: int) -> None:
+        for position, content in self.unsynced[:operations]:
+            _apply(self.stable, position, content)
+        del self.unsynced[:operations]
+
+
+class _Directory:
+    __slots__ = ("entries", "modified_ms", "stable")
+
+    def __init__(self, modified_ms: int) -> None:
+        self.entries: dict[str, _Inode | _Directory] = {}
+        self.stable: dict[str, _Inode | _Directory] = {}
+        self.modified_ms = modified_ms
+
+
+def _apply(data: bytearray, position: int, content: bytes | None) -> None:
+    if content is None:
+        if position < len(data):
+            del data[position:]
+        else:
+            data.extend(bytes(position - len(data)))
+        return
+    if position > len(data):
+        data.extend(bytes(position - len(data)))
+    data[position : position + len(content)] = content
+
+
+class SimFile:
+    """An open file; dead after the crash it lived through."""
+
+    __slots__ = ("_disk", "_life", "_open", "_read_only", "inode", "path")
+
+    def __init__(self, disk: "SimDisk", path: str, inode: _Inode, read_only: bool) -> None:
+        self._disk = disk
+        self._life = disk.life
+        self._open = True
+        self._read_only = read_only
+        self.path = path
+        self.inode = inode
+
+    def _check(self) -> None:
+        if not self._open or self._life != self._disk.life:
+            raise OSError(errno.EBADF, f"not open: {self.path}")
+
+    def size(self) -> int:
+        """Bytes written so far."""
+        self._check()
+        return len(self.inode.data)
+
+    def read(self, position: int, length: int) -> bytes:
+        """Bytes from `position`."""
+        self._check()
+        self._disk.fails("read", self.path)
+        return bytes(self.inode.data[position : position + length])
+
+    def write(self, position: int, data: Buffer) -> None:
+        """Write; unsynced until `sync`."""
+        self._check()
+        if self._read_only:
+            raise OSError(errno.EBADF, f"opened for reading: {self.path}")
+        self._disk.changes("write", self.path)
+        content = bytes(data)
+        _apply(self.inode.data, position, content)
+        self.inode.unsynced.append((position, content))
+        self.inode.modified_ms = self._disk.clock.now_ms()
+
+    def truncate(self, size: int) -> None:
+        """Cut or extend; unsynced until `sync`."""
+        self._check()
+        self._disk.changes("truncate", self.path)
+        _apply(self.inode.data, size, None)
+        self.inode.unsynced.append((size, None))
+        self.inode.modified_ms = self._disk.clock.now_ms()
+
+    def sync(self) -> None:
+        """Make the content stable (not its name: that is `sync_directory`)."""
+        self._check()
+        self._disk.changes("sync", self.path)
+        self.inode.sync(len(self.inode.unsynced))
+
+    def close(self) -> None:
+        """Close without syncing."""
+        self._open = False
+
+
+class _SimLock:
+    def __init__(self, disk: "SimDisk", path: str) -> None:
+        self._disk = disk
+        self._path = path
+        self._life = disk.life
+
+    def release(self) -> None:
+        if self._life == self._disk.life:
+            self._disk.locks.discard(self._path)
+
+
+class SimDisk:
+    """File system in memory.
+
+    `operations` counts what changes the disk (create, write, truncate, sync, rename, remove, sync_directory,
+    make_directory): crash tests lose power at each one in turn.
+    """
+
+    def __init__(self, clock: Clock, rng: random.Random) -> None:
+        self.clock = clock
+        self.rng = rng
+        self.life = 0
+        self.operations = 0
+        self.journal: list[tuple[str, str]] | None = None  # set to a list to see every change
+        self.locks: set[str] = set()
+        self.capacity_bytes = 1 << 40
+        self._root = _Directory(clock.now_ms())
+        self._lose_power_at: int | None = None
+        self._failures: list[tuple[str, str, OSError, list[int]]] = []
+
+    # -- what a test can do to it
+
+    def lose_power_at(self, operation: int) -> None:
+        """Raise PowerLoss instead of doing the change of this number (see `operations`), and for all after it."""
+        self._lose_power_at = operation
+
+    def fail(self, operation: str, path_part: str = "", error: OSError | None = None, times: int = 1) -> None:
+        """Let the next `times` operations of that kind on paths that contain `path_part` raise OSError."""
+        self._failures.append((operation, path_part, error or OSError(errno.EIO, "simulated"), [times]))
+
+    def crash(self, unsynced: str = "lost") -> None:
+        """Power cut: open files are dead and locks gone.
+
+        What was not synced is `lost`, `kept`, or `torn`: each file keeps some of its last changes in order, the
+        last of them cut anywhere, and each folder some of its new names (from the disk's own random stream).
+        """
+        assert unsynced in ("lost", "kept", "torn")
+        self.life += 1
+        self.locks.clear()
+        self._lose_power_at = None
+        self._failures.clear()
+        self._settle(self._root, unsynced)
+
+    def _settle(self, directory: _Directory, unsynced: str) -> None:
+        if unsynced == "lost":
+            directory.entries = dict(directory.stable)
+        elif unsynced == "torn":
+            names = sorted(directory.entries.keys() | directory.stable.keys())
+            changed = [name for name in names if directory.entries.get(name) is not directory.stable.get(name)]
+            survivors = {name for name in changed if self.rng.random() < 0.5}
+            source = {name: (directory.entries if name in survivors else directory.stable) for name in changed}
+            settled = {name: node for name, node in directory.stable.items() if name not in source}
+            settled.update({name: source[name][name] for name in changed if name in source[name]})
+            # A rename is atomic: never both names, never neither.
+            kept = {id(node) for node in settled.values()}
+            for name, node in directory.stable.items():
+                moved = any(node is other for other in directory.entries.values())
+                if id(node) not in kept and moved:
+                    settled.setdefault(name, node)
+            seen: set[int] = set()
+            directory.entries = {}
+            for name in sorted(settled):
+                if id(settled[name]) not in seen:
+                    seen.add(id(settled[name]))
+                    directory.entries[name] = settled[name]
+        directory.stable = dict(directory.entries)
+        for name in sorted(directory.entries):
+            node = directory.entries[name]
+            if isinstance(node, _Directory):
+                self._settle(node, unsynced)
+                continue
+            if unsynced == "kept":
+                node.sync(len(node.unsynced))
+            elif unsynced == "torn" and node.unsynced:
+                survivors_count = self.rng.randint(0, len(node.unsynced))
+                torn = node.unsynced[survivors_count] if survivors_count < len(node.unsynced) else None
+                node.sync(survivors_count)
+                if torn is not None and torn[1]:
+                    _apply(node.stable, torn[0], torn[1][: self.rng.randint(0, len(torn[1]))])
+            node.unsynced.clear()
+            node.data = bytearray(node.stable)
+
+    # -- bookkeeping of changes and failures
+
+    def fails(self, operation: str, path: str) -> None:
+        """Raise what the test asked for."""
+        for kind, part, error, left in self._failures:
+            if kind == operation and part in path and left[0] > 0:
+                left[0] -= 1
+                raise error
+
+    def changes(self, operation: str, path: str) -> None:
+        """Count a change, or stop there."""
+        if self._lose_power_at is not None and self.operations >= self._lose_power_at:
+            raise PowerLoss(f"{operation} {path}")
+        self.operations += 1
+        if self.journal is not None:
+            self.journal.append((operation, path))
+        self.fails(operation, path)
+
+    # -- the tree
+
+    def _parts(self, path: str) -> list[str]:
+        assert path.startswith("/"), f"absolute paths only: {path}"
+        return [part for part in path.split("/") if part]
+
+    def _find(self, path: str) -> _Inode | _Directory:
+        node: _Inode | _Directory = self._root
+        for part in self._parts(path):
+            if not isinstance(node, _Directory) or part not in node.entries:
+                raise FileNotFoundError(errno.ENOENT, "no such file", path)
+            node = node.entries[part]
+        return node
+
+    def _folder(self, path: str) -> _Directory:
+        node = self._find(path)
+        if not isinstance(node, _Directory):
+            raise NotADirectoryError(errno.ENOTDIR, "not a folder", path)
+        return node
+
+    def _file(self, path: str) -> _Inode:
+        node = self._find(path)
+        if not isinstance(node, _Inode):
+            raise IsADirectoryError(errno.EISDIR, "is a folder", path)
+        return node
+
+    def _parent(self, path: str) -> tuple[_Directory, str]:
+        parts = self._parts(path)
+        return self._folder("/" + "/".join(parts[:-1])), parts[-1]
+
+    # -- Disk
+
+    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> File:
+        """Open a file."""
+        self.fails("open", path)
+        parent, name = self._parent(path)
+        if name not in parent.entries:
+            if not create:
+                raise FileNotFoundError(errno.ENOENT, "no such file", path)
+            self.changes("create", path)
+            parent.entries[name] = _Inode(self.clock.now_ms())
+        return SimFile(self, path, self._file(path), read_only)
+
+    def exists(self, path: str) -> bool:
+        """Whether it is there."""
+        try:
+            self._find(path)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def is_directory(self, path: str) -> bool:
+        """Whether it is a folder."""
+        return self.exists(path) and isinstance(self._find(path), _Directory)
+
+    def list_directory(self, path: str) -> list[str]:
+        """Names, sorted."""
+        self.fails("list", path)
+        return sorted(self._folder(path).entries)
+
+    def make_directory(self, path: str) -> None:
+        """Make a folder and its parents."""
+        node = self._root
+        for part in self._parts(path):
+            child = node.entries.get(part)
+            if child is None:
+                self.changes("make_directory", path)
+                child = node.entries[part] = _Directory(self.clock.now_ms())
+            if not isinstance(child, _Directory):
+                raise FileExistsError(errno.EEXIST, "a file has that name", path)
+            node = child
+
+    def remove(self, path: str) -> None:
+        """Remove a file."""
+        self._file(path)
+        self.changes("remove", path)
+        parent, name = self._parent(path)
+        del parent.entries[name]
+
+    def remove_tree(self, path: str) -> None:
+        """Remove a folder."""
+        if self.exists(path):
+            self._folder(path)
+            self.changes("remove", path)
+            parent, name = self._parent(path)
+            del parent.entries[name]
+
+    def rename(self, source: str, target: str) -> None:
+        """Atomically rename."""
+        node = self._find(source)
+        self.changes("rename", source)
+        source_parent, source_name = self._parent(source)
+        target_parent, target_name = self._parent(target)
+        existing = target_parent.entries.get(target_name)
+        if isinstance(existing, _Directory) and existing.entries:
+            raise OSError(errno.ENOTEMPTY, "folder not empty", target)
+        del source_parent.entries[source_name]
+        target_parent.entries[target_name] = node
+
+    def file_size(self, path: str) -> int:
+        """Size."""
+        return len(self._file(path).data)
+
+    def modified_ms(self, path: str) -> int:
+        """Time of the last change."""
+        return self._find(path).modified_ms
+
+    def set_modified_ms(self, path: str, modified_ms: int) -> None:
+        """Set it."""
+        self._find(path).modified_ms = modified_ms
+
+    def sync_directory(self, path: str) -> None:
+        """Make names durable."""
+        folder = self._folder(path)
+        self.changes("sync_directory", path)
+        folder.stable = dict(folder.entries)
+
+    def sync_in_background(self, files: Sequence[File], done: Callable[[OSError | None], None]) -> None:
+        """Sync what was written up to now; `done` comes in a later event."""
+        asked: list[tuple[Any, int]] = [(file, _changes_so_far(file)) for file in files]
+
+        def finish() -> None:
+            failure: OSError | None = None
+            for file, operations in asked:
+                try:
+                    self.changes("sync", file.path)
+                except OSError as error:
+                    failure = failure or error
+                    continue
+                file.inode.sync(min(operations, len(file.inode.unsynced)))
+            done(failure)
+
+        life = self.life
+        self.clock.call_soon(lambda: finish() if life == self.life else None)
+
+    def total_and_free_bytes(self, path: str) -> tuple[int, int]:
+        """Capacity, and what is left of it."""
+        return self.capacity_bytes, self.capacity_bytes - self._used(self._root)
+
+    def _used(self, directory: _Directory) -> int:
+        return sum(
+            self._used(node) if isinstance(node, _Directory) else len(node.data) for node in directory.entries.values()
+        )
+
+    def lock(self, path: str) -> DirectoryLock:
+        """Take a lock; BlockingIOError when it is held."""
+        if path in self.locks:
+            raise BlockingIOError(f"{path} is locked")
+        self.open(path, create=True).close()
+        self.locks.add(path)
+        return _SimLock(self, path)
+
+
+def _changes_so_far(file: File) -> int:
+    assert isinstance(file, SimFile)
+    return len(file.inode.unsynced)

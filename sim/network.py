@@ -1,0 +1,265 @@
+"""Connections in memory with the semantics of asyncio's transports, protocols and flow control."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from barnabas.runtime.ports import Buffer, Listener
+from barnabas.sim.clock import SimClock
+
+_WILDCARDS = ("", "0.0.0.0", "::")
+
+
+class SimTransport(asyncio.Transport):
+    """One end of a connection. Bytes written travel to the peer after the network's latency, in order."""
+
+    def __init__(self, network: "SimNetwork", local: tuple[str, int], remote: tuple[str, int]) -> None:
+        super().__init__({"sockname": local, "peername": remote})
+        self._network = network
+        self._protocol: asyncio.BaseProtocol | None = None
+        self.peer: SimTransport | None = None
+        self._outgoing: deque[bytes] = deque()  # written, not yet taken by the peer's protocol
+        self._outgoing_bytes = 0
+        self._delivery_asked = False
+        self._reading_paused = False
+        self._closing = False
+        self._lost = False
+        self._end_of_file = False
+        self._low, self._high = 16 * 1024, 64 * 1024
+        self._writing_paused = False
+
+    def start(self, protocol: asyncio.BaseProtocol) -> None:
+        """Both ends exist: tell the protocol."""
+        self._protocol = protocol
+        protocol.connection_made(self)
+
+    # -- writing
+
+    def write(self, data: Buffer) -> None:
+        """Take a copy and deliver it later. After close it is dropped, as asyncio does."""
+        if self._closing or self._lost:
+            return
+        assert not self._end_of_file, "write after write_eof"
+        if len(data):
+            self._outgoing.append(bytes(data))
+            self._outgoing_bytes += len(data)
+            self._ask_delivery()
+            if self._outgoing_bytes > self._high and not self._writing_paused:
+                self._writing_paused = True
+                if self._protocol is not None:
+                    self._protocol.pause_writing()
+
+    def writelines(self, list_of_data: Iterable[Buffer]) -> None:
+        """Write several buffers."""
+        self.write(b"".join(list_of_data))
+
+    def can_write_eof(self) -> bool:
+        """Half-closing works."""
+        return True
+
+    def write_eof(self) -> None:
+        """No more will be written; the peer sees the end after what was written."""
+        self._end_of_file = True
+        self._ask_delivery()
+
+    def get_write_buffer_size(self) -> int:
+        """Bytes the peer has not taken yet."""
+        return self._outgoing_bytes
+
+    def get_write_buffer_limits(self) -> tuple[int, int]:
+        """(low, high)"""
+        return self._low, self._high
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """When to call pause_writing and resume_writing."""
+        self._high = high if high is not None else (4 * low if low is not None else 64 * 1024)
+        self._low = low if low is not None else self._high // 4
+
+    def _ask_delivery(self) -> None:
+        if not self._delivery_asked:
+            self._delivery_asked = True
+            self._network.schedule(self._deliver)
+
+    def _deliver(self) -> None:
+        self._delivery_asked = False
+        peer = self.peer
+        if peer is None or peer._lost:
+            return
+        while self._outgoing and not peer._reading_paused and not peer._lost:
+            chunk = self._outgoing.popleft()
+            self._outgoing_bytes -= len(chunk)
+            peer.receive(chunk)
+        if self._lost:
+            return
+        if self._writing_paused and self._outgoing_bytes <= self._low:
+            self._writing_paused = False
+            if self._protocol is not None and not self._closing:
+                self._protocol.resume_writing()
+        if not self._outgoing and not peer._reading_paused:
+            if self._closing:
+                self.lose(None)
+            elif self._end_of_file:
+                peer.receive_end()
+
+    # -- reading
+
+    def receive(self, chunk: bytes) -> None:
+        """Hand bytes to the protocol, through its own buffer when it has one."""
+        protocol = self._protocol
+        if self._closing or protocol is None:
+            return
+        if isinstance(protocol, asyncio.BufferedProtocol):
+            rest = memoryview(chunk)
+            while rest and not self._closing and not self._lost:
+                buffer = memoryview(protocol.get_buffer(len(rest))).cast("B")
+                assert len(buffer), "get_buffer returned an empty buffer"
+                size = min(len(buffer), len(rest))
+                buffer[:size] = rest[:size]
+                protocol.buffer_updated(size)
+                rest = rest[size:]
+        else:
+            assert isinstance(protocol, asyncio.Protocol)
+            protocol.data_received(chunk)
+
+    def receive_end(self) -> None:
+        """The peer will send no more."""
+        if self._closing or self._lost:
+            return
+        protocol = self._protocol
+        assert isinstance(protocol, asyncio.Protocol | asyncio.BufferedProtocol)
+        if not protocol.eof_received():
+            self.close()
+
+    def pause_reading(self) -> None:
+        """Leave bytes with the peer."""
+        self._reading_paused = True
+
+    def resume_reading(self) -> None:
+        """Take bytes again."""
+        self._reading_paused = False
+        if self.peer is not None:
+            self.peer._ask_delivery()
+
+    def is_reading(self) -> bool:
+        """Whether bytes are taken."""
+        return not self._reading_paused and not self._closing
+
+    # -- ending
+
+    def is_closing(self) -> bool:
+        """Whether close was called, or the connection is gone."""
+        return self._closing or self._lost
+
+    def close(self) -> None:
+        """Close after what was written has gone out."""
+        if not self._closing:
+            self._closing = True
+            self._ask_delivery()
+
+    def abort(self) -> None:
+        """Close at once; what was not delivered is gone."""
+        self.lose(None)
+
+    def lose(self, error: Exception | None) -> None:
+        """The connection ends here for both sides."""
+        if self._lost:
+            return
+        self._lost = self._closing = True
+        self._outgoing.clear()
+        self._outgoing_bytes = 0
+        self._network.forget(self)
+        protocol = self._protocol
+        if protocol is not None:
+            self._network.schedule(lambda: protocol.connection_lost(error))
+        peer = self.peer
+        if peer is not None and not peer._lost:
+            self._network.schedule(lambda: peer.lose(error))
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        """The protocol in use."""
+        assert self._protocol is not None
+        return self._protocol
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        """Use another protocol from now on."""
+        self._protocol = protocol
+
+
+class SimListener:
+    """A listening endpoint in memory."""
+
+    def __init__(
+        self, network: "SimNetwork", host: str, port: int, factory: Callable[[], asyncio.BaseProtocol]
+    ) -> None:
+        self._network = network
+        self.host = host
+        self._port = port
+        self.factory = factory
+
+    @property
+    def port(self) -> int:
+        """The port in use."""
+        return self._port
+
+    def close(self) -> None:
+        """Stop accepting."""
+        self._network.listeners.pop((self.host, self._port), None)
+
+
+class SimNetwork:
+    """One network; `latency_ms` is what a delivery takes, 0 the next pass of the loop."""
+
+    def __init__(self, clock: SimClock) -> None:
+        self._clock = clock
+        self.latency_ms = 0.0
+        self.listeners: dict[tuple[str, int], SimListener] = {}
+        self.transports: dict[SimTransport, None] = {}
+        self._next_port = 40_000
+
+    def schedule(self, callback: Callable[[], Any]) -> None:
+        """Do something after the latency."""
+        if self.latency_ms:
+            self._clock.call_later(self.latency_ms, callback)
+        else:
+            self._clock.call_soon(callback)
+
+    def forget(self, transport: SimTransport) -> None:
+        """The transport is gone."""
+        self.transports.pop(transport, None)
+
+    def _free_port(self) -> int:
+        self._next_port += 1
+        return self._next_port
+
+    async def listen(self, host: str, port: int, factory: Callable[[], asyncio.BaseProtocol], backlog: int) -> Listener:
+        """Accept connections. OSError when the port is taken."""
+        port = port or self._free_port()
+        for other_host, other_port in self.listeners:
+            if port == other_port and (host == other_host or host in _WILDCARDS or other_host in _WILDCARDS):
+                raise OSError(98, f"address in use: {host}:{port}")
+        listener = SimListener(self, host, port, factory)
+        self.listeners[host, port] = listener
+        return listener
+
+    def _listener(self, host: str, port: int) -> SimListener:
+        for (listening_host, listening_port), listener in self.listeners.items():
+            if port == listening_port and (host == listening_host or listening_host in _WILDCARDS):
+                return listener
+        raise ConnectionRefusedError(111, f"connection refused: {host}:{port}")
+
+    async def connect(
+        self, host: str, port: int, factory: Callable[[], asyncio.BaseProtocol]
+    ) -> tuple[SimTransport, asyncio.BaseProtocol]:
+        """Connect. ConnectionRefusedError when nobody listens."""
+        await self._clock.sleep(self.latency_ms)
+        listener = self._listener(host, port)
+        local = ("127.0.0.1", self._free_port())
+        near = SimTransport(self, local, (host, port))
+        far = SimTransport(self, (host, port), local)
+        near.peer, far.peer = far, near
+        self.transports[near] = self.transports[far] = None
+        protocol = factory()
+        far.start(listener.factory())
+        near.start(protocol)
+        return near, protocol

@@ -1,0 +1,139 @@
+import asyncio
+import subprocess
+import sys
+
+import pytest
+from barnabas.runtime.env import real
+from barnabas.runtime.pending import Pending
+
+
+def test_file_reads_what_was_written_and_knows_its_size(tmp_path):
+    disk = real().disk
+    file = disk.open(f"{tmp_path}/a", create=True)
+    file.write(0, b"hello")
+    file.write(file.size(), memoryview(b" world"))
+    assert file.read(0, 100) == b"hello world"
+    assert file.read(4, 3) == b"o w"
+    file.truncate(5)
+    file.sync()
+    assert (file.size(), disk.file_size(f"{tmp_path}/a")) == (5, 5)
+    file.close()
+    file.close()
+    with pytest.raises(OSError):
+        file.read(0, 1)
+
+
+def test_missing_file_is_an_error_without_create(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        real().disk.open(f"{tmp_path}/none")
+
+
+def test_tree_operations(tmp_path):
+    disk = real().disk
+    folder = f"{tmp_path}/x/y"
+    disk.make_directory(folder)
+    disk.make_directory(folder)
+    disk.open(f"{folder}/b", create=True).close()
+    disk.open(f"{folder}/a", create=True).close()
+    assert disk.list_directory(folder) == ["a", "b"]
+    disk.rename(f"{folder}/a", f"{folder}/b")
+    disk.sync_directory(folder)
+    assert disk.list_directory(folder) == ["b"]
+    disk.set_modified_ms(f"{folder}/b", 1_234_567)
+    assert disk.modified_ms(f"{folder}/b") == 1_234_567
+    disk.remove_tree(f"{tmp_path}/x")
+    disk.remove_tree(f"{tmp_path}/x")
+    assert not disk.exists(folder)
+
+
+def test_lock_excludes_this_process_and_others(tmp_path):
+    disk = real().disk
+    path = f"{tmp_path}/.lock"
+    lock = disk.lock(path)
+    with pytest.raises(BlockingIOError):
+        disk.lock(path)
+    attempt = "import sys\nfrom barnabas.runtime.env import real\nreal().disk.lock(sys.argv[1])"
+    other = subprocess.run([sys.executable, "-c", attempt, path], capture_output=True, text=True, timeout=20)
+    assert "BlockingIOError" in other.stderr
+    lock.release()
+    lock.release()
+    disk.lock(path).release()
+
+
+def test_background_sync_reports_on_the_loop_even_when_the_file_is_closed_meanwhile(tmp_path):
+    async def main():
+        disk = real().disk
+        file = disk.open(f"{tmp_path}/a", create=True)
+        file.write(0, b"x")
+        result = asyncio.get_running_loop().create_future()
+        disk.sync_in_background([file], result.set_result)
+        file.close()
+        assert await asyncio.wait_for(result, 5) is None
+        result = asyncio.get_running_loop().create_future()
+        disk.sync_in_background([file], result.set_result)
+        assert isinstance(await asyncio.wait_for(result, 5), OSError)
+
+    asyncio.run(main())
+
+
+def test_listen_on_a_free_port_and_connect():
+    async def main():
+        network = real().network
+        received = asyncio.get_running_loop().create_future()
+
+        class Server(asyncio.Protocol):
+            def data_received(self, data):
+                received.set_result(data)
+
+        listener = await network.listen("127.0.0.1", 0, Server, 16)
+        assert listener.port > 0
+        transport, _ = await network.connect("127.0.0.1", listener.port, asyncio.Protocol)
+        transport.write(b"hi")
+        assert await asyncio.wait_for(received, 5) == b"hi"
+        transport.close()
+        listener.close()
+
+    asyncio.run(main())
+
+
+def test_clock_calls_on_the_running_loop():
+    async def main():
+        clock = real().clock
+        calls = []
+        clock.call_soon(lambda: calls.append("soon"))
+        clock.call_later(1, lambda: calls.append("later"))
+        clock.call_later(1, lambda: calls.append("never")).cancel()
+        start = clock.monotonic_ms()
+        await clock.sleep(20)
+        assert calls == ["soon", "later"]
+        assert clock.monotonic_ms() > start
+
+    asyncio.run(main())
+
+
+def test_pending_completes_once_and_calls_its_observer():
+    pending = Pending()
+    seen = []
+    pending.then(seen.append)
+    pending.complete(7)
+    assert seen == [7]
+    with pytest.raises(AssertionError):
+        pending.complete(8)
+
+
+def test_pending_that_was_completed_with_none_still_calls_a_late_observer():
+    pending = Pending()
+    pending.complete(None)
+    seen = []
+    pending.then(seen.append)
+    assert seen == [None]
+
+
+def test_cancelled_pending_tells_its_owner_and_ignores_completion():
+    pending = Pending()
+    dropped = []
+    pending.on_cancel = lambda: dropped.append(1)
+    pending.cancel()
+    pending.cancel()
+    pending.complete(1)
+    assert dropped == [1]

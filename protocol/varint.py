@@ -1,0 +1,65 @@
+"""Variable-length integers: base 128, low group first, the top bit of a byte says that another follows.
+
+`unsigned` ones (32 bits, at most 5 bytes) carry lengths, counts and tags of flexible messages. `signed` ones
+are zigzag-folded first, (n << 1) ^ (n >> 63), so that small negative numbers stay short: 32 bits in 5 bytes
+(varint) or 64 bits in 10 (varlong); both are used inside records only.
+
+The compiled codecs and the record loops have these few lines inlined: a call costs more than the work.
+"""
+
+from barnabas.protocol.errors import ProtocolError
+
+
+def encode_unsigned(value: int) -> bytes:
+    """The shortest encoding of a value that is not negative."""
+    if value < 0x80:
+        return _ONE_BYTE[value]
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def encode_signed(value: int) -> bytes:
+    """Zigzag and shortest encoding of a value of up to 64 bits."""
+    return encode_unsigned(value << 1 if value >= 0 else (-value << 1) - 1)
+
+
+def decode_unsigned(buffer: bytes | bytearray | memoryview, position: int, maximum_bytes: int = 5) -> tuple[int, int]:
+    """Value and the position behind it; `maximum_bytes` is 5 for 32 bits, 10 for 64.
+
+    ProtocolError when the buffer ends first or the value does not end in time. Bits beyond the width are
+    dropped, as Kafka drops them.
+    """
+    value = shift = 0
+    try:
+        for at in range(position, position + maximum_bytes):
+            byte = buffer[at]
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value & (0xFFFF_FFFF if maximum_bytes == 5 else 0xFFFF_FFFF_FFFF_FFFF), at + 1
+            shift += 7
+    except IndexError:
+        raise ProtocolError("a variable-length integer runs past the end") from None
+    raise ProtocolError("a variable-length integer is too long")
+
+
+def decode_signed(buffer: bytes | bytearray | memoryview, position: int, maximum_bytes: int = 5) -> tuple[int, int]:
+    """Value and the position behind it; `maximum_bytes` 5 for a varint, 10 for a varlong. Errors as above."""
+    value, position = decode_unsigned(buffer, position, maximum_bytes)
+    return value >> 1 ^ -(value & 1), position
+
+
+def size_of_unsigned(value: int) -> int:
+    """Bytes that `encode_unsigned` takes."""
+    return (value.bit_length() + 6) // 7 or 1
+
+
+def size_of_signed(value: int) -> int:
+    """Bytes that `encode_signed` takes."""
+    return size_of_unsigned(value << 1 if value >= 0 else (-value << 1) - 1)
+
+
+_ONE_BYTE = [bytes((value,)) for value in range(0x80)]

@@ -1,0 +1,1 @@
+"""The commands of `barnabas`, one module each; broker/main.py imports the one that is asked for."""

@@ -1,0 +1,124 @@
+"""The commands' connection to a broker: kafka-python, with its errors told in sentences."""
+
+import logging
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from barnabas.broker.cli.terminal import ExitCode, fail
+
+CONNECT_TIMEOUT_MS = 5_000
+NOTHING_THERE = {"UNKNOWN_TOPIC_OR_PARTITION", "GROUP_ID_NOT_FOUND", "UNKNOWN_TOPIC_ID"}
+
+# Its warnings repeat what the raised error says.
+logging.getLogger("kafka").addHandler(logging.NullHandler())
+
+
+@contextmanager
+def told_in_sentences(bootstrap: str) -> Iterator[None]:
+    """Turn what kafka-python raises into one line and an exit code."""
+    from kafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError
+
+    try:
+        yield
+    except KafkaConnectionError:
+        fail(f"no broker answers at {bootstrap}. Start one with `barnabas start`, or name another with --bootstrap.")
+    except KafkaTimeoutError as error:
+        if "bootstrap" in str(error).lower():
+            fail(
+                f"no broker answers at {bootstrap}. Start one with `barnabas start`, or name another with --bootstrap."
+            )
+        fail(f"no answer in time from {bootstrap}: {error}")
+    except KafkaError as error:
+        name = getattr(error, "message", None) or type(error).__name__
+        code = ExitCode.NOTHING_THERE if name in NOTHING_THERE else ExitCode.FAILED
+        fail(f"{name}: {getattr(error, 'description', None) or error}", code)
+
+
+@contextmanager
+def admin(bootstrap: str) -> Iterator[Any]:
+    """An admin client that is closed at the end."""
+    from kafka.admin import KafkaAdminClient
+
+    with told_in_sentences(bootstrap):
+        client = KafkaAdminClient(
+            bootstrap_servers=bootstrap, client_id="barnabas-cli", bootstrap_timeout_ms=CONNECT_TIMEOUT_MS
+        )
+        try:
+            yield client
+        finally:
+            client.close()
+
+
+def reason(error_code: int, message: str | None = None) -> str:
+    """A broker's error as `NAME: what it said`."""
+    from kafka.errors import for_code
+
+    error = for_code(error_code)
+    return f"{error.message}: {message or error.description}"
+
+
+def describe_topics(client: Any, names: list[str]) -> dict[str, Any]:
+    """Metadata of the topics by name; one that does not exist ends the command."""
+    # An empty list would ask for no topic, None for all; and describing must never create.
+    described = {topic["name"]: topic for topic in client.describe_topics(names)} if names else {}
+    for name, topic in described.items():
+        if topic["error_code"]:
+            fail(f"{name}: {reason(topic['error_code'])}", ExitCode.NOTHING_THERE)
+    return described
+
+
+def describe_groups(client: Any, names: list[str], *, may_be_missing: bool = False) -> dict[str, Any]:
+    """Descriptions by name; a group that does not exist ends the command, or is left out."""
+    described = {}
+    for name, group in client.describe_groups(names).items():
+        # Before DescribeGroups v6 a missing group was a dead one without members.
+        if group["group_state"] == "Dead":
+            if not may_be_missing:
+                fail(f"there is no group {name}.", ExitCode.NOTHING_THERE)
+        elif group["error"]:
+            fail(f"{name}: {group['error']}")
+        else:
+            described[name] = group
+    return described
+
+
+def positions(client: Any, group: str, extra: Iterable[tuple[str, int]] = ()) -> list[dict[str, Any]]:
+    """Committed offset, ends of the log and lag: of all that the group committed, and of `extra` partitions.
+
+    Offsets that are not known (nothing committed, the topic is gone) are None.
+    """
+    from kafka.admin import OffsetSpec
+    from kafka.structs import TopicPartition
+
+    committed = {
+        partition: found for partition, found in client.list_group_offsets(group)[group].items() if found.offset >= 0
+    }
+    partitions = sorted({*committed, *(TopicPartition(*partition) for partition in extra)})
+    topics = client.describe_topics(sorted({partition.topic for partition in partitions})) if partitions else []
+    readable = {
+        TopicPartition(topic["name"], partition["partition_index"])
+        for topic in topics
+        for partition in topic["partitions"]
+        if partition["leader_id"] >= 0
+    }
+    known = [partition for partition in partitions if partition in readable]
+    earliest = client.list_partition_offsets(dict.fromkeys(known, OffsetSpec.EARLIEST)) if known else {}
+    latest = client.list_partition_offsets(dict.fromkeys(known, OffsetSpec.LATEST)) if known else {}
+    rows = []
+    for partition in partitions:
+        offset = committed[partition].offset if partition in committed else None
+        start = earliest[partition].offset if partition in earliest else None
+        end = latest[partition].offset if partition in latest else None
+        rows.append(
+            {
+                "topic": partition.topic,
+                "partition": partition.partition,
+                "committed_offset": offset,
+                "log_start_offset": start,
+                "log_end_offset": end,
+                "lag": None if offset is None or end is None else max(0, end - offset),
+                "metadata": committed[partition].metadata if partition in committed else None,
+            }
+        )
+    return rows

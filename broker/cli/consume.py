@@ -1,0 +1,144 @@
+"""`barnabas consume`: records to standard output."""
+
+import base64
+import os
+import signal
+import sys
+from typing import Annotated, Any
+
+import typer
+from barnabas.broker.cli.client import told_in_sentences
+from barnabas.broker.cli.terminal import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, ExitCode, fail, new_app, print_json, say
+from barnabas.runtime.clock import RealClock
+
+app = new_app()
+
+POLL_MS = 250  # how late a signal or the time-out is noticed
+POLL_RECORDS = 500
+
+
+@app.command()
+def consume(
+    topics: Annotated[list[str] | None, typer.Argument(metavar="TOPIC…")] = None,
+    pattern: Annotated[str | None, typer.Option(metavar="REGEX", help="Every topic whose name matches.")] = None,
+    group: Annotated[str | None, typer.Option("--group", "-g", help="Read as a member of a group, and commit.")] = None,
+    from_beginning: Annotated[
+        bool, typer.Option("--from-beginning", help="Where the group has committed nothing: from the first record.")
+    ] = False,
+    limit: Annotated[int | None, typer.Option("--max", min=1, metavar="N", help="Stop after N records.")] = None,
+    timeout: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Stop when no record came for so long.")
+    ] = None,
+    details: Annotated[
+        bool, typer.Option("--details", "-d", help="Show timestamp, partition, offset, key and headers too.")
+    ] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    as_json: AsJson = False,
+) -> None:
+    """Print records as they come, until Ctrl-C, --max or --timeout. With --json one line per record.
+
+    Exit code 3 when --timeout passed before any record, or before --max records, had come.
+
+    \b
+    barnabas consume orders
+    barnabas consume orders --from-beginning --details
+    barnabas consume orders --group billing --max 10 --timeout 30
+    barnabas consume --pattern 'orders-.*' --from-beginning --timeout 2 --json
+    """
+    if not topics and pattern is None:
+        fail("name a topic, or a --pattern.", ExitCode.NOT_VALID)
+    if topics and pattern is not None:
+        fail("topics and --pattern exclude each other.", ExitCode.NOT_VALID)
+    stopping: list[int] = []
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda received, _frame: stopping.append(received))
+    from kafka import KafkaConsumer
+
+    count = 0
+    clock = RealClock()
+    show = _show_json if as_json else _show_details if details else _show_value
+    with told_in_sentences(bootstrap):
+        consumer = KafkaConsumer(
+            bootstrap_servers=bootstrap,
+            client_id="barnabas-cli",
+            group_id=group,
+            auto_offset_reset="earliest" if from_beginning else "latest",
+            enable_auto_commit=False,
+            allow_auto_create_topics=False,
+            bootstrap_timeout_ms=5_000,
+        )
+        try:
+            if topics:
+                _must_exist(consumer, topics)
+            consumer.subscribe(topics or (), pattern=pattern)
+            last_ms = clock.monotonic_ms()
+            while not stopping and (limit is None or count < limit):
+                wanted = POLL_RECORDS if limit is None else min(POLL_RECORDS, limit - count)
+                batches = consumer.poll(POLL_MS, max_records=wanted)
+                for records in batches.values():
+                    for record in records:
+                        show(record)
+                    count += len(records)
+                if batches:
+                    sys.stdout.flush()
+                    if group is not None:
+                        consumer.commit()
+                    last_ms = clock.monotonic_ms()
+                elif timeout is not None and clock.monotonic_ms() - last_ms >= timeout * 1000:
+                    break
+        except BrokenPipeError:  # the reader of our output has seen enough: `barnabas consume … | head`
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(ExitCode.DONE) from None
+        finally:
+            consumer.close(autocommit=False)
+    if not stopping and timeout is not None and (count == 0 or (limit is not None and count < limit)):
+        say(f"barnabas: {count or 'no'} records came, then none for {timeout:g} s.")
+        raise typer.Exit(ExitCode.NOTHING_THERE)
+
+
+def _must_exist(consumer: Any, topics: list[str]) -> None:
+    existing = consumer.topics()
+    for topic in topics:
+        # Internal topics are not listed, yet may be read.
+        if topic not in existing and not topic.startswith("__"):
+            fail(f"there is no topic {topic}. (All topics: barnabas topics list)", ExitCode.NOTHING_THERE)
+
+
+def _text(value: bytes | None) -> str:
+    return "null" if value is None else value.decode("utf-8", "replace")
+
+
+def _show_value(record: Any) -> None:
+    sys.stdout.buffer.write((record.value if record.value is not None else b"null") + b"\n")
+
+
+def _show_details(record: Any) -> None:
+    headers = ",".join(f"{name}={_text(value)}" for name, value in record.headers) or "-"
+    print(
+        f"{record.timestamp}\t{record.topic}-{record.partition}\t{record.offset}\t"
+        f"{'-' if record.key is None else _text(record.key)}\t{headers}\t{_text(record.value)}"
+    )
+
+
+def _show_json(record: Any) -> None:
+    print_json(
+        {
+            "topic": record.topic,
+            "partition": record.partition,
+            "offset": record.offset,
+            "timestamp": record.timestamp,
+            **_json_bytes("key", record.key),
+            **_json_bytes("value", record.value),
+            "headers": [{"name": name, **_json_bytes("value", value)} for name, value in record.headers],
+        }
+    )
+
+
+def _json_bytes(name: str, value: bytes | None) -> dict[str, str | None]:
+    """Text as it is; what is not UTF-8 in base64, under a name that says so."""
+    if value is None:
+        return {name: None}
+    try:
+        return {name: value.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(value).decode()}

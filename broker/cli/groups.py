@@ -1,0 +1,165 @@
+"""`barnabas groups`: list, describe, delete."""
+
+from typing import Annotated, Any
+
+import typer
+from barnabas.broker.cli.client import admin, describe_groups, positions
+from barnabas.broker.cli.terminal import (
+    DEFAULT_BOOTSTRAP,
+    AsJson,
+    Bootstrap,
+    Yes,
+    confirm,
+    new_app,
+    print_json,
+    print_outcomes,
+    print_table,
+    say,
+)
+
+app = new_app("""Consumer groups: list, describe, delete.
+
+    \b
+    barnabas groups list
+    barnabas groups describe billing                who reads what, and how far behind
+    barnabas groups delete billing --yes
+    """)
+
+Names = Annotated[list[str], typer.Argument(metavar="GROUP…", help="One or more groups.")]
+
+
+@app.command("list")
+def list_groups(
+    state: Annotated[list[str] | None, typer.Option(metavar="STATE", help="Stable, Empty, …; repeat.")] = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    as_json: AsJson = False,
+) -> None:
+    """Every group and its state.
+
+    \b
+    barnabas groups list
+    barnabas groups list --state Empty --json
+    """
+    with admin(bootstrap) as client:
+        found = client.list_groups(states_filter=state or None)
+    rows = [
+        {"group": row["group_id"], "state": row.get("group_state"), "protocol_type": row["protocol_type"]}
+        for row in sorted(found, key=lambda row: row["group_id"])
+    ]
+    if as_json:
+        print_json(rows)
+    elif rows:
+        print_table(["group", "state", "protocol"], [tuple(row.values()) for row in rows])
+    else:
+        say("No groups.")
+
+
+@app.command()
+def describe(groups: Names, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False) -> None:
+    """Members of a group, the partitions each one reads, committed offsets and lag.
+
+    \b
+    barnabas groups describe billing
+    barnabas groups describe billing --json
+    """
+    with admin(bootstrap) as client:
+        documents = []
+        for name, group in describe_groups(client, groups).items():
+            members = [
+                {
+                    "member_id": member["member_id"],
+                    "instance_id": member.get("group_instance_id"),
+                    "client_id": member["client_id"],
+                    "host": member["client_host"].lstrip("/"),
+                    "partitions": _assigned(member),
+                }
+                for member in group["members"]
+            ]
+            owners = {tuple(partition): member for member in members for partition in member["partitions"]}
+            rows = positions(client, name, extra=owners)
+            for row in rows:
+                owner = owners.get((row["topic"], row["partition"]))
+                row["member_id"] = owner["member_id"] if owner else None
+            documents.append(
+                {
+                    "group": name,
+                    "state": group["group_state"],
+                    "protocol": group["protocol_data"],
+                    "members": members,
+                    "offsets": rows,
+                }
+            )
+    if as_json:
+        print_json(documents)
+        return
+    for document in documents:
+        assignor = f", {document['protocol']}" if document["protocol"] else ""
+        print(f"{document['group']}  {document['state']}{assignor}, {len(document['members'])} members")
+        if document["members"]:
+            print_table(
+                ["member", "instance", "client", "host", "partitions"],
+                [
+                    (
+                        row["member_id"],
+                        row["instance_id"],
+                        row["client_id"],
+                        row["host"],
+                        " ".join(f"{topic}-{partition}" for topic, partition in row["partitions"]) or None,
+                    )
+                    for row in document["members"]
+                ],
+            )
+            print()
+        if document["offsets"]:
+            print_table(
+                ["topic", "#partition", "#committed", "#log end", "#lag", "member"],
+                [
+                    (
+                        row["topic"],
+                        row["partition"],
+                        row["committed_offset"],
+                        row["log_end_offset"],
+                        row["lag"],
+                        row["member_id"],
+                    )
+                    for row in document["offsets"]
+                ],
+            )
+
+
+@app.command()
+def delete(groups: Names, yes: Yes = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False) -> None:
+    """Delete groups and their committed offsets. A group with members is refused: stop its consumers first.
+
+    \b
+    barnabas groups delete billing
+    barnabas groups delete billing audit --yes
+    """
+    confirm(f"Delete {', '.join(groups)} and the committed offsets?", yes)
+    with admin(bootstrap) as client:
+        results = client.delete_groups(groups)
+    rows = []
+    for name, result in results.items():
+        row = {"group": name, "result": "deleted"}
+        if result != "OK":
+            row |= {"result": "not deleted", "error": ERRORS.get(result, result)}
+        rows.append(row)
+    missing = all(result in ("OK", "GroupIdNotFoundError") for result in results.values())
+    print_outcomes("group", rows, as_json, nothing_there=missing)
+
+
+ERRORS = {
+    "NonEmptyGroupError": "NON_EMPTY_GROUP: it has members; stop its consumers first",
+    "GroupIdNotFoundError": "GROUP_ID_NOT_FOUND: there is no such group",
+}
+
+
+def _assigned(member: dict[str, Any]) -> list[tuple[str, int]]:
+    assignment = member["member_assignment"]
+    if not isinstance(assignment, dict):  # empty while the group rebalances, or not a consumer's
+        return []
+    return sorted(
+        (topic["topic"], partition)
+        for topic in assignment.get("assigned_partitions", [])
+        for partition in topic["partitions"]
+    )

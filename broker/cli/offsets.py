@@ -1,0 +1,266 @@
+"""`barnabas offsets`: list, set, delete the committed offsets of a group."""
+
+from datetime import datetime
+from typing import Annotated, Any
+
+import typer
+from barnabas.broker.cli.client import admin, describe_groups, describe_topics, positions, reason
+from barnabas.broker.cli.terminal import (
+    DEFAULT_BOOTSTRAP,
+    AsJson,
+    Bootstrap,
+    ExitCode,
+    Yes,
+    confirm,
+    fail,
+    new_app,
+    print_json,
+    print_outcomes,
+    print_table,
+)
+
+app = new_app("""Committed offsets of a group: list, set, delete.
+
+    \b
+    barnabas offsets list billing
+    barnabas offsets set billing --topic orders --to earliest --dry-run
+    barnabas offsets set billing --topic orders:0,2 --to 2026-03-01T12:00 --yes
+    barnabas offsets set billing --shift-by -10
+    barnabas offsets delete billing --topic orders --yes
+    """)
+
+Group = Annotated[str, typer.Argument(metavar="GROUP")]
+Topics = Annotated[
+    list[str] | None,
+    typer.Option("--topic", "-t", metavar="TOPIC[:P,P…]", help="A topic, or some of its partitions; repeat."),
+]
+
+
+@app.command("list")
+def list_offsets(
+    group: Group, topic: Topics = None, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False
+) -> None:
+    """What a group has committed, where each log ends, and the lag between them.
+
+    \b
+    barnabas offsets list billing
+    barnabas offsets list billing --topic orders:0 --json
+    """
+    with admin(bootstrap) as client:
+        rows = positions(client, group)
+        if topic:
+            chosen = set(_partitions(client, topic))
+            rows = [row for row in rows if (row["topic"], row["partition"]) in chosen]
+        if not rows:
+            describe_groups(client, [group])  # says so when there is no such group
+            fail(f"{group} has no committed offsets here.", ExitCode.NOTHING_THERE)
+    if as_json:
+        print_json(rows)
+        return
+    print_table(
+        ["topic", "#partition", "#committed", "#log start", "#log end", "#lag", "metadata"],
+        [
+            (
+                row["topic"],
+                row["partition"],
+                row["committed_offset"],
+                row["log_start_offset"],
+                row["log_end_offset"],
+                row["lag"],
+                row["metadata"] or None,
+            )
+            for row in rows
+        ],
+    )
+
+
+@app.command("set")
+def set_offsets(
+    group: Group,
+    topic: Topics = None,
+    to: Annotated[
+        str | None,
+        typer.Option(metavar="WHERE", help="earliest, latest, an offset, or a time such as 2026-03-01T12:00."),
+    ] = None,
+    shift_by: Annotated[int | None, typer.Option(metavar="N", help="Forward by N records; negative: back.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be committed, change nothing.")] = False,
+    yes: Yes = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    as_json: AsJson = False,
+) -> None:
+    """Commit other offsets for a group that has no members; without --topic, for all it has committed.
+
+    Shows the change first and asks. An offset outside the log is moved to its nearest end.
+    A time without a zone is local time; a record's timestamp at or after it is found.
+
+    \b
+    barnabas offsets set billing --to earliest --dry-run
+    barnabas offsets set billing --topic orders --to latest --yes
+    barnabas offsets set billing --topic orders:1 --to 1200
+    barnabas offsets set billing --topic orders --to 2026-03-01T12:00:00+01:00
+    barnabas offsets set billing --shift-by -10
+    """
+    from kafka.structs import OffsetAndMetadata, TopicPartition
+
+    if (to is None) == (shift_by is None):
+        fail("say either --to WHERE or --shift-by N.", ExitCode.NOT_VALID)
+    target = _target(to) if to is not None else None
+    with admin(bootstrap) as client:
+        chosen = _partitions(client, topic) if topic else None
+        _refuse_living(client, group, may_be_new=chosen is not None)
+        rows = positions(client, group, extra=chosen or ())
+        if chosen is not None:
+            rows = [row for row in rows if (row["topic"], row["partition"]) in chosen]
+        rows = [row for row in rows if row["log_end_offset"] is not None]
+        if not rows:
+            fail(f"{group} has committed nothing yet: name the topics with --topic.", ExitCode.NOTHING_THERE)
+        _choose(client, rows, target, shift_by)
+        if not as_json:
+            print_table(
+                ["topic", "#partition", "#committed", "#new", "#change", "#log start", "#log end"],
+                [
+                    (
+                        row["topic"],
+                        row["partition"],
+                        row["committed_offset"],
+                        row["new_offset"],
+                        None if row["committed_offset"] is None else row["new_offset"] - row["committed_offset"],
+                        row["log_start_offset"],
+                        row["log_end_offset"],
+                    )
+                    for row in rows
+                ],
+            )
+        if not dry_run:
+            confirm(f"Commit these offsets for {group}?", yes)
+            wanted = {
+                TopicPartition(row["topic"], row["partition"]): OffsetAndMetadata(row["new_offset"], "", -1)
+                for row in rows
+            }
+            results = client.alter_group_offsets(group, wanted)
+    outcomes = [
+        {
+            "partition": f"{row['topic']}-{row['partition']}",
+            "committed_offset": row["committed_offset"],
+            "new_offset": row["new_offset"],
+            "result": "not changed (dry run)" if dry_run else "committed",
+        }
+        for row in rows
+    ]
+    if dry_run:
+        if as_json:
+            print_json(outcomes)
+        return
+    for row, partition in zip(outcomes, wanted):
+        if results[partition].errno:
+            row |= {"result": "not committed", "error": reason(results[partition].errno)}
+    print_outcomes("partition", outcomes, as_json)
+
+
+@app.command()
+def delete(
+    group: Group,
+    topic: Topics = None,
+    yes: Yes = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    as_json: AsJson = False,
+) -> None:
+    """Forget what a group has committed for some topics. (All of it: barnabas groups delete GROUP)
+
+    \b
+    barnabas offsets delete billing --topic orders
+    barnabas offsets delete billing --topic orders:0,1 --yes
+    """
+    from kafka.structs import TopicPartition
+
+    if not topic:
+        fail("name the topics with --topic. (All of them: barnabas groups delete GROUP)", ExitCode.NOT_VALID)
+    with admin(bootstrap) as client:
+        describe_groups(client, [group])
+        chosen = set(_partitions(client, topic))
+        rows = [row for row in positions(client, group) if (row["topic"], row["partition"]) in chosen]
+        if not rows:
+            fail(f"{group} has committed nothing for {' '.join(topic)}.", ExitCode.NOTHING_THERE)
+        names = [f"{row['topic']}-{row['partition']}" for row in rows]
+        confirm(f"Forget the committed offsets of {group} for {', '.join(names)}?", yes)
+        results = client.delete_group_offsets(group, [TopicPartition(row["topic"], row["partition"]) for row in rows])
+    outcomes = []
+    for partition, error in sorted(results.items()):
+        row = {"partition": f"{partition.topic}-{partition.partition}", "result": "deleted"}
+        if error.errno:
+            row |= {"result": "not deleted", "error": reason(error.errno)}
+        outcomes.append(row)
+    print_outcomes("partition", outcomes, as_json)
+
+
+def _partitions(client: Any, topics: list[str]) -> list[tuple[str, int]]:
+    """`orders` and `orders:0,2` as partitions that exist."""
+    wanted: dict[str, set[int] | None] = {}
+    for topic in topics:
+        name, colon, numbers = topic.partition(":")
+        try:
+            wanted[name] = {int(number) for number in numbers.split(",")} if colon else None
+        except ValueError:
+            fail(f"--topic wants TOPIC or TOPIC:0,1,2, not {topic!r}.", ExitCode.NOT_VALID)
+    result = []
+    for name, topic_metadata in describe_topics(client, list(wanted)).items():
+        existing = {partition["partition_index"] for partition in topic_metadata["partitions"]}
+        chosen = wanted[name]
+        if chosen is not None and chosen - existing:
+            fail(f"{name} has {len(existing)} partitions, no {min(chosen - existing)}.", ExitCode.NOTHING_THERE)
+        result += [(name, index) for index in sorted(existing if chosen is None else chosen)]
+    return result
+
+
+def _refuse_living(client: Any, group: str, *, may_be_new: bool) -> None:
+    described = describe_groups(client, [group], may_be_missing=may_be_new)
+    if group in described and described[group]["members"]:
+        count = len(described[group]["members"])
+        fail(f"{group} has {count} members, which would commit over it. Stop its consumers first.")
+
+
+def _target(to: str) -> Any:
+    """`earliest`, `latest`, an offset or a time, as what kafka-python looks up."""
+    from kafka.admin import OffsetSpec, OffsetTimestamp
+
+    if to in ("earliest", "latest"):
+        return OffsetSpec[to.upper()]
+    if to.isdecimal():
+        return int(to)
+    try:
+        return OffsetTimestamp(int(datetime.fromisoformat(to).timestamp() * 1000))
+    except ValueError:
+        fail(
+            f"--to wants earliest, latest, an offset or a time such as 2026-03-01T12:00, not {to!r}.",
+            ExitCode.NOT_VALID,
+        )
+
+
+def _choose(client: Any, rows: list[dict[str, Any]], target: Any, shift_by: int | None) -> None:
+    """Set `new_offset` in every row."""
+    from kafka.admin import OffsetTimestamp
+    from kafka.structs import TopicPartition
+
+    by_time: dict[Any, Any] = {}
+    if isinstance(target, OffsetTimestamp):
+        keys = [TopicPartition(row["topic"], row["partition"]) for row in rows]
+        by_time = client.list_partition_offsets(dict.fromkeys(keys, target))
+    for row in rows:
+        start, end, committed = row["log_start_offset"], row["log_end_offset"], row["committed_offset"]
+        if shift_by is not None:
+            if committed is None:
+                fail(
+                    f"{row['topic']}-{row['partition']} has no committed offset to shift: use --to.",
+                    ExitCode.NOTHING_THERE,
+                )
+            wanted = committed + shift_by
+        elif by_time:
+            found = by_time[TopicPartition(row["topic"], row["partition"])].offset
+            wanted = end if found < 0 else found
+        elif target == -2:
+            wanted = start
+        elif target == -1:
+            wanted = end
+        else:
+            wanted = int(target)
+        row["new_offset"] = max(start, min(end, wanted))

@@ -1,0 +1,126 @@
+"""What every command shares: its options, how it prints, how it ends."""
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from enum import IntEnum
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+
+class ExitCode(IntEnum):
+    """What a script can tell from `$?`; the text of it is in broker/main.py."""
+
+    DONE = 0
+    FAILED = 1
+    NOT_VALID = 2
+    NOTHING_THERE = 3
+
+
+Bootstrap = Annotated[
+    str,
+    typer.Option(
+        "--bootstrap", "-b", envvar="BARNABAS_BOOTSTRAP", metavar="HOST:PORT", help="A broker of the cluster."
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
+
+DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+
+
+def new_app(summary: str | None = None) -> typer.Typer:
+    """A group of commands; with one command and no summary, that command itself."""
+    return typer.Typer(
+        help=summary,
+        add_completion=False,
+        no_args_is_help=summary is not None,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="rich",
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+
+def fail(message: str, code: ExitCode = ExitCode.FAILED) -> NoReturn:
+    """End the command with a sentence on standard error."""
+    say(f"barnabas: {message}")
+    raise typer.Exit(code)
+
+
+def say(message: str) -> None:
+    """A line for the person, on standard error, so that standard output stays what was asked for."""
+    print(message, file=sys.stderr, flush=True)
+
+
+def print_json(value: Any) -> None:
+    """One JSON document on one line."""
+    print(json.dumps(value, ensure_ascii=False, default=str), flush=True)
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """A table as wide as its content; columns whose name begins with `#` hold numbers."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for column in columns:
+        table.add_column(
+            column.removeprefix("#"), justify="right" if column.startswith("#") else "left", overflow="fold"
+        )
+    for row in rows:
+        table.add_row(*("-" if cell is None else str(cell) for cell in row))
+    # A pipe has no width; without one rich would fold at 80 columns what a script wants to read by line.
+    console = Console(width=None if sys.stdout.isatty() else 10_000, markup=False, highlight=False)
+    console.print(table)
+
+
+def print_outcomes(noun: str, rows: Sequence[dict[str, Any]], as_json: bool, *, nothing_there: bool = False) -> None:
+    """What became of each thing: `noun`, "result", and "error" where it failed; any error ends the command."""
+    if as_json:
+        print_json(rows)
+    for row in rows:
+        if "error" in row:
+            say(f"barnabas: {row[noun]}: {row['result']}: {row['error']}")
+        elif not as_json:
+            print(f"{row[noun]}: {row['result']}")
+    if any("error" in row for row in rows):
+        raise typer.Exit(ExitCode.NOTHING_THERE if nothing_there else ExitCode.FAILED)
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Go on only when the person agrees; a script must have said --yes."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        fail(f"{question} Nothing was changed: add --yes to do it without being asked.", ExitCode.NOT_VALID)
+    if not typer.confirm(question, err=True):
+        fail("nothing was changed.")
+
+
+@contextmanager
+def progress(verb: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    """A bar (without a total: a counter) on standard error, where a person looks; yields how to advance it."""
+    if not sys.stderr.isatty() or total == 1:
+        yield lambda _count: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn(verb), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(verb, total=total)
+        yield lambda count: bar.advance(task, count)
+
+
+def key_values(pairs: Sequence[str], option: str) -> dict[str, str]:
+    """`["a=1"]` as a dictionary; a pair without `=` ends the command."""
+    result = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name.strip():
+            fail(f"{option} wants name=value, not {pair!r}.", ExitCode.NOT_VALID)
+        result[name.strip()] = value
+    return result

@@ -1,0 +1,214 @@
+"""`barnabas topics`: list, describe, create, alter, delete."""
+
+from typing import Annotated, Any
+
+import typer
+from barnabas.broker.cli.client import admin, describe_topics, reason
+from barnabas.broker.cli.terminal import (
+    DEFAULT_BOOTSTRAP,
+    AsJson,
+    Bootstrap,
+    Yes,
+    confirm,
+    key_values,
+    new_app,
+    print_json,
+    print_outcomes,
+    print_table,
+    say,
+)
+
+app = new_app("""Topics: list, describe, create, add partitions, delete.
+
+    \b
+    barnabas topics create orders --partitions 3 --config retention.ms=3600000
+    barnabas topics list
+    barnabas topics describe orders
+    barnabas topics alter orders --partitions 6
+    barnabas topics delete orders --yes
+    """)
+
+UNKNOWN_TOPIC_OR_PARTITION = 3
+TOPIC_ALREADY_EXISTS = 36
+
+Names = Annotated[list[str], typer.Argument(metavar="TOPIC…", help="One or more topics.")]
+
+
+@app.command("list")
+def list_topics(
+    internal: Annotated[bool, typer.Option(help="Show internal topics such as __consumer_offsets too.")] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    as_json: AsJson = False,
+) -> None:
+    """Every topic with its partitions and replicas.
+
+    \b
+    barnabas topics list
+    barnabas topics list --internal --json
+    """
+    with admin(bootstrap) as client:
+        topics = sorted(client.describe_topics(), key=lambda topic: topic["name"])
+    rows = [_summary(topic) for topic in topics if internal or not topic["is_internal"]]
+    if as_json:
+        print_json(rows)
+    elif rows:
+        print_table(
+            ["topic", "#partitions", "#replicas", "topic id"],
+            [(row["topic"], row["partitions"], row["replicas"], row["topic_id"]) for row in rows],
+        )
+    else:
+        say("No topics yet. Make one: barnabas topics create NAME")
+
+
+@app.command()
+def describe(topics: Names, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False) -> None:
+    """Partitions of a topic: leader, replicas, first and next offset; and the settings it overrides.
+
+    \b
+    barnabas topics describe orders
+    barnabas topics describe orders payments --json
+    """
+    from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
+    from kafka.structs import TopicPartition
+
+    with admin(bootstrap) as client:
+        described = describe_topics(client, topics)
+        configs = client.describe_configs([ConfigResource(ConfigResourceType.TOPIC, name) for name in described])
+        partitions = [
+            TopicPartition(name, partition["partition_index"])
+            for name, topic in described.items()
+            for partition in topic["partitions"]
+            if partition["leader_id"] >= 0
+        ]
+        earliest = client.list_partition_offsets(dict.fromkeys(partitions, OffsetSpec.EARLIEST))
+        latest = client.list_partition_offsets(dict.fromkeys(partitions, OffsetSpec.LATEST))
+    documents = []
+    for name, topic in described.items():
+        document = _summary(topic)
+        overrides = configs.get("topic", {}).get(name, {})
+        document["configs"] = {key: config["value"] for key, config in sorted(overrides.items())}
+        document["partitions"] = [
+            {
+                "partition": partition["partition_index"],
+                "leader": partition["leader_id"],
+                "leader_epoch": partition.get("leader_epoch"),
+                "replicas": partition["replica_nodes"],
+                "in_sync": partition["isr_nodes"],
+                "log_start_offset": _offset(earliest, TopicPartition(name, partition["partition_index"])),
+                "log_end_offset": _offset(latest, TopicPartition(name, partition["partition_index"])),
+            }
+            for partition in sorted(topic["partitions"], key=lambda partition: partition["partition_index"])
+        ]
+        documents.append(document)
+    if as_json:
+        print_json(documents)
+        return
+    for document in documents:
+        settings = " ".join(f"{key}={value}" for key, value in document["configs"].items()) or "none overridden"
+        print(f"{document['topic']}  id {document['topic_id']}  settings: {settings}")
+        print_table(
+            ["#partition", "#leader", "#epoch", "replicas", "in sync", "#log start", "#log end"],
+            [
+                (
+                    row["partition"],
+                    row["leader"],
+                    row["leader_epoch"],
+                    ",".join(map(str, row["replicas"])),
+                    ",".join(map(str, row["in_sync"])),
+                    row["log_start_offset"],
+                    row["log_end_offset"],
+                )
+                for row in document["partitions"]
+            ],
+        )
+
+
+@app.command()
+def create(
+    topics: Names,
+    partitions: Annotated[int, typer.Option(help="How many; the broker's num.partitions when not given.")] = -1,
+    replication_factor: Annotated[int, typer.Option(help="Copies; the broker's default when not given.")] = -1,
+    config: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="A topic setting; repeat.")] = None,
+    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="An existing topic is fine.")] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    as_json: AsJson = False,
+) -> None:
+    """Make topics.
+
+    \b
+    barnabas topics create orders
+    barnabas topics create orders --partitions 3 --config cleanup.policy=compact
+    barnabas topics create orders payments --if-not-exists
+    """
+    configs = key_values(config or [], "--config")
+    wanted = {
+        name: {"num_partitions": partitions, "replication_factor": replication_factor, "configs": configs}
+        for name in topics
+    }
+    with admin(bootstrap) as client:
+        results = client.create_topics(wanted, raise_errors=False)["topics"]
+    rows = []
+    for result in results:
+        row = {"topic": result["name"], "result": "created", "partitions": result["num_partitions"]}
+        if result["error_code"] == TOPIC_ALREADY_EXISTS and if_not_exists:
+            row["result"] = "exists already"
+        elif result["error_code"]:
+            row |= {"result": "not created", "error": reason(result["error_code"], result["error_message"])}
+        rows.append(row)
+    print_outcomes("topic", rows, as_json)
+
+
+@app.command()
+def alter(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    partitions: Annotated[int, typer.Option(help="The new number of partitions; it can only grow.")],
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    as_json: AsJson = False,
+) -> None:
+    """Add partitions to a topic. (Its settings: barnabas configs set topic NAME key=value)
+
+    \b
+    barnabas topics alter orders --partitions 6
+    """
+    with admin(bootstrap) as client:
+        result = client.create_partitions({topic: partitions}, raise_errors=False).results[0]
+    row: dict[str, Any] = {"topic": topic, "result": f"{partitions} partitions now", "partitions": partitions}
+    if result.error_code:
+        row |= {"result": "not altered", "error": reason(result.error_code, result.error_message)}
+    print_outcomes("topic", [row], as_json, nothing_there=result.error_code == UNKNOWN_TOPIC_OR_PARTITION)
+
+
+@app.command()
+def delete(topics: Names, yes: Yes = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False) -> None:
+    """Delete topics and every record in them.
+
+    \b
+    barnabas topics delete orders
+    barnabas topics delete orders payments --yes
+    """
+    confirm(f"Delete {', '.join(topics)} and all records?", yes)
+    with admin(bootstrap) as client:
+        results = client.delete_topics(topics, raise_errors=False)["topics"]
+    rows = []
+    for result in results:
+        row = {"topic": result["name"], "result": "deleted"}
+        if result["error_code"]:
+            row |= {"result": "not deleted", "error": reason(result["error_code"], result.get("error_message"))}
+        rows.append(row)
+    missing = all(result["error_code"] in (0, UNKNOWN_TOPIC_OR_PARTITION) for result in results)
+    print_outcomes("topic", rows, as_json, nothing_there=missing)
+
+
+def _summary(topic: dict[str, Any]) -> dict[str, Any]:
+    replicas = {len(partition["replica_nodes"]) for partition in topic["partitions"]}
+    return {
+        "topic": topic["name"],
+        "topic_id": str(topic["topic_id"]),
+        "partitions": len(topic["partitions"]),
+        "replicas": max(replicas, default=0),
+        "internal": topic["is_internal"],
+    }
+
+
+def _offset(offsets: dict[Any, Any], partition: Any) -> int | None:
+    return offsets[partition].offset if partition in offsets else None

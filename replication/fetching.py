@@ -1,0 +1,434 @@
+"""Fetch: what followers and consumers read, at once where there is data, else parked until bytes or time.
+
+Rules: shared/reference/replication.md §7. One path for both: a consumer is bounded by the high watermark or the last
+stable offset, a follower by the log end, and a follower's fetch offset is its acknowledgement.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from barnabas.config.broker import BrokerConfig
+from barnabas.protocol import record_batch
+from barnabas.protocol.errors import ErrorCode
+from barnabas.replication.metadata_cache import NO_TOPIC_ID, MetadataCache
+from barnabas.replication.partition import Partition
+from barnabas.runtime.pending import Pending
+from barnabas.runtime.ports import Buffer, Clock, Timer
+
+CONSUMER = -1  # replica id of an ordinary consumer
+DEBUGGING_CONSUMER = -2  # may read from any replica
+FUTURE_REPLICA = -3  # this broker's own copy in another log directory
+
+READ_COMMITTED = 1
+FOLLOWER_FETCH_VERSION = 11  # from here on consumers may be served by a follower (KIP-392)
+WHOLE_BATCH_VERSION = 3  # from here on the first batch is whole even when it is larger than every limit (KIP-74)
+ZSTD_VERSION = 10
+STORAGE_ERROR_VERSION = 6
+
+
+class FetchParams:
+    """What a fetch request asks of all its partitions. Waiting in ms, sizes in bytes."""
+
+    __slots__ = (
+        "client_host",
+        "isolation_level",
+        "listener",
+        "max_bytes",
+        "max_wait_ms",
+        "min_bytes",
+        "rack",
+        "replica_id",
+        "version",
+    )
+
+    def __init__(
+        self,
+        *,
+        replica_id: int = CONSUMER,
+        max_wait_ms: int = 0,
+        min_bytes: int = 0,
+        max_bytes: int = 0x7FFFFFFF,
+        isolation_level: int = 0,
+        version: int = 13,
+        rack: str = "",
+        client_host: str = "",
+        listener: str = "",
+    ) -> None:
+        self.replica_id = replica_id
+        self.max_wait_ms = max_wait_ms
+        self.min_bytes = min_bytes
+        self.max_bytes = max_bytes
+        self.isolation_level = isolation_level
+        self.version = version
+        self.rack = rack
+        self.client_host = client_host
+        self.listener = listener
+
+
+class FetchPartition:
+    """One partition of a fetch. `topic` None: the id given is not known here. Epochs -1: not given."""
+
+    __slots__ = (
+        "current_leader_epoch",
+        "fetch_offset",
+        "index",
+        "last_fetched_epoch",
+        "log_start_offset",
+        "max_bytes",
+        "topic",
+        "topic_id",
+    )
+
+    def __init__(
+        self,
+        topic: str | None,
+        index: int,
+        fetch_offset: int,
+        max_bytes: int,
+        *,
+        topic_id: bytes = NO_TOPIC_ID,
+        log_start_offset: int = -1,
+        current_leader_epoch: int = -1,
+        last_fetched_epoch: int = -1,
+    ) -> None:
+        self.topic = topic
+        self.index = index
+        self.fetch_offset = fetch_offset
+        self.max_bytes = max_bytes
+        self.topic_id = topic_id
+        self.log_start_offset = log_start_offset
+        self.current_leader_epoch = current_leader_epoch
+        self.last_fetched_epoch = last_fetched_epoch
+
+
+class FetchResult:
+    """The answer for one partition; on an error all offsets are -1 and there are no records.
+
+    `aborted_transactions` is None unless read_committed was asked; rows are (producer id, first offset).
+    `diverging_epoch` is (epoch, end offset), `leader` (id, epoch) where the error is that somebody else leads.
+    """
+
+    __slots__ = (
+        "aborted_transactions",
+        "diverging_epoch",
+        "error",
+        "high_watermark",
+        "index",
+        "last_stable_offset",
+        "leader",
+        "log_start_offset",
+        "preferred_read_replica",
+        "records",
+        "topic",
+        "topic_id",
+    )
+
+    def __init__(
+        self,
+        requested: FetchPartition,
+        error: ErrorCode = ErrorCode.NONE,
+        high_watermark: int = -1,
+        last_stable_offset: int = -1,
+        log_start_offset: int = -1,
+    ) -> None:
+        self.topic = requested.topic
+        self.index = requested.index
+        self.topic_id = requested.topic_id
+        self.error = error
+        self.high_watermark = high_watermark
+        self.last_stable_offset = last_stable_offset
+        self.log_start_offset = log_start_offset
+        self.records: Buffer = b""
+        self.aborted_transactions: list[tuple[int, int]] | None = None
+        self.diverging_epoch: tuple[int, int] | None = None
+        self.preferred_read_replica = -1
+        self.leader: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaView:
+    """A replica a consumer might read from, as the leader knows it."""
+
+    replica_id: int
+    rack: str | None
+    log_end_offset: int
+
+
+def select_rack_aware(client_rack: str, leader_id: int, candidates: Iterable[ReplicaView]) -> int:
+    """RackAwareReplicaSelector of KIP-392: the most caught-up replica in the client's rack, the leader if it is there."""
+    best: ReplicaView | None = None
+    for candidate in candidates:
+        if candidate.rack != client_rack:
+            continue
+        if candidate.replica_id == leader_id:
+            return leader_id
+        if best is None or candidate.log_end_offset > best.log_end_offset:
+            best = candidate
+    return leader_id if best is None else best.replica_id
+
+
+def diverging_epoch(partition: Partition, fetch_offset: int, last_fetched_epoch: int) -> tuple[int, int] | ErrorCode | None:
+    """Where the fetcher's log parted from ours: (epoch, end offset); None if nowhere; an error if we cannot tell."""
+    log = partition.log
+    epoch, end_offset = log.leader_epochs.end_offset_for(last_fetched_epoch, log.log_end_offset)
+    if end_offset < 0 or fetch_offset < log.log_start_offset:
+        return ErrorCode.OFFSET_OUT_OF_RANGE
+    if epoch < last_fetched_epoch or end_offset < fetch_offset:
+        return epoch, end_offset
+    return None
+
+
+class Fetching:
+    """Serves fetches from the partitions of one broker."""
+
+    def __init__(
+        self,
+        node_id: int,
+        clock: Clock,
+        config: BrokerConfig,
+        metadata_cache: MetadataCache,
+        find: Callable[[str, int], Partition | ErrorCode],
+    ) -> None:
+        self._node_id = node_id
+        self.clock = clock
+        self._config = config
+        self._metadata_cache = metadata_cache
+        self._find = find
+        self.parked_count = 0
+
+    def fetch(
+        self, params: FetchParams, partitions: Sequence[FetchPartition]
+    ) -> list[FetchResult] | Pending[list[FetchResult]]:
+        """Read now; wait only if nothing went wrong and there are fewer than `min_bytes`."""
+        results, size, is_final = self.read(params, partitions, acknowledges=params.replica_id >= 0)
+        if is_final or size >= params.min_bytes or params.max_wait_ms <= 0 or not partitions:
+            return results
+        return ParkedFetch(self, params, partitions, results).pending
+
+    def read(
+        self, params: FetchParams, partitions: Sequence[FetchPartition], *, acknowledges: bool
+    ) -> tuple[list[FetchResult], int, bool]:
+        """Results, bytes in them, and whether one of them must not wait (error, divergence, preferred replica)."""
+        budget = min(params.max_bytes, self._config.fetch_max_bytes)
+        at_least_one = params.version >= WHOLE_BATCH_VERSION
+        size = 0
+        is_final = False
+        results = []
+        for requested in partitions:
+            result = self._read_one(params, requested, budget - size, at_least_one, acknowledges)
+            length = len(result.records)
+            if length:
+                size += length
+                at_least_one = False
+            elif (
+                result.error is not ErrorCode.NONE
+                or result.diverging_epoch is not None
+                or result.preferred_read_replica >= 0
+            ):
+                is_final = True
+            results.append(result)
+        return results, size, is_final
+
+    def find(self, params: FetchParams, requested: FetchPartition) -> Partition | ErrorCode:
+        """The partition, if it is here and may serve this fetcher (§3: epochs before leadership)."""
+        if requested.topic is None:
+            return ErrorCode.UNKNOWN_TOPIC_ID
+        partition = self._find(requested.topic, requested.index)
+        if not isinstance(partition, Partition):
+            if partition is ErrorCode.KAFKA_STORAGE_ERROR and params.version < STORAGE_ERROR_VERSION:
+                return ErrorCode.NOT_LEADER_OR_FOLLOWER
+            return partition
+        if requested.topic_id != NO_TOPIC_ID and partition.topic_id not in (None, requested.topic_id):
+            return ErrorCode.INCONSISTENT_TOPIC_ID
+        epoch = requested.current_leader_epoch
+        if epoch >= 0 and epoch != partition.leader_epoch:
+            return ErrorCode.FENCED_LEADER_EPOCH if epoch < partition.leader_epoch else ErrorCode.UNKNOWN_LEADER_EPOCH
+        if partition.is_leader:
+            if params.replica_id >= 0 and params.replica_id not in partition.remote:
+                return ErrorCode.UNKNOWN_LEADER_EPOCH if epoch >= 0 else ErrorCode.NOT_LEADER_OR_FOLLOWER
+        elif params.replica_id >= 0 or (params.replica_id == CONSUMER and params.version < FOLLOWER_FETCH_VERSION):
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if params.version < ZSTD_VERSION and partition.log.config.compression_type == "zstd":
+            return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+        return partition
+
+    @staticmethod
+    def upper_bound(params: FetchParams, partition: Partition) -> int:
+        """First offset this fetcher must not see."""
+        if params.replica_id >= 0 or params.replica_id == FUTURE_REPLICA:
+            return partition.log.log_end_offset
+        if params.isolation_level == READ_COMMITTED:
+            return partition.log.last_stable_offset
+        return partition.log.high_watermark
+
+    def _read_one(
+        self, params: FetchParams, requested: FetchPartition, limit: int, at_least_one: bool, acknowledges: bool
+    ) -> FetchResult:
+        partition = self.find(params, requested)
+        if not isinstance(partition, Partition):
+            return self._refusal(requested, partition)
+        log = partition.log
+        offset = requested.fetch_offset
+        log_end_offset = log.log_end_offset
+        if requested.last_fetched_epoch >= 0:
+            divergence = diverging_epoch(partition, offset, requested.last_fetched_epoch)
+            if isinstance(divergence, ErrorCode):
+                return FetchResult(requested, divergence)
+            if divergence is not None:
+                result = FetchResult(
+                    requested, ErrorCode.NONE, log.high_watermark, log.last_stable_offset, log.log_start_offset
+                )
+                result.diverging_epoch = divergence
+                return result
+        if not log.log_start_offset <= offset <= log_end_offset:
+            return FetchResult(requested, ErrorCode.OFFSET_OUT_OF_RANGE)
+        if params.rack:
+            preferred = self._preferred_read_replica(params, requested, partition)
+            if preferred >= 0:
+                result = FetchResult(
+                    requested, ErrorCode.NONE, log.high_watermark, log.last_stable_offset, log.log_start_offset
+                )
+                result.preferred_read_replica = preferred
+                return result
+        bound = self.upper_bound(params, partition)
+        records: Buffer = b""
+        if offset < bound and (limit > 0 or at_least_one):
+            data = log.read(
+                offset, min(requested.max_bytes, max(limit, 0)), upper_bound=bound, at_least_one=at_least_one
+            )
+            if data.error is not ErrorCode.NONE:
+                return FetchResult(requested, data.error)
+            records = data.records
+        if acknowledges:
+            partition.follower_fetched(
+                params.replica_id, offset, requested.log_start_offset, log_end_offset, self.clock.monotonic_ms()
+            )
+        result = FetchResult(
+            requested, ErrorCode.NONE, log.high_watermark, log.last_stable_offset, log.log_start_offset
+        )
+        result.records = records
+        if params.isolation_level == READ_COMMITTED and params.replica_id < 0:
+            result.aborted_transactions = _aborted_transactions(partition, offset, bound, records)
+        return result
+
+    def _refusal(self, requested: FetchPartition, error: ErrorCode) -> FetchResult:
+        result = FetchResult(requested, error)
+        if requested.topic is not None and error in (
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            ErrorCode.FENCED_LEADER_EPOCH,
+        ):
+            result.leader = leader_of(self._find, self._metadata_cache, requested.topic, requested.index)
+        return result
+
+    def _preferred_read_replica(self, params: FetchParams, requested: FetchPartition, partition: Partition) -> int:
+        """Another replica this consumer had better read from, -1 when it is fine here."""
+        if (
+            params.replica_id != CONSUMER
+            or params.version < FOLLOWER_FETCH_VERSION
+            or not partition.is_leader
+            or not self._config.replica_selector_class
+        ):
+            return -1
+        brokers = self._metadata_cache.brokers
+        offset = requested.fetch_offset
+        candidates = []
+        leader = brokers.get(self._node_id)
+        if leader is not None:
+            candidates.append(ReplicaView(self._node_id, leader.rack, partition.log.log_end_offset))
+        for replica_id, replica in partition.remote.items():
+            broker = brokers.get(replica_id)
+            if broker is None or replica_id not in partition.isr:
+                continue
+            if replica.log_start_offset <= offset <= replica.log_end_offset and (
+                not params.listener or broker.endpoint(params.listener) is not None
+            ):
+                candidates.append(ReplicaView(replica_id, broker.rack, replica.log_end_offset))
+        chosen = select_rack_aware(params.rack, self._node_id, candidates)
+        return -1 if chosen == self._node_id else chosen
+
+
+def leader_of(
+    find: Callable[[str, int], Partition | ErrorCode], metadata_cache: MetadataCache, topic: str, index: int
+) -> tuple[int, int] | None:
+    """(leader id, leader epoch) as well as this broker knows it, for those who asked the wrong one (KIP-951)."""
+    partition = find(topic, index)
+    state = metadata_cache.partition(topic, index)
+    if isinstance(partition, Partition) and (state is None or partition.leader_epoch >= state.leader_epoch):
+        return partition.leader_id, partition.leader_epoch
+    return None if state is None else (state.leader_id, state.leader_epoch)
+
+
+def _aborted_transactions(partition: Partition, offset: int, bound: int, records: Buffer) -> list[tuple[int, int]]:
+    """Those that overlap the records sent: looked up once to the bound, which nearly always finds none."""
+    if not len(records):
+        return []
+    aborted = partition.log.aborted_transactions(offset, bound)
+    if not aborted:
+        return aborted
+    end = offset
+    for header, _ in record_batch.batches(records):
+        end = header.next_offset
+    return partition.log.aborted_transactions(offset, min(end, bound))
+
+
+class ParkedFetch:
+    """A fetch that waits for bytes or time. It looks only at the partition that moved, and reads again at the end."""
+
+    __slots__ = ("_available", "_fetching", "_params", "_partitions", "_requested", "_timer", "_total", "pending")
+
+    def __init__(
+        self,
+        fetching: Fetching,
+        params: FetchParams,
+        requested: Sequence[FetchPartition],
+        results: Sequence[FetchResult],
+    ) -> None:
+        self._fetching = fetching
+        self._params = params
+        self._requested = requested
+        self._available = [len(result.records) for result in results]
+        self._total = sum(self._available)
+        self.pending: Pending[list[FetchResult]] = Pending()
+        self.pending.on_cancel = self._leave
+        self._partitions: list[Partition] = []
+        for position, partition in enumerate(requested):
+            hosted = fetching.find(params, partition)
+            assert isinstance(hosted, Partition), "an unreadable partition is answered at once"
+            hosted.fetch_waiters[self] = position
+            self._partitions.append(hosted)
+        self._timer: Timer = fetching.clock.call_later(params.max_wait_ms, self._complete)
+        fetching.parked_count += 1
+
+    def partition_moved(self, position: int) -> None:
+        """Count what can be read now; enough, or anything unexpected, ends the wait."""
+        requested = self._requested[position]
+        partition = self._fetching.find(self._params, requested)
+        if not isinstance(partition, Partition):
+            self._complete()
+            return
+        log = partition.log
+        offset = requested.fetch_offset
+        if not log.log_start_offset <= offset <= log.log_end_offset:
+            self._complete()
+            return
+        if requested.last_fetched_epoch >= 0 and diverging_epoch(partition, offset, requested.last_fetched_epoch):
+            self._complete()
+            return
+        bound = self._fetching.upper_bound(self._params, partition)
+        available = min(log.bytes_between(offset, bound), requested.max_bytes) if bound > offset else 0
+        self._total += available - self._available[position]
+        self._available[position] = available
+        if self._total >= self._params.min_bytes:
+            self._complete()
+
+    def _leave(self) -> None:
+        self._timer.cancel()
+        self._fetching.parked_count -= 1
+        for partition in self._partitions:
+            partition.fetch_waiters.pop(self, None)
+
+    def _complete(self) -> None:
+        if self.pending.done or self.pending.cancelled:
+            return
+        self._leave()
+        self.pending.complete(self._fetching.read(self._params, self._requested, acknowledges=False)[0])

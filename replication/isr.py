@@ -1,0 +1,107 @@
+"""The in-sync replicas of a partition as its leader judges them: pure decisions (shared/reference/replication.md §4)."""
+
+from collections.abc import Callable, Collection, Iterable
+
+NEVER = float("-inf")
+
+
+class RemoteReplica:
+    """What a leader knows about one follower. Times are monotonic milliseconds."""
+
+    __slots__ = (
+        "broker_epoch",
+        "last_caught_up_ms",
+        "last_fetch_leader_end_offset",
+        "last_fetch_ms",
+        "log_end_offset",
+        "log_start_offset",
+        "replica_id",
+    )
+
+    def __init__(self, replica_id: int) -> None:
+        self.replica_id = replica_id
+        self.broker_epoch = -1
+        self.log_end_offset = -1  # unknown until its first fetch
+        self.log_start_offset = -1
+        self.last_caught_up_ms = 0.0
+        self.last_fetch_leader_end_offset = -1
+        self.last_fetch_ms = 0.0
+
+    def begin_epoch(self, now_ms: float, *, in_isr: bool, leader_is_new: bool, leader_end_offset: int) -> None:
+        """A leader epoch begins: what a new leader does not know, and what an old one goes on with."""
+        if leader_is_new:
+            self.log_end_offset = -1
+            self.log_start_offset = -1
+            self.last_fetch_leader_end_offset = -1
+            self.last_fetch_ms = 0.0
+            self.last_caught_up_ms = now_ms if in_isr else NEVER
+        else:
+            self.last_fetch_leader_end_offset = leader_end_offset
+            self.last_fetch_ms = now_ms if in_isr else NEVER
+            self.last_caught_up_ms = now_ms if in_isr else NEVER
+
+    def fetched(self, fetch_offset: int, log_start_offset: int, leader_end_offset: int, now_ms: float) -> bool:
+        """A fetch from `fetch_offset` is the acknowledgement of all below it. True: its log end is new to us.
+
+        Caught up now if it asks for the leader's end; caught up at its previous fetch if it asks for what the end was
+        then, so that a steady stream of appends does not make a follower look slow.
+        """
+        if fetch_offset >= leader_end_offset:
+            self.last_caught_up_ms = max(self.last_caught_up_ms, now_ms)
+        elif fetch_offset >= self.last_fetch_leader_end_offset >= 0:
+            self.last_caught_up_ms = max(self.last_caught_up_ms, self.last_fetch_ms)
+        moved = fetch_offset != self.log_end_offset
+        self.log_end_offset = fetch_offset
+        self.log_start_offset = log_start_offset
+        self.last_fetch_leader_end_offset = leader_end_offset
+        self.last_fetch_ms = now_ms
+        return moved
+
+
+def is_caught_up(replica: RemoteReplica, leader_end_offset: int, now_ms: float, lag_time_max_ms: int) -> bool:
+    """Whether a replica has everything, or had it less than replica.lag.time.max.ms ago."""
+    return replica.log_end_offset == leader_end_offset or now_ms - replica.last_caught_up_ms <= lag_time_max_ms
+
+
+def out_of_sync(
+    isr: Iterable[int],
+    leader_id: int,
+    remote: dict[int, RemoteReplica],
+    leader_end_offset: int,
+    now_ms: float,
+    lag_time_max_ms: int,
+) -> list[int]:
+    """Members of the ISR that have not been caught up for replica.lag.time.max.ms."""
+    return [
+        member
+        for member in isr
+        if member != leader_id and not is_caught_up(remote[member], leader_end_offset, now_ms, lag_time_max_ms)
+    ]
+
+
+def may_join(replica: RemoteReplica, isr: Collection[int], high_watermark: int, leader_epoch_start_offset: int) -> bool:
+    """Whether a follower has all that is committed, also all that this leader began with (KIP-279)."""
+    return (
+        replica.replica_id not in isr
+        and replica.log_end_offset >= high_watermark
+        and replica.log_end_offset >= leader_epoch_start_offset
+    )
+
+
+def high_watermark_candidate(
+    leader_end_offset: int,
+    maximal_isr: Collection[int],
+    remote: Iterable[RemoteReplica],
+    now_ms: float,
+    lag_time_max_ms: int,
+    is_alive: Callable[[int], bool],
+) -> int:
+    """The end of what everybody has who is in the ISR, or is about to enter it: caught up and alive."""
+    candidate = leader_end_offset
+    for replica in remote:
+        if replica.log_end_offset < candidate and (
+            replica.replica_id in maximal_isr
+            or (is_caught_up(replica, leader_end_offset, now_ms, lag_time_max_ms) and is_alive(replica.replica_id))
+        ):
+            candidate = replica.log_end_offset
+    return candidate

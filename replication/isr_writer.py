@@ -1,0 +1,149 @@
+"""Makes a leader's ISR changes true: a conditional write of the state node first, memory second, then a notice.
+
+Until a write is confirmed, the partition computes its high watermark with the larger of both ISRs, so that either
+outcome is safe (replication.md §4). The controller learns of changes by `/isr_change_notification`.
+"""
+
+import asyncio
+import logging
+from collections import deque
+
+from barnabas.coordination import paths, payloads
+from barnabas.coordination.port import (
+    BadVersionError,
+    ConnectionLossError,
+    Coordination,
+    CoordinationError,
+    NoNodeError,
+    SessionExpiredError,
+)
+from barnabas.replication.election import LeaderAndIsr
+from barnabas.replication.partition import Partition
+from barnabas.replication.state_nodes import decode_state, encode_state
+from barnabas.runtime.ports import Clock, Timer
+
+logger = logging.getLogger("barnabas.replication")
+
+RETRY_BACKOFF_MS = 50
+NOTICE_CHECK_MS = 2_500
+NOTICE_QUIET_MS = 5_000
+NOTICE_MAX_DELAY_MS = 60_000
+
+
+async def write_state(coordination: Coordination, topic: str, index: int, state: LeaderAndIsr) -> LeaderAndIsr | None:
+    """Write a led partition's state if its node has version `state.partition_epoch`; what is stored then.
+
+    None: the node is gone or speaks of another leader epoch, so this leader must wait for the controller. When
+    somebody wrote in between but the node is still of this leader and epoch, it can only have been this leader (its
+    answer was lost): what is stored counts. ConnectionLossError and SessionExpiredError: ask again.
+    """
+    path = paths.partition_state(topic, index)
+    try:
+        stat = await coordination.set(path, encode_state(state), state.partition_epoch)
+    except BadVersionError:
+        pass
+    except NoNodeError:
+        return None
+    else:
+        return state.at_version(stat.version)
+    try:
+        data, stat = await coordination.get(path)
+    except NoNodeError:
+        return None
+    stored = decode_state(data, stat.version)
+    return stored if (stored.leader, stored.leader_epoch) == (state.leader, state.leader_epoch) else None
+
+
+class IsrWriter:
+    """One write at a time, in the order asked for; one notice for many changes."""
+
+    def __init__(self, clock: Clock, coordination: Coordination, node_id: int) -> None:
+        self._clock = clock
+        self._coordination = coordination
+        self._node_id = node_id
+        self._queue: deque[tuple[Partition, LeaderAndIsr]] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._stopped = False
+        self._unannounced: dict[tuple[str, int], None] = {}
+        self._last_change_ms = 0.0
+        self._last_notice_ms = 0.0
+        self._log_failed = False
+        self._timer: Timer | None = None
+
+    def start(self) -> None:
+        """Start announcing changes."""
+        self._stopped = False
+        self._last_notice_ms = self._clock.monotonic_ms()
+        self._timer = self._clock.call_later(NOTICE_CHECK_MS, self._check_notice)
+
+    def stop(self) -> None:
+        """Write nothing more: what is not confirmed stays as the tree has it."""
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+    def submit(self, partition: Partition, proposal: LeaderAndIsr) -> None:
+        """Write `proposal`; then `partition.isr_write_ended` is called, with None also when it was overtaken."""
+        self._queue.append((partition, proposal))
+        self._wake()
+
+    def report_log_failure(self) -> None:
+        """Tell the controller that a log of this broker failed."""
+        self._log_failed = True
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._task is None and not self._stopped:
+            self._clock.call_soon(self._begin)
+
+    def _begin(self) -> None:
+        if self._task is None and not self._stopped:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def _check_notice(self) -> None:
+        self._timer = self._clock.call_later(NOTICE_CHECK_MS, self._check_notice)
+        if self._notice_is_due():
+            self._wake()
+
+    def _notice_is_due(self) -> bool:
+        now_ms = self._clock.monotonic_ms()
+        return bool(self._unannounced) and (
+            now_ms - self._last_change_ms >= NOTICE_QUIET_MS or now_ms - self._last_notice_ms >= NOTICE_MAX_DELAY_MS
+        )
+
+    async def _run(self) -> None:
+        try:
+            while self._queue or self._log_failed or self._notice_is_due():
+                try:
+                    await self._do_one()
+                except (ConnectionLossError, SessionExpiredError):
+                    await self._clock.sleep(RETRY_BACKOFF_MS)
+        except CoordinationError:
+            logger.exception("writing an ISR change failed")
+        finally:
+            self._task = None
+
+    async def _do_one(self) -> None:
+        if self._queue:
+            partition, proposal = self._queue[0]
+            if partition.pending_isr is not proposal:
+                self._queue.popleft()  # the controller has spoken since
+                return
+            stored = await write_state(self._coordination, partition.topic, partition.index, proposal)
+            self._queue.popleft()
+            if stored is not None:
+                self._unannounced[partition.topic, partition.index] = None
+                self._last_change_ms = self._clock.monotonic_ms()
+            partition.isr_write_ended(proposal, stored)
+        elif self._log_failed:
+            self._log_failed = False
+            data = payloads.encode_log_dir_event(self._node_id)
+            await self._coordination.create(paths.LOG_DIR_EVENT_PREFIX, data, sequential=True)
+        else:
+            changes, self._unannounced = list(self._unannounced), {}
+            self._last_notice_ms = self._clock.monotonic_ms()
+            data = payloads.encode_isr_change(changes)
+            await self._coordination.create(paths.ISR_CHANGE_PREFIX, data, sequential=True)

@@ -1,0 +1,210 @@
+"""What this broker knows of the cluster: live brokers, topics, partition states. Fed by UpdateMetadata only."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from barnabas.protocol.messages import UpdateMetadataRequest
+from barnabas.replication.election import LEADER_DURING_DELETE
+from barnabas.runtime.pending import Pending
+from barnabas.runtime.ports import Clock, Timer
+
+NO_TOPIC_ID = bytes(16)
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a broker listens. `security_protocol`: 0 PLAINTEXT, 1 SSL, 2 SASL_PLAINTEXT, 3 SASL_SSL."""
+
+    listener: str
+    host: str
+    port: int
+    security_protocol: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerMetadata:
+    """A live broker."""
+
+    broker_id: int
+    endpoints: tuple[Endpoint, ...]
+    rack: str | None = None
+
+    def endpoint(self, listener: str) -> Endpoint | None:
+        """Its endpoint on a listener, if it has one there."""
+        for endpoint in self.endpoints:
+            if endpoint.listener == listener:
+                return endpoint
+        return None
+
+
+class PartitionMetadata:
+    """The last state of a partition that the controller told."""
+
+    __slots__ = ("isr", "leader_epoch", "leader_id", "offline_replicas", "partition_epoch", "replicas")
+
+    def __init__(
+        self,
+        leader_id: int,
+        leader_epoch: int,
+        isr: Sequence[int],
+        replicas: Sequence[int],
+        offline_replicas: Sequence[int],
+        partition_epoch: int,
+    ) -> None:
+        self.leader_id = leader_id  # -1: none
+        self.leader_epoch = leader_epoch
+        self.isr = isr
+        self.replicas = replicas
+        self.offline_replicas = offline_replicas
+        self.partition_epoch = partition_epoch
+
+
+class _Waiter:
+    __slots__ = ("pending", "predicate", "timer")
+
+    def __init__(self, pending: Pending[bool], predicate: Callable[[], bool]) -> None:
+        self.pending = pending
+        self.predicate = predicate
+        self.timer: Timer | None = None
+
+
+class MetadataCache:
+    """Reads are plain look-ups. `topics` maps a name to its partitions by index; do not change what you are given."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.controller_id = -1
+        self.brokers: dict[int, BrokerMetadata] = {}
+        self.topics: dict[str, dict[int, PartitionMetadata]] = {}
+        self._ids: dict[str, bytes] = {}
+        self._names: dict[bytes, str] = {}
+        self._clock = clock
+        self._waiters: dict[_Waiter, None] = {}
+
+    # --- look-ups ---
+
+    def is_alive(self, broker_id: int) -> bool:
+        """Whether a broker is registered, as far as the controller has told."""
+        return broker_id in self.brokers
+
+    def contains(self, topic: str, index: int | None = None) -> bool:
+        """Whether the topic (and the partition in it) exists."""
+        partitions = self.topics.get(topic)
+        return partitions is not None and (index is None or index in partitions)
+
+    def partition(self, topic: str, index: int) -> PartitionMetadata | None:
+        """State of a partition, None when there is no such."""
+        partitions = self.topics.get(topic)
+        return None if partitions is None else partitions.get(index)
+
+    def partition_count(self, topic: str) -> int:
+        """How many partitions the topic has; 0: no such topic."""
+        return len(self.topics.get(topic, ()))
+
+    def topic_id(self, topic: str) -> bytes:
+        """Id of a topic; zero when it has none or does not exist."""
+        return self._ids.get(topic, NO_TOPIC_ID)
+
+    def topic_name(self, topic_id: bytes) -> str | None:
+        """Name of the topic of that id."""
+        return self._names.get(topic_id)
+
+    def leader(self, topic: str, index: int) -> BrokerMetadata | None:
+        """The live leader of a partition."""
+        state = self.partition(topic, index)
+        return None if state is None else self.brokers.get(state.leader_id)
+
+    def has_leaders(self, topic: str, partition_count: int) -> bool:
+        """Whether that many partitions exist and each has a live leader: what a creation waits for."""
+        partitions = self.topics.get(topic)
+        return (
+            partitions is not None
+            and len(partitions) >= partition_count
+            and all(state.leader_id in self.brokers for state in partitions.values())
+        )
+
+    # --- waiting ---
+
+    def wait_for(self, predicate: Callable[[], bool], timeout_ms: float) -> Pending[bool]:
+        """True as soon as `predicate` holds after some UpdateMetadata (or now), False at the timeout."""
+        pending: Pending[bool] = Pending()
+        if predicate():
+            pending.complete(True)
+            return pending
+        if timeout_ms <= 0:
+            pending.complete(False)
+            return pending
+        waiter = _Waiter(pending, predicate)
+        self._waiters[waiter] = None
+        waiter.timer = self._clock.call_later(timeout_ms, lambda: self._end_wait(waiter, False))
+        pending.on_cancel = lambda: self._end_wait(waiter, False)
+        return pending
+
+    def _end_wait(self, waiter: _Waiter, value: bool) -> None:
+        if waiter not in self._waiters:
+            return
+        del self._waiters[waiter]
+        if waiter.timer is not None:
+            waiter.timer.cancel()
+        waiter.pending.complete(value)
+
+    def _serve_waiters(self) -> None:
+        for waiter in list(self._waiters):
+            if waiter.predicate():
+                self._end_wait(waiter, True)
+
+    # --- UpdateMetadata ---
+
+    def update(self, request: UpdateMetadataRequest) -> list[tuple[str, int]]:
+        """Take over what the controller says: brokers are replaced, partitions merged. Returns the deleted ones."""
+        self.controller_id = request.controller_id
+        self._replace_brokers(request.live_brokers)
+        deleted: list[tuple[str, int]] = []
+        for topic_state in request.topic_states:
+            topic = topic_state.topic_name
+            partitions = self.topics.get(topic)
+            for state in topic_state.partition_states:
+                if state.leader == LEADER_DURING_DELETE:
+                    deleted.append((topic, state.partition_index))
+                    if partitions is not None:
+                        partitions.pop(state.partition_index, None)
+                    continue
+                if partitions is None:
+                    partitions = self.topics[topic] = {}
+                partitions[state.partition_index] = PartitionMetadata(
+                    state.leader,
+                    state.leader_epoch,
+                    state.isr,
+                    state.replicas,
+                    state.offline_replicas,
+                    state.zk_version,
+                )
+            if partitions is not None and not partitions:
+                del self.topics[topic]
+            self._set_topic_id(topic, topic_state.topic_id if topic in self.topics else NO_TOPIC_ID)
+        if self._waiters:
+            self._clock.call_soon(self._serve_waiters)
+        return deleted
+
+    def _replace_brokers(self, live: Iterable[UpdateMetadataRequest.UpdateMetadataBroker]) -> None:
+        self.brokers = {
+            broker.id: BrokerMetadata(
+                broker.id,
+                tuple(
+                    Endpoint(endpoint.listener, endpoint.host, endpoint.port, endpoint.security_protocol)
+                    for endpoint in broker.endpoints
+                ),
+                broker.rack,
+            )
+            for broker in live
+        }
+
+    def _set_topic_id(self, topic: str, topic_id: bytes) -> None:
+        known = self._ids.get(topic)
+        if known == topic_id:
+            return
+        if known is not None:
+            del self._ids[topic]
+            self._names.pop(known, None)
+        if topic_id != NO_TOPIC_ID:
+            self._ids[topic] = topic_id
+            self._names[topic_id] = topic

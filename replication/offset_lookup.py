@@ -1,0 +1,123 @@
+"""ListOffsets and the end of leader epochs: which offset stands for a time or an epoch (replication.md §8, §12)."""
+
+from collections.abc import Sequence
+
+from barnabas.protocol.errors import ErrorCode
+from barnabas.replication.partition import Partition
+from barnabas.storage.log import Log
+
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+EARLIEST_LOCAL = -4
+LATEST_TIERED = -5
+EARLIEST_PENDING_UPLOAD = -6
+
+# Special timestamp: the version that brought it. Without tiered storage nothing was ever uploaded.
+SPECIAL_VERSIONS = {
+    LATEST: 0,
+    EARLIEST: 0,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
+
+CONSUMER = -1
+DEBUGGING_CONSUMER = -2
+READ_COMMITTED = 1
+
+
+class ListOffsetResult:
+    """Offset and timestamp, -1 where nothing matches; `leader_epoch` of the offset, -1 unknown."""
+
+    __slots__ = ("error", "leader_epoch", "offset", "timestamp")
+
+    def __init__(self, error: ErrorCode, offset: int = -1, timestamp: int = -1, leader_epoch: int = -1) -> None:
+        self.error = error
+        self.offset = offset
+        self.timestamp = timestamp
+        self.leader_epoch = leader_epoch
+
+
+class EpochEndOffset:
+    """The largest epoch not above the one asked, and where it ended; (-1, -1) undefined."""
+
+    __slots__ = ("end_offset", "error", "leader_epoch")
+
+    def __init__(self, error: ErrorCode, leader_epoch: int = -1, end_offset: int = -1) -> None:
+        self.error = error
+        self.leader_epoch = leader_epoch
+        self.end_offset = end_offset
+
+
+def epoch_error(partition: Partition, current_leader_epoch: int) -> ErrorCode:
+    """Whether a client's idea of the leader epoch is behind or ahead of ours (KIP-320); -1: it has none."""
+    if current_leader_epoch < 0 or current_leader_epoch == partition.leader_epoch:
+        return ErrorCode.NONE
+    if current_leader_epoch < partition.leader_epoch:
+        return ErrorCode.FENCED_LEADER_EPOCH
+    return ErrorCode.UNKNOWN_LEADER_EPOCH
+
+
+def list_offset(
+    partition: Partition, timestamp: int, *, replica_id: int, isolation_level: int, version: int
+) -> ListOffsetResult:
+    """The offset for `timestamp`, as far as this fetcher may see."""
+    if timestamp < 0 and version < SPECIAL_VERSIONS.get(timestamp, 1 << 15):
+        return ListOffsetResult(ErrorCode.UNSUPPORTED_VERSION)
+    log = partition.log
+    is_client = replica_id == CONSUMER
+    if not is_client:
+        bound = log.log_end_offset
+    elif isolation_level == READ_COMMITTED:
+        bound = log.last_stable_offset
+    else:
+        bound = log.high_watermark
+    # A leader just elected may not know yet how far its predecessor had committed (KIP-207).
+    is_lagging = is_client and log.high_watermark < partition.leader_epoch_start_offset
+    not_available = ErrorCode.OFFSET_NOT_AVAILABLE if version >= 5 else ErrorCode.LEADER_NOT_AVAILABLE
+    if timestamp == LATEST:
+        if is_lagging:
+            return ListOffsetResult(not_available)
+        return ListOffsetResult(ErrorCode.NONE, bound, -1, partition.leader_epoch)
+    if timestamp in (EARLIEST, EARLIEST_LOCAL):
+        epoch = log.leader_epochs.epoch_for_offset(log.log_start_offset)
+        return ListOffsetResult(ErrorCode.NONE, log.log_start_offset, -1, -1 if epoch is None else epoch)
+    if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        return ListOffsetResult(ErrorCode.NONE)
+    if timestamp == MAX_TIMESTAMP:
+        found = log.max_timestamp_offset()
+    else:
+        found = log.offset_for_timestamp(timestamp, bound)
+    if found is None or found[0] >= bound:
+        return ListOffsetResult(not_available if is_lagging else ErrorCode.NONE)
+    offset, record_timestamp, epoch = found
+    return ListOffsetResult(ErrorCode.NONE, offset, record_timestamp, -1 if epoch is None else epoch)
+
+
+def segment_times(log: Log, now_ms: int) -> list[tuple[int, int]]:
+    """(offset, time) where a client of version 0 may begin: each segment's base, and the end of a log with records."""
+    segments = [(max(segment.base_offset, log.log_start_offset), segment.modified_ms()) for segment in log.segments]
+    if log.segments[-1].size_bytes:
+        segments.append((log.log_end_offset, now_ms))
+    return segments
+
+
+def offsets_before(
+    segments: Sequence[tuple[int, int]], timestamp: int, max_offsets: int, bound: int, is_client: bool
+) -> list[int]:
+    """Offsets of version 0: from the newest segment begun by `timestamp` down; clients see none above `bound`."""
+    if timestamp == LATEST:
+        first = len(segments) - 1
+    elif timestamp == EARLIEST:
+        first = 0
+    else:
+        first = -1
+        for position, (_, modified_ms) in enumerate(segments):
+            if modified_ms <= timestamp:
+                first = position
+    offsets = sorted({offset for offset, _ in segments[: first + 1]}, reverse=True)[: max(max_offsets, 0)]
+    if is_client and any(offset > bound for offset in offsets):
+        return [bound, *(offset for offset in offsets if offset < bound)]
+    return offsets

@@ -1,0 +1,75 @@
+"""Waiters parked on an offset: kept in offset order, released from below, failed together."""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Ticket(Generic[T]):
+    """One parked waiter. `cancel` it when whoever waits has been answered otherwise."""
+
+    __slots__ = ("offset", "owner", "waiter")
+
+    def __init__(self, offset: int, waiter: Callable[[T], None], owner: "Parked[T]") -> None:
+        self.offset = offset
+        self.waiter: Callable[[T], None] | None = waiter
+        self.owner = owner
+
+    def cancel(self) -> None:
+        """Never call the waiter. Harmless when it was released already."""
+        if self.waiter is not None:
+            self.waiter = None
+            self.owner.forget_one()
+
+
+class Parked(Generic[T]):
+    """Waiters in offset order. The owner calls what it releases, after its own state has settled."""
+
+    __slots__ = ("_cancelled", "_tickets")
+
+    def __init__(self) -> None:
+        self._tickets: deque[Ticket[T]] = deque()
+        self._cancelled = 0
+
+    def __len__(self) -> int:
+        return len(self._tickets) - self._cancelled
+
+    def park(self, offset: int, waiter: Callable[[T], None]) -> Ticket[T]:
+        """Wait until `offset` is released. Offsets mostly arrive growing; a lower one finds its place from the end."""
+        ticket = Ticket(offset, waiter, self)
+        tickets = self._tickets
+        position = len(tickets)
+        while position and tickets[position - 1].offset > offset:
+            position -= 1
+        tickets.insert(position, ticket)
+        return ticket
+
+    def release_first(self, offset: int) -> Callable[[T], None] | None:
+        """Take out the first who waits for `offset` or less; None when there is none (left)."""
+        tickets = self._tickets
+        while tickets and tickets[0].offset <= offset:
+            ticket = tickets.popleft()
+            waiter = ticket.waiter
+            if waiter is not None:
+                ticket.waiter = None
+                return waiter
+            self._cancelled -= 1
+        return None
+
+    def take_all(self) -> list[Callable[[T], None]]:
+        """Take out everybody, to be told that it will not happen."""
+        released = [ticket.waiter for ticket in self._tickets if ticket.waiter is not None]
+        for ticket in self._tickets:
+            ticket.waiter = None
+        self._tickets.clear()
+        self._cancelled = 0
+        return released
+
+    def forget_one(self) -> None:
+        """A ticket was cancelled: sweep when more than half are, so that the cost stays constant per ticket."""
+        self._cancelled += 1
+        if self._cancelled * 2 > len(self._tickets):
+            self._tickets = deque(ticket for ticket in self._tickets if ticket.waiter is not None)
+            self._cancelled = 0

@@ -1,0 +1,437 @@
+"""One replica of one partition on this broker: leader or follower, its ISR, its high watermark, and who waits for it.
+
+Rules: shared/reference/replication.md §2 and §4. Every transition is a plain function that runs to its end; whoever
+waits is woken later, through `Wakes`.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from barnabas.protocol.errors import ErrorCode
+from barnabas.replication import isr as isr_policy
+from barnabas.replication.election import NO_LEADER, LeaderAndIsr
+from barnabas.replication.isr import RemoteReplica
+from barnabas.replication.parked import Parked, Ticket
+from barnabas.replication.wakes import Wakes
+from barnabas.runtime.ports import Buffer, Clock
+from barnabas.storage.log import AppendOrigin, AppendResult, Log
+
+logger = logging.getLogger("barnabas.replication")
+
+ALL_IN_SYNC = -1  # required acks of a produce that waits for the high watermark
+
+
+class PartitionHost(Protocol):
+    """What a partition asks of the broker that hosts it."""
+
+    node_id: int
+    clock: Clock
+    wakes: Wakes
+
+    @property
+    def replica_lag_time_max_ms(self) -> int:
+        """How long a follower may be behind and still count as in sync."""
+
+    def is_alive(self, broker_id: int) -> bool:
+        """Whether the metadata cache knows the broker as live."""
+
+    def write_isr(self, partition: "Partition", proposal: LeaderAndIsr) -> None:
+        """Begin the conditional write of a new ISR; `partition.isr_write_ended` is called later, never inside."""
+
+    def log_failed(self, partition: "Partition") -> None:
+        """The partition's log refuses further writes."""
+
+
+class FetchWaiter(Protocol):
+    """A parked fetch, as the partitions it waits for see it."""
+
+    def partition_moved(self, position: int) -> None:
+        """Something moved in the partition at `position` of the fetch: complete it if that is enough."""
+
+
+class Partition:
+    """The replica on this broker. `isr`, `remote` and the epoch's start mean something only while it leads."""
+
+    __slots__ = (
+        "_delete_waiters",
+        "_failing",
+        "_host",
+        "_isr_is_stale",
+        "_parked",
+        "adding_replicas",
+        "controller_epoch",
+        "fetch_waiters",
+        "index",
+        "is_leader",
+        "isr",
+        "leader_epoch",
+        "leader_epoch_start_offset",
+        "leader_id",
+        "log",
+        "marked",
+        "partition_epoch",
+        "pending_isr",
+        "remote",
+        "removing_replicas",
+        "replicas",
+        "topic",
+        "topic_id",
+    )
+
+    def __init__(self, topic: str, index: int, topic_id: bytes | None, log: Log, host: PartitionHost) -> None:
+        self.topic = topic
+        self.index = index
+        self.topic_id = topic_id
+        self.log = log
+        self.leader_id = NO_LEADER
+        self.leader_epoch = -1
+        self.partition_epoch = -1
+        self.controller_epoch = -1
+        self.leader_epoch_start_offset = -1
+        self.is_leader = False
+        self.isr: tuple[int, ...] = ()
+        self.replicas: tuple[int, ...] = ()
+        self.adding_replicas: tuple[int, ...] = ()
+        self.removing_replicas: tuple[int, ...] = ()
+        self.remote: dict[int, RemoteReplica] = {}
+        self.pending_isr: LeaderAndIsr | None = None  # a change whose write is not confirmed yet
+        self.marked = False  # for Wakes
+        self.fetch_waiters: dict[FetchWaiter, int] = {}  # to the position in their request; taken out in O(1)
+        self._host = host
+        self._isr_is_stale = False  # somebody else wrote the state node: no more changes until LeaderAndIsr
+        self._parked: Parked[ErrorCode] = Parked()  # on the high watermark
+        self._delete_waiters: Parked[ErrorCode] = Parked()  # on the low watermark
+        self._failing: deque[tuple[Callable[[ErrorCode], None], ErrorCode]] = deque()
+
+    def __repr__(self) -> str:
+        role = "leader" if self.is_leader else "follower"
+        return f"<Partition {self.topic}-{self.index} {role} epoch {self.leader_epoch}>"
+
+    # --- offsets ---
+
+    @property
+    def high_watermark(self) -> int:
+        """First offset that is not committed yet."""
+        return self.log.high_watermark
+
+    @property
+    def last_stable_offset(self) -> int:
+        """First offset that read_committed must not see yet; never beyond the high watermark."""
+        return self.log.last_stable_offset
+
+    @property
+    def log_start_offset(self) -> int:
+        """First offset that can be read."""
+        return self.log.log_start_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        """Offset the next record will get."""
+        return self.log.log_end_offset
+
+    @property
+    def low_watermark(self) -> int:
+        """Lowest log start over the live replicas (leader only)."""
+        lowest = self.log.log_start_offset
+        for replica in self.remote.values():
+            if replica.log_start_offset < lowest and self._host.is_alive(replica.replica_id):
+                lowest = replica.log_start_offset
+        return lowest
+
+    # --- in-sync replicas ---
+
+    @property
+    def maximal_isr(self) -> tuple[int, ...]:
+        """The larger of the confirmed ISR and the one being written."""
+        pending = self.pending_isr
+        return pending.isr if pending is not None and len(pending.isr) > len(self.isr) else self.isr
+
+    @property
+    def minimum_isr_size(self) -> int:
+        """min.insync.replicas, but never more than there are replicas."""
+        return min(self.log.config.min_insync_replicas, len(self.replicas))
+
+    # --- LeaderAndIsr ---
+
+    def make_leader(
+        self,
+        *,
+        leader_epoch: int,
+        partition_epoch: int,
+        controller_epoch: int,
+        isr: Sequence[int],
+        replicas: Sequence[int],
+        adding: Sequence[int] = (),
+        removing: Sequence[int] = (),
+        recovering: bool = False,
+    ) -> bool:
+        """Lead from now on, or go on leading in a new epoch. True when this broker did not lead before.
+
+        `recovering`: elected from outside the ISR; confirmed by a write of the state node (KIP-704).
+        """
+        if partition_epoch < self.partition_epoch:
+            return False
+        node_id = self._host.node_id
+        now_ms = self._host.clock.monotonic_ms()
+        was_leader = self.is_leader
+        epoch_is_new = leader_epoch > self.leader_epoch
+        if epoch_is_new or partition_epoch > self.partition_epoch:
+            self.pending_isr = None  # whatever was being written, the controller has spoken since
+        self.controller_epoch = controller_epoch
+        self.partition_epoch = partition_epoch
+        self.replicas = tuple(replicas)
+        self.adding_replicas = tuple(adding)
+        self.removing_replicas = tuple(removing)
+        self.isr = tuple(isr)
+        self._isr_is_stale = False
+        log_end_offset = self.log.log_end_offset
+        if epoch_is_new:
+            self.leader_epoch = leader_epoch
+            self.leader_epoch_start_offset = log_end_offset
+            self.log.leader_epochs.assign(leader_epoch, log_end_offset)  # before any record of the epoch arrives
+        previous, self.remote = self.remote, {}
+        for replica_id in self.replicas:
+            if replica_id == node_id:
+                continue
+            remote = previous.get(replica_id)
+            known = was_leader and remote is not None
+            if remote is None:
+                remote = RemoteReplica(replica_id)
+            if epoch_is_new or not known:
+                remote.begin_epoch(
+                    now_ms, in_isr=replica_id in self.isr, leader_is_new=not known, leader_end_offset=log_end_offset
+                )
+            self.remote[replica_id] = remote
+        self.leader_id = node_id
+        self.is_leader = True
+        if recovering and self.pending_isr is None:
+            self._propose_isr(self.isr)
+        self.raise_high_watermark()
+        self._wake_later()
+        return not was_leader
+
+    def make_follower(
+        self,
+        *,
+        leader_id: int,
+        leader_epoch: int,
+        partition_epoch: int,
+        controller_epoch: int,
+        replicas: Sequence[int],
+        adding: Sequence[int] = (),
+        removing: Sequence[int] = (),
+    ) -> bool:
+        """Follow `leader_id` (-1: nobody) from now on. True when the leader epoch is a new one."""
+        if partition_epoch < self.partition_epoch:
+            return False
+        changed = leader_epoch > self.leader_epoch
+        self.controller_epoch = controller_epoch
+        self.partition_epoch = partition_epoch
+        self.replicas = tuple(replicas)
+        self.adding_replicas = tuple(adding)
+        self.removing_replicas = tuple(removing)
+        self.leader_id = leader_id
+        self.leader_epoch = leader_epoch
+        self.leader_epoch_start_offset = -1
+        self.is_leader = False
+        self.isr = ()
+        self.remote = {}
+        self.pending_isr = None
+        self._isr_is_stale = False
+        self._fail_waiters(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return changed
+
+    def stop(self, error: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER) -> None:
+        """This broker no longer hosts the partition: tell whoever waits."""
+        self.is_leader = False
+        self.leader_id = NO_LEADER
+        self.isr = ()
+        self.remote = {}
+        self.pending_isr = None
+        self._fail_waiters(error)
+
+    # --- appending ---
+
+    def append_as_leader(self, records: Buffer, *, origin: AppendOrigin, required_acks: int) -> AppendResult:
+        """Append in this leader's epoch. The result's error says why not (replication.md §5)."""
+        if not self.is_leader:
+            return AppendResult(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if required_acks == ALL_IN_SYNC and len(self.isr) < self.minimum_isr_size:
+            return AppendResult(ErrorCode.NOT_ENOUGH_REPLICAS)
+        log = self.log
+        result = log.append_as_leader(
+            records, leader_epoch=self.leader_epoch, origin=origin, now_ms=self._host.clock.now_ms()
+        )
+        if result.error is ErrorCode.NONE:
+            self.raise_high_watermark()
+            if self.fetch_waiters or self._parked:
+                self._host.wakes.mark(self)
+        elif log.failed is not None:
+            self._host.log_failed(self)
+        return result
+
+    def append_as_follower(self, records: Buffer, leader_high_watermark: int, leader_log_start_offset: int) -> ErrorCode:
+        """Append what the leader sent, unchanged, and take over its high watermark and log start (§8)."""
+        assert not self.is_leader
+        log = self.log
+        if len(records):
+            result = log.append_as_follower(records)
+            if result.error is not ErrorCode.NONE:
+                if log.failed is not None:
+                    self._host.log_failed(self)
+                return result.error
+        high_watermark = min(leader_high_watermark, log.log_end_offset)
+        if high_watermark > log.high_watermark:
+            log.set_high_watermark(high_watermark)
+        if leader_log_start_offset > log.log_start_offset:
+            log.delete_records_before(leader_log_start_offset)
+        if self.fetch_waiters:
+            self._host.wakes.mark(self)
+        return ErrorCode.NONE
+
+    def park_until(self, offset: int, waiter: Callable[[ErrorCode], None]) -> Ticket[ErrorCode]:
+        """Call `waiter` once the high watermark has reached `offset`, in offset order, never inside this call.
+
+        NONE, or NOT_ENOUGH_REPLICAS_AFTER_APPEND when the ISR has become too small meanwhile; another error when the
+        leadership goes first. Cancel the ticket to stop waiting.
+        """
+        ticket = self._parked.park(offset, waiter)
+        if not self.is_leader:
+            self._fail_waiters(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        elif self.log.high_watermark >= offset:
+            self._host.wakes.mark(self)
+        return ticket
+
+    def park_until_deleted(self, offset: int, waiter: Callable[[ErrorCode], None]) -> Ticket[ErrorCode]:
+        """As `park_until`, for the low watermark: every live replica has dropped what is below `offset`."""
+        ticket = self._delete_waiters.park(offset, waiter)
+        if not self.is_leader:
+            self._fail_waiters(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        elif self.low_watermark >= offset:
+            self._host.wakes.mark(self)
+        return ticket
+
+    def delete_records_before(self, offset: int) -> None:
+        """Raise the log start; waiters on the low watermark hear of it."""
+        if offset > self.log.log_start_offset:
+            self.log.delete_records_before(offset)
+        self._wake_later()
+
+    def raise_high_watermark(self) -> bool:
+        """Advance it to what the whole ISR has; not while the ISR is below min.insync.replicas (Kafka 3.7+)."""
+        log = self.log
+        candidate = log.log_end_offset
+        if candidate <= log.high_watermark or len(self.isr) < self.minimum_isr_size:
+            return False
+        if self.remote:
+            candidate = isr_policy.high_watermark_candidate(
+                candidate,
+                self.maximal_isr,
+                self.remote.values(),
+                self._host.clock.monotonic_ms(),
+                self._host.replica_lag_time_max_ms,
+                self._host.is_alive,
+            )
+            if candidate <= log.high_watermark:
+                return False
+        log.set_high_watermark(candidate)
+        return True
+
+    # --- followers ---
+
+    def follower_fetched(
+        self, replica_id: int, fetch_offset: int, log_start_offset: int, leader_end_offset: int, now_ms: float
+    ) -> None:
+        """A follower's fetch, which was just read, acknowledges everything below `fetch_offset`."""
+        replica = self.remote.get(replica_id)
+        if replica is None:
+            return
+        moved = replica.fetched(fetch_offset, log_start_offset, leader_end_offset, now_ms)
+        if (
+            replica_id not in self.isr
+            and self._may_change_isr()
+            and isr_policy.may_join(replica, self.isr, self.log.high_watermark, self.leader_epoch_start_offset)
+            and self._host.is_alive(replica_id)
+        ):
+            self._propose_isr((*self.isr, replica_id))
+        if moved and self.raise_high_watermark():
+            self._wake_later()
+        elif self._delete_waiters:
+            self._host.wakes.mark(self)
+
+    def shrink_isr(self) -> None:
+        """Propose to drop the members that have been behind for too long (every replica.lag.time.max.ms / 2)."""
+        if not self.is_leader or len(self.isr) < 2 or not self._may_change_isr():
+            return
+        late = isr_policy.out_of_sync(
+            self.isr,
+            self._host.node_id,
+            self.remote,
+            self.log.log_end_offset,
+            self._host.clock.monotonic_ms(),
+            self._host.replica_lag_time_max_ms,
+        )
+        if late:
+            logger.info("%s-%d: replicas %s are behind, leaving the ISR %s", self.topic, self.index, late, self.isr)
+            self._propose_isr(tuple(member for member in self.isr if member not in late))
+
+    def isr_write_ended(self, proposal: LeaderAndIsr, stored: LeaderAndIsr | None) -> None:
+        """The write of a proposal ended with `stored` in the tree; None: it is not this leader's any more."""
+        if self.pending_isr is not proposal:
+            return  # overtaken by LeaderAndIsr
+        self.pending_isr = None
+        if stored is None:
+            self._isr_is_stale = True
+            return
+        logger.info("%s-%d: ISR is %s, was %s", self.topic, self.index, list(stored.isr), list(self.isr))
+        self.isr = stored.isr
+        self.partition_epoch = stored.partition_epoch
+        self.raise_high_watermark()
+        self._wake_later()
+
+    def _may_change_isr(self) -> bool:
+        return self.pending_isr is None and not self._isr_is_stale
+
+    def _propose_isr(self, isr: tuple[int, ...]) -> None:
+        proposal = LeaderAndIsr(self.leader_id, self.leader_epoch, isr, self.partition_epoch, self.controller_epoch)
+        self.pending_isr = proposal
+        self._host.write_isr(self, proposal)
+
+    # --- waking ---
+
+    def _wake_later(self) -> None:
+        if self.fetch_waiters or self._parked or self._delete_waiters or self._failing:
+            self._host.wakes.mark(self)
+
+    def fail_waiters(self, error: ErrorCode) -> None:
+        """Tell everybody who waits that it will not happen, in the next wake."""
+        self._fail_waiters(error)
+
+    def _fail_waiters(self, error: ErrorCode) -> None:
+        for waiter in self._parked.take_all():
+            self._failing.append((waiter, error))
+        for waiter in self._delete_waiters.take_all():
+            self._failing.append((waiter, error))
+        self._wake_later()
+
+    def wake(self) -> None:
+        """Called by Wakes: serve whoever's offset was reached. One at a time, so that one bug costs one waiter."""
+        while self._failing:
+            waiter, error = self._failing.popleft()
+            waiter(error)
+        if self.is_leader:
+            if self._parked:
+                enough = len(self.maximal_isr) >= self.minimum_isr_size
+                error = ErrorCode.NONE if enough else ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+                high_watermark = self.log.high_watermark
+                while (released := self._parked.release_first(high_watermark)) is not None:
+                    released(error)
+            if self._delete_waiters:
+                low_watermark = self.low_watermark
+                while (released := self._delete_waiters.release_first(low_watermark)) is not None:
+                    released(ErrorCode.NONE)
+        if self.fetch_waiters:
+            for fetch, position in list(self.fetch_waiters.items()):
+                fetch.partition_moved(position)

@@ -1,0 +1,568 @@
+"""The partitions of one broker: told by the controller who leads what, asked by clients to append, fetch and look up."""
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+
+from barnabas.config.broker import BrokerConfig
+from barnabas.coordination.port import Coordination
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.messages import (
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    StopReplicaRequest,
+    StopReplicaResponse,
+    UpdateMetadataRequest,
+    UpdateMetadataResponse,
+)
+from barnabas.replication import offset_lookup
+from barnabas.replication.election import EPOCH_DURING_DELETE, LeaderAndIsr
+from barnabas.replication.fetching import Fetching, FetchParams, FetchPartition, FetchResult, leader_of
+from barnabas.replication.isr_writer import IsrWriter
+from barnabas.replication.metadata_cache import NO_TOPIC_ID, MetadataCache
+from barnabas.replication.offset_lookup import EpochEndOffset, ListOffsetResult
+from barnabas.replication.partition import ALL_IN_SYNC, Partition
+from barnabas.replication.parked import Ticket
+from barnabas.replication.wakes import Wakes
+from barnabas.runtime.pending import Pending
+from barnabas.runtime.ports import Buffer, Clock, Env, Timer
+from barnabas.storage.log import AppendOrigin, AppendResult, Log
+from barnabas.storage.log_manager import LogManager
+
+logger = logging.getLogger("barnabas.replication")
+
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+NO_LEADER_EPOCH = -1
+
+TopicPartition = tuple[str, int]
+LeadershipListener = Callable[[list[Partition], list[Partition]], None]
+
+
+class DeleteRecordsResult:
+    """`low_watermark` is the lowest log start of the live replicas, -1 on an error."""
+
+    __slots__ = ("error", "index", "low_watermark", "topic")
+
+    def __init__(self, topic: str, index: int, error: ErrorCode, low_watermark: int = -1) -> None:
+        self.topic = topic
+        self.index = index
+        self.error = error
+        self.low_watermark = low_watermark
+
+
+class ReplicaManager:
+    """All partitions hosted here. Handlers are plain functions; what must wait comes back as Pending."""
+
+    def __init__(
+        self,
+        env: Env,
+        config: BrokerConfig,
+        node_id: int,
+        log_manager: LogManager,
+        metadata_cache: MetadataCache,
+        coordination: Coordination,
+    ) -> None:
+        self.node_id = node_id
+        self.clock = env.clock
+        self.wakes = Wakes(env.clock)
+        self.config = config
+        self.log_manager = log_manager
+        self.metadata_cache = metadata_cache
+        self.broker_epoch = -1  # set at registration
+        self.controller_epoch = 0  # largest seen
+        self.partitions: dict[TopicPartition, Partition] = {}
+        self.on_leadership: list[LeadershipListener] = []
+        self.on_deleted: list[Callable[[list[TopicPartition]], None]] = []
+        self.fetching = Fetching(node_id, env.clock, config, metadata_cache, self.partition)
+        self._isr_writer = IsrWriter(env.clock, coordination, node_id)
+        self._timers: dict[str, Timer] = {}
+        self._failed_logs: set[TopicPartition] = set()
+
+    # --- life ---
+
+    def start(self) -> None:
+        """Start the clockwork: ISR shrinking, ISR notices, checkpoints of the high watermarks."""
+        self._isr_writer.start()
+        self._repeat("shrink", lambda: self.config.replica_lag_time_max_ms / 2, self.shrink_isrs)
+        self._repeat(
+            "checkpoint", lambda: self.config.replica_high_watermark_checkpoint_interval_ms, self.log_manager.checkpoint
+        )
+
+    def shutdown(self) -> None:
+        """Stop the clockwork and let everybody who waits go with NOT_LEADER_OR_FOLLOWER."""
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        self._isr_writer.stop()
+        for partition in self.partitions.values():
+            partition.fail_waiters(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        self.wakes.flush()
+
+    def _repeat(self, name: str, interval_ms: Callable[[], float], action: Callable[[], None]) -> None:
+        def run() -> None:
+            self._timers[name] = self.clock.call_later(interval_ms(), run)
+            action()
+
+        self._timers[name] = self.clock.call_later(interval_ms(), run)
+
+    def shrink_isrs(self) -> None:
+        """Have every led partition drop who fell behind."""
+        for partition in self.partitions.values():
+            if partition.remote:
+                partition.shrink_isr()
+
+    # --- what partitions ask (PartitionHost) ---
+
+    @property
+    def replica_lag_time_max_ms(self) -> int:
+        """How long a follower may be behind and still count as in sync."""
+        return self.config.replica_lag_time_max_ms
+
+    def is_alive(self, broker_id: int) -> bool:
+        """Whether a broker is live as far as the controller has told."""
+        return broker_id in self.metadata_cache.brokers
+
+    def write_isr(self, partition: Partition, proposal: LeaderAndIsr) -> None:
+        """Write a new ISR to the state node, in the background."""
+        self._isr_writer.submit(partition, proposal)
+
+    def log_failed(self, partition: Partition) -> None:
+        """A log refuses writes: nobody here can lead it; tell the controller, once."""
+        key = (partition.topic, partition.index)
+        if key in self._failed_logs:
+            return
+        self._failed_logs.add(key)
+        logger.error("%s-%d: the log failed (%s); giving the partition up", *key, partition.log.failed)
+        partition.stop(ErrorCode.KAFKA_STORAGE_ERROR)
+        self._isr_writer.report_log_failure()
+        for listener in self.on_leadership:
+            listener([], [partition])
+
+    # --- look-ups ---
+
+    def partition(self, topic: str, index: int) -> Partition | ErrorCode:
+        """The partition hosted here, or why there is none (replication.md §3)."""
+        partition = self.partitions.get((topic, index))
+        if partition is not None:
+            return partition if partition.log.failed is None else ErrorCode.KAFKA_STORAGE_ERROR
+        if self.metadata_cache.contains(topic, index):
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    def leader_partition(self, topic: str, index: int, current_leader_epoch: int = -1) -> Partition | ErrorCode:
+        """The partition if this broker leads it in the epoch the client knows (-1: does not say)."""
+        partition = self.partition(topic, index)
+        if not isinstance(partition, Partition):
+            return partition
+        error = offset_lookup.epoch_error(partition, current_leader_epoch)
+        if error is not ErrorCode.NONE:
+            return error
+        return partition if partition.is_leader else ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    def current_leader(self, topic: str, index: int) -> tuple[int, int] | None:
+        """(leader id, leader epoch) to tell a client that asked the wrong broker."""
+        return leader_of(self.partition, self.metadata_cache, topic, index)
+
+    def led_partitions(self) -> Iterable[Partition]:
+        """Partitions this broker leads."""
+        return (partition for partition in self.partitions.values() if partition.is_leader)
+
+    # --- produce ---
+
+    def append(
+        self,
+        entries: Sequence[tuple[str, int, Buffer]],
+        *,
+        required_acks: int,
+        timeout_ms: int,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+        internal_topics_allowed: bool = False,
+    ) -> list[AppendResult] | Pending[list[AppendResult]]:
+        """Append to each partition on its own; acks -1 waits, once for all, until the ISR has what was appended.
+
+        Results are in the order of the entries. After `timeout_ms` those still waiting say REQUEST_TIMED_OUT (their
+        records stay). Acks must be -1, 0 or 1, else INVALID_REQUIRED_ACKS.
+        """
+        if not -1 <= required_acks <= 1:
+            return [AppendResult(ErrorCode.INVALID_REQUIRED_ACKS) for _ in entries]
+        results: list[AppendResult] = []
+        wait: AppendWait | None = None
+        partitions = self.partitions
+        internal_refused = origin is AppendOrigin.CLIENT and not internal_topics_allowed
+        for topic, index, records in entries:
+            if internal_refused and topic in INTERNAL_TOPICS:
+                results.append(AppendResult(ErrorCode.INVALID_TOPIC_EXCEPTION))
+                continue
+            partition = partitions.get((topic, index))
+            if partition is None or partition.log.failed is not None:
+                missing = self.partition(topic, index)
+                assert not isinstance(missing, Partition)
+                results.append(AppendResult(missing))
+                continue
+            result = partition.append_as_leader(records, origin=origin, required_acks=required_acks)
+            if required_acks == ALL_IN_SYNC and result.error is ErrorCode.NONE:
+                if wait is None:
+                    wait = AppendWait(results)
+                wait.park(partition, len(results), result.last_offset + 1)
+            results.append(result)
+        if wait is None:
+            return results
+        wait.begin(self.clock, timeout_ms)
+        return wait.pending
+
+    # --- fetch and look-ups of offsets ---
+
+    def fetch(
+        self, params: FetchParams, partitions: Sequence[FetchPartition]
+    ) -> list[FetchResult] | Pending[list[FetchResult]]:
+        """Read from each partition; with nothing (or too little) to read, park until bytes or time."""
+        return self.fetching.fetch(params, partitions)
+
+    def list_offset(
+        self,
+        topic: str,
+        index: int,
+        timestamp: int,
+        *,
+        replica_id: int = -1,
+        isolation_level: int = 0,
+        current_leader_epoch: int = -1,
+        version: int = 10,
+    ) -> ListOffsetResult:
+        """The offset for a timestamp or one of the special ones (replication.md §12)."""
+        partition = self._for_lookup(topic, index, replica_id, current_leader_epoch)
+        if not isinstance(partition, Partition):
+            return ListOffsetResult(partition)
+        return offset_lookup.list_offset(
+            partition, timestamp, replica_id=replica_id, isolation_level=isolation_level, version=version
+        )
+
+    def list_offsets_version_0(
+        self, topic: str, index: int, timestamp: int, max_offsets: int, *, replica_id: int = -1
+    ) -> tuple[ErrorCode, list[int]]:
+        """ListOffsets as it was: segment boundaries, newest first, no more than `max_offsets`."""
+        partition = self._for_lookup(topic, index, replica_id, -1)
+        if not isinstance(partition, Partition):
+            return partition, []
+        bound = partition.log_end_offset if replica_id >= 0 else partition.high_watermark
+        segments = offset_lookup.segment_times(partition.log, self.clock.now_ms())
+        return ErrorCode.NONE, offset_lookup.offsets_before(segments, timestamp, max_offsets, bound, replica_id < 0)
+
+    def offset_for_leader_epoch(
+        self, topic: str, index: int, leader_epoch: int, *, current_leader_epoch: int = -1
+    ) -> EpochEndOffset:
+        """Where an epoch ended in the leader's log (replication.md §8): (-1, -1) for an epoch it never saw."""
+        partition = self.leader_partition(topic, index, current_leader_epoch)
+        if not isinstance(partition, Partition):
+            return EpochEndOffset(partition)
+        log = partition.log
+        epoch, end_offset = log.leader_epochs.end_offset_for(leader_epoch, log.log_end_offset)
+        return EpochEndOffset(ErrorCode.NONE, epoch, end_offset)
+
+    def _for_lookup(
+        self, topic: str, index: int, replica_id: int, current_leader_epoch: int
+    ) -> Partition | ErrorCode:
+        partition = self.partition(topic, index)
+        if not isinstance(partition, Partition):
+            return partition
+        error = offset_lookup.epoch_error(partition, current_leader_epoch)
+        if error is not ErrorCode.NONE:
+            return error
+        if not partition.is_leader and replica_id != offset_lookup.DEBUGGING_CONSUMER:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return partition
+
+    # --- delete records ---
+
+    def delete_records(
+        self, entries: Sequence[tuple[str, int, int]], timeout_ms: int
+    ) -> list[DeleteRecordsResult] | Pending[list[DeleteRecordsResult]]:
+        """Raise the log start of each (topic, index, offset; -1: the high watermark) on all live replicas.
+
+        Answered when the low watermark of each has got there; after `timeout_ms` the rest says REQUEST_TIMED_OUT.
+        """
+        results: list[DeleteRecordsResult] = []
+        wait: DeleteRecordsWait | None = None
+        for topic, index, offset in entries:
+            partition = self._deletable(topic, index)
+            if not isinstance(partition, Partition):
+                results.append(DeleteRecordsResult(topic, index, partition))
+                continue
+            target = partition.high_watermark if offset == -1 else offset
+            if not 0 <= target <= partition.high_watermark:
+                results.append(DeleteRecordsResult(topic, index, ErrorCode.OFFSET_OUT_OF_RANGE))
+                continue
+            partition.delete_records_before(target)
+            result = DeleteRecordsResult(topic, index, ErrorCode.NONE, partition.low_watermark)
+            if result.low_watermark < target:
+                if wait is None:
+                    wait = DeleteRecordsWait(results)
+                wait.park(partition, len(results), target)
+            results.append(result)
+        if wait is None:
+            return results
+        wait.begin(self.clock, timeout_ms)
+        return wait.pending
+
+    def _deletable(self, topic: str, index: int) -> Partition | ErrorCode:
+        if topic in INTERNAL_TOPICS:
+            return ErrorCode.INVALID_TOPIC_EXCEPTION
+        partition = self.leader_partition(topic, index)
+        if isinstance(partition, Partition) and "delete" not in partition.log.config.cleanup_policy:
+            return ErrorCode.POLICY_VIOLATION
+        return partition
+
+    # --- the controller's word ---
+
+    def _refuse(self, broker_epoch: int, controller_epoch: int) -> ErrorCode:
+        """Requests meant for an earlier life of this broker, or from an earlier controller."""
+        if broker_epoch != -1 and broker_epoch < self.broker_epoch:
+            return ErrorCode.STALE_BROKER_EPOCH
+        if controller_epoch < self.controller_epoch:
+            logger.info("refused a request of controller epoch %d, %d is known", controller_epoch, self.controller_epoch)
+            return ErrorCode.STALE_CONTROLLER_EPOCH
+        self.controller_epoch = controller_epoch
+        return ErrorCode.NONE
+
+    def leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
+        """Lead and follow what the controller says (replication.md §2)."""
+        error = self._refuse(request.broker_epoch, request.controller_epoch)
+        if error is not ErrorCode.NONE:
+            return LeaderAndIsrResponse(error_code=error)
+        became_leader: list[Partition] = []
+        became_follower: list[Partition] = []
+        topics = []
+        for topic_state in request.topic_states:
+            errors = []
+            for state in topic_state.partition_states:
+                error = self._lead_or_follow(
+                    topic_state.topic_name, topic_state.topic_id, state, became_leader, became_follower
+                )
+                errors.append(
+                    LeaderAndIsrResponse.LeaderAndIsrPartitionError(
+                        partition_index=state.partition_index, error_code=error
+                    )
+                )
+            topics.append(
+                LeaderAndIsrResponse.LeaderAndIsrTopicError(topic_id=topic_state.topic_id, partition_errors=errors)
+            )
+        if became_leader or became_follower:
+            logger.info("leading %d more partitions, following %d", len(became_leader), len(became_follower))
+            for listener in self.on_leadership:
+                listener(became_leader, became_follower)
+        return LeaderAndIsrResponse(topics=topics)
+
+    def _lead_or_follow(
+        self,
+        topic: str,
+        topic_id: bytes,
+        state: LeaderAndIsrRequest.LeaderAndIsrPartitionState,
+        became_leader: list[Partition],
+        became_follower: list[Partition],
+    ) -> ErrorCode:
+        index = state.partition_index
+        key = (topic, index)
+        partition = self.partitions.get(key)
+        if partition is not None and partition.log.failed is not None:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        known_id = None if topic_id == NO_TOPIC_ID else topic_id
+        if partition is not None:
+            if known_id is not None and partition.topic_id is not None and partition.topic_id != known_id:
+                return ErrorCode.INCONSISTENT_TOPIC_ID
+            if state.leader_epoch < partition.leader_epoch:
+                return ErrorCode.STALE_CONTROLLER_EPOCH
+            if state.leader_epoch == partition.leader_epoch:
+                if partition.topic_id is None and known_id is not None:
+                    partition.topic_id = known_id
+                    self.log_manager.get_or_create(topic, index, known_id)
+                    return ErrorCode.NONE
+                return ErrorCode.STALE_CONTROLLER_EPOCH
+        if self.node_id not in state.replicas:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if partition is None:
+            log = self._open_log(topic, index, known_id)
+            if isinstance(log, ErrorCode):
+                return log
+            partition = self.partitions[key] = Partition(topic, index, known_id, log, self)
+        if state.leader == self.node_id:
+            if partition.make_leader(
+                leader_epoch=state.leader_epoch,
+                partition_epoch=state.partition_epoch,
+                controller_epoch=state.controller_epoch,
+                isr=state.isr,
+                replicas=state.replicas,
+                adding=state.adding_replicas,
+                removing=state.removing_replicas,
+                recovering=state.leader_recovery_state == 1,
+            ):
+                became_leader.append(partition)
+        elif partition.make_follower(
+            leader_id=state.leader,
+            leader_epoch=state.leader_epoch,
+            partition_epoch=state.partition_epoch,
+            controller_epoch=state.controller_epoch,
+            replicas=state.replicas,
+            adding=state.adding_replicas,
+            removing=state.removing_replicas,
+        ):
+            became_follower.append(partition)
+        return ErrorCode.NONE
+
+    def _open_log(self, topic: str, index: int, topic_id: bytes | None) -> Log | ErrorCode:
+        try:
+            log = self.log_manager.get_or_create(topic, index, topic_id)
+        except OSError as error:
+            logger.error("%s-%d: cannot open its log: %s", topic, index, error)
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        if log.failed is not None:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        if log.topic_id is not None and topic_id is not None and log.topic_id != topic_id:
+            return ErrorCode.INCONSISTENT_TOPIC_ID
+        return log
+
+    def stop_replica(self, request: StopReplicaRequest) -> StopReplicaResponse:
+        """Let go of replicas, and of their files where the controller says delete."""
+        error = self._refuse(request.broker_epoch, request.controller_epoch)
+        if error is not ErrorCode.NONE:
+            return StopReplicaResponse(error_code=error)
+        stopped: list[Partition] = []
+        errors = []
+        for topic_state in request.topic_states:
+            for state in topic_state.partition_states:
+                error = self._stop_one(
+                    topic_state.topic_name, state.partition_index, state.leader_epoch, state.delete_partition, stopped
+                )
+                errors.append(
+                    StopReplicaResponse.StopReplicaPartitionError(
+                        topic_name=topic_state.topic_name, partition_index=state.partition_index, error_code=error
+                    )
+                )
+        if stopped:
+            for listener in self.on_leadership:
+                listener([], stopped)
+        return StopReplicaResponse(partition_errors=errors)
+
+    def _stop_one(self, topic: str, index: int, leader_epoch: int, delete: bool, stopped: list[Partition]) -> ErrorCode:
+        key = (topic, index)
+        partition = self.partitions.get(key)
+        if partition is not None:
+            if partition.log.failed is not None and not delete:
+                return ErrorCode.KAFKA_STORAGE_ERROR
+            if leader_epoch not in (EPOCH_DURING_DELETE, NO_LEADER_EPOCH) and leader_epoch < partition.leader_epoch:
+                return ErrorCode.FENCED_LEADER_EPOCH
+            del self.partitions[key]
+            self._failed_logs.discard(key)
+            partition.stop(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if delete else ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            stopped.append(partition)
+        if delete and self.log_manager.get(topic, index) is not None:
+            try:
+                self.log_manager.delete(topic, index)
+            except OSError as error:
+                logger.error("%s-%d: cannot delete its log: %s", topic, index, error)
+                return ErrorCode.KAFKA_STORAGE_ERROR
+            logger.info("%s-%d: deleted", topic, index)
+        return ErrorCode.NONE
+
+    def update_metadata(self, request: UpdateMetadataRequest) -> UpdateMetadataResponse:
+        """Take over brokers and partition states; whoever waits for a change of them is asked again."""
+        error = self._refuse(request.broker_epoch, request.controller_epoch)
+        if error is not ErrorCode.NONE:
+            return UpdateMetadataResponse(error_code=error)
+        deleted = self.metadata_cache.update(request)
+        if deleted:
+            for listener in self.on_deleted:
+                listener(deleted)
+        return UpdateMetadataResponse()
+
+
+class AppendWait:
+    """One produce with acks -1: parked in every partition it appended to, answered once."""
+
+    __slots__ = ("_missing", "_results", "_tickets", "_timer", "pending")
+
+    def __init__(self, results: list[AppendResult]) -> None:
+        self._results = results
+        self._tickets: dict[int, Ticket[ErrorCode]] = {}
+        self._missing = False
+        self._timer: Timer | None = None
+        self.pending: Pending[list[AppendResult]] = Pending()
+        self.pending.on_cancel = self._leave
+
+    def park(self, partition: Partition, position: int, offset: int) -> None:
+        """Wait in one partition; answers itself as `results[position]`."""
+        self._tickets[position] = partition.park_until(offset, lambda error: self._decided(position, error))
+        if partition.high_watermark < offset:
+            self._missing = True
+
+    def begin(self, clock: Clock, timeout_ms: int) -> None:
+        """All are parked. What is committed already is answered in this loop pass and needs no timer."""
+        if self._missing:
+            self._timer = clock.call_later(max(timeout_ms, 0), self._expire)
+
+    def _decided(self, position: int, error: ErrorCode) -> None:
+        del self._tickets[position]
+        if error is not ErrorCode.NONE:
+            self._results[position] = AppendResult(error)
+        if not self._tickets:
+            if self._timer is not None:
+                self._timer.cancel()
+            self.pending.complete(self._results)
+
+    def _expire(self) -> None:
+        for position, ticket in self._tickets.items():
+            ticket.cancel()
+            self._results[position] = AppendResult(ErrorCode.REQUEST_TIMED_OUT)
+        self._tickets.clear()
+        self.pending.complete(self._results)
+
+    def _leave(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        for ticket in self._tickets.values():
+            ticket.cancel()
+
+
+class DeleteRecordsWait:
+    """One DeleteRecords: parked in every partition whose replicas have not all followed, answered once."""
+
+    __slots__ = ("_results", "_tickets", "_timer", "pending")
+
+    def __init__(self, results: list[DeleteRecordsResult]) -> None:
+        self._results = results
+        self._tickets: dict[int, Ticket[ErrorCode]] = {}
+        self._timer: Timer | None = None
+        self.pending: Pending[list[DeleteRecordsResult]] = Pending()
+        self.pending.on_cancel = self._leave
+
+    def park(self, partition: Partition, position: int, offset: int) -> None:
+        """Wait in one partition; answers itself as `results[position]`."""
+
+        def decided(error: ErrorCode) -> None:
+            result = self._results[position]
+            result.error = error
+            result.low_watermark = partition.low_watermark if error is ErrorCode.NONE else -1
+            del self._tickets[position]
+            if not self._tickets:
+                if self._timer is not None:
+                    self._timer.cancel()
+                self.pending.complete(self._results)
+
+        self._tickets[position] = partition.park_until_deleted(offset, decided)
+
+    def begin(self, clock: Clock, timeout_ms: int) -> None:
+        """All are parked: start the one timer."""
+        self._timer = clock.call_later(max(timeout_ms, 0), self._expire)
+
+    def _expire(self) -> None:
+        for position, ticket in self._tickets.items():
+            ticket.cancel()
+            result = self._results[position]
+            result.error = ErrorCode.REQUEST_TIMED_OUT
+            result.low_watermark = -1
+        self._tickets.clear()
+        self.pending.complete(self._results)
+
+    def _leave(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        for ticket in self._tickets.values():
+            ticket.cancel()

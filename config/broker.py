@@ -1,0 +1,289 @@
+"""BrokerConfig: what this broker is set to now, one typed attribute per setting of config.broker_settings.
+
+Whoever needs a setting holds the one BrokerConfig and reads the attribute when it is needed, because dynamic settings
+change in place. Strength: dynamic for this broker, dynamic for all, the file, the built-in default.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+
+from barnabas.config.broker_attributes import BrokerAttributes
+from barnabas.config.broker_settings import BROKER_SETTINGS
+from barnabas.config.listeners import Endpoint, check_listeners, own_endpoints
+from barnabas.config.settings import ConfigError, Dynamic, Setting, Value
+from barnabas.protocol.errors import ErrorCode
+
+logger = logging.getLogger("barnabas.config")
+
+DEFAULT_NODE_ID = 0
+
+# Kafka's settings outside the table: of ZooKeeper mode and older releases, and families with names made by users.
+_OTHER_KAFKA_SETTINGS = frozenset(
+    """
+    advertised.host.name advertised.port allow.everyone.if.no.acl.found auto.include.jmx.reporter
+    broker.id.generation.enable control.plane.listener.name controlled.shutdown.max.retries
+    controlled.shutdown.retry.backoff.ms controller.message.queue.size controller.performance.always.log.threshold.ms
+    controller.performance.sample.period.ms delegation.token.master.key eligible.leader.replicas.enable
+    enable.zookeeper.failover group.consumer.regex.refresh.interval.ms group.coordinator.new.enable group.share.enable
+    group.share.persister.class.name inter.broker.protocol.version log.cleaner.hash.algorithm
+    log.message.downconversion.enable log.message.format.version log.message.timestamp.difference.max.ms
+    offsets.commit.required.acks password.encoder.cipher.algorithm password.encoder.iterations
+    password.encoder.key.length password.encoder.keyfactory.algorithm password.encoder.old.secret
+    password.encoder.secret quota.consumer.default quota.producer.default replica.lag.max.messages
+    reserved.broker.max.id server.max.startup.time.ms share.coordinator.cold.partition.snapshot.interval.ms
+    share.coordinator.state.topic.prune.interval.ms super.users unstable.api.versions.enable
+    unstable.feature.versions.enable
+    """.split()  # noqa: SIM905
+)
+_OTHER_KAFKA_FAMILIES = (
+    "client.quota.callback.",
+    "internal.",
+    "kafka.csv.",
+    "listener.name.",
+    "metric.reporters.",
+    "metrics.",
+    "plain.",
+    "principal.builder.",
+    "remote.log.",
+    "rlmm.config.",
+    "rsm.config.",
+    "sasl.",
+    "ssl.",
+    "zookeeper.",
+)
+_REPLACED = {"port": "listeners", "host.name": "listeners"}  # 0.8; ignoring them would listen somewhere else
+
+
+class BrokerConfig(BrokerAttributes):
+    """Values of all broker settings. Make one with `of`."""
+
+    def __init__(self, file: Mapping[str, str]) -> None:
+        self.file: dict[str, str] = dict(file)  # what was set at start, as text; includes names outside the table
+        self.dynamic_cluster: dict[str, str] = {}
+        self.dynamic_broker: dict[str, str] = {}
+        self.on_change: list[Callable[[frozenset[str]], None]] = []  # called with the names whose values changed
+        for name, setting in BROKER_SETTINGS.items():
+            text = self.file.get(name, setting.default)
+            self.__dict__[setting.attribute] = None if text is None else setting.parse(text)
+
+    @classmethod
+    def of(cls, values: Mapping[str, str]) -> "BrokerConfig":
+        """The config for these values, everything else at its default. Raises the first of `problems`."""
+        for problem in problems(values):
+            raise problem
+        return cls(_with_identity(values))
+
+    @property
+    def data_directories(self) -> tuple[str, ...]:
+        """log.dirs, or log.dir where that is not set."""
+        return tuple(d for d in map(str.strip, (self.log_dirs or self.log_dir).split(",")) if d)
+
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """Where to listen, without the listeners that KRaft's controllers use."""
+        return own_endpoints(self.listeners, self.controller_listener_names)
+
+    @property
+    def advertised_endpoints(self) -> tuple[Endpoint, ...]:
+        """What clients are told; empty: to each the address it dialled."""
+        return own_endpoints(self.advertised_listeners or "", self.controller_listener_names)
+
+    def text(self, name: str) -> str | None:
+        """The text in force for a setting, None where it is not set."""
+        for level in (self.dynamic_broker, self.dynamic_cluster, self.file):
+            if name in level:
+                return level[name]
+        return BROKER_SETTINGS[name].default if name in BROKER_SETTINGS else None
+
+    def without_effect(self) -> list[str]:
+        """Names set at start that do nothing here: worth telling whoever wrote the file."""
+        return sorted(n for n in self.file if n not in BROKER_SETTINGS or not BROKER_SETTINGS[n].has_effect)
+
+    def set_dynamic(self, cluster: Mapping[str, str], broker: Mapping[str, str]) -> None:
+        """Take these as all dynamic settings there are: of all brokers, and of this one.
+
+        Values that cannot be taken (written by another version, say) are logged and left out.
+        """
+        before = (self.dynamic_cluster, self.dynamic_broker)
+        self.dynamic_cluster = _valid(cluster, Dynamic.CLUSTER)
+        self.dynamic_broker = _valid(broker, Dynamic.BROKER)
+        changed = set()
+        for name in sorted({n for level in (*before, self.dynamic_cluster, self.dynamic_broker) for n in level}):
+            setting = BROKER_SETTINGS.get(name)
+            if setting is None:
+                continue
+            text = self.text(name)
+            value = None if text is None else setting.parse(text)
+            if value != getattr(self, setting.attribute):
+                setattr(self, setting.attribute, value)
+                logger.info("%s is now %s", name, "hidden" if setting.sensitive else text)
+                changed.add(name)
+        if changed:
+            for callback in self.on_change:
+                callback(frozenset(changed))
+
+
+def problems(values: Mapping[str, str]) -> Iterator[ConfigError]:
+    """Everything that keeps these from being a broker's settings: one key by one, then how they go together."""
+    found = False
+    for name, text in values.items():
+        problem = _problem(name, text)
+        if problem is not None:
+            found = True
+            yield problem
+    if not found:
+        yield from _combined_problems(BrokerConfig(_with_identity(values)))
+
+
+def check_dynamic(config: BrokerConfig, changed: Mapping[str, str], *, cluster: bool) -> None:
+    """Raise ConfigError unless `changed` may be all dynamic settings of this broker (or, `cluster`, of all)."""
+    refused = sorted(n for n in changed if not _may_change(n, cluster=False))
+    if refused:
+        # Kafka prints its Scala set; clients show it to people as it is.
+        raise ConfigError(f"Cannot update these configs dynamically: Set({', '.join(refused)})", error=_INVALID)
+    one_broker = sorted(n for n in changed if not _may_change(n, cluster=cluster))
+    if one_broker:
+        names = ", ".join(one_broker)
+        message = f"Cannot update these configs at default cluster level, broker id must be specified: Set({names})"
+        raise ConfigError(message, error=_INVALID)
+    for name, text in changed.items():
+        if name in BROKER_SETTINGS:
+            BROKER_SETTINGS[name].parse(text)
+    levels = (changed, config.dynamic_broker) if cluster else (config.dynamic_cluster, changed)
+    for problem in _combined_problems(BrokerConfig({**config.file, **levels[0], **levels[1]})):
+        raise problem
+
+
+_INVALID = ErrorCode.INVALID_REQUEST
+
+
+def _may_change(name: str, *, cluster: bool) -> bool:
+    setting = BROKER_SETTINGS.get(name)
+    if setting is None:
+        return name.startswith("listener.name.") and not cluster
+    return setting.dynamic is Dynamic.CLUSTER or (setting.dynamic is Dynamic.BROKER and not cluster)
+
+
+def _valid(values: Mapping[str, str], level: Dynamic) -> dict[str, str]:
+    kept = {}
+    for name, text in values.items():
+        problem = _problem(name, text)
+        if problem is None and not _may_change(name, cluster=level is Dynamic.CLUSTER):
+            problem = ConfigError(f"{name} cannot be changed here while the broker runs", key=name)
+        if problem is None:
+            kept[name] = text
+        else:
+            logger.warning("dynamic setting left out: %s", problem)
+    return kept
+
+
+def _problem(name: str, text: str) -> ConfigError | None:
+    setting: Setting | None = BROKER_SETTINGS.get(name)
+    if setting is not None:
+        try:
+            setting.parse(text)
+        except ConfigError as error:
+            return error
+        return None
+    if name in _REPLACED:
+        return ConfigError(f"{name} is not read any more: set {_REPLACED[name]} instead", key=name)
+    if name in _OTHER_KAFKA_SETTINGS or name.startswith(_OTHER_KAFKA_FAMILIES):
+        return None
+    return ConfigError(f"Unknown configuration {name}", key=name)
+
+
+def _with_identity(values: Mapping[str, str]) -> dict[str, str]:
+    """node.id and broker.id are one setting under two names; a broker alone is number 0."""
+    known = dict(values)
+    number = known.get("node.id", known.get("broker.id", "").strip())
+    if number in ("", "-1"):
+        number = str(DEFAULT_NODE_ID)
+    known["node.id"] = number
+    known["broker.id"] = number if known.get("broker.id", "-1").strip() == "-1" else known["broker.id"]
+    return known
+
+
+def _combined_problems(config: BrokerConfig) -> Iterator[ConfigError]:
+    """The rules between settings."""
+
+    def rule(holds: Value, key: str, message: str) -> Iterator[ConfigError]:
+        if not holds:
+            yield ConfigError(message, key=key)
+
+    c = config
+    yield from rule(c.node_id == c.broker_id, "broker.id", "You must set `node.id` to the same value as `broker.id`.")
+    yield from rule(
+        c.process_roles is None or "broker" in c.process_roles,
+        "process.roles",
+        "process.roles does not name broker: this file is of a KRaft controller, and there is nothing to start",
+    )
+    yield from rule(
+        c.data_directories, "log.dirs", "At least one log directory must be defined via log.dirs or log.dir."
+    )
+    yield from rule(
+        _retention(c) != 0,
+        "log.retention.ms",
+        "log.retention.ms must be unlimited (-1) or, greater than or equal to 1",
+    )
+    yield from rule(
+        c.log_roll_ms is None or c.log_roll_ms >= 1, "log.roll.ms", "log.roll.ms must be greater than or equal to 1"
+    )
+    yield from rule(
+        c.log_roll_jitter_ms is None or c.log_roll_jitter_ms >= 0,
+        "log.roll.jitter.ms",
+        "log.roll.jitter.ms must be greater than or equal to 0",
+    )
+    yield from rule(
+        c.log_cleaner_dedupe_buffer_size >= c.log_cleaner_threads << 20,
+        "log.cleaner.dedupe.buffer.size",
+        "log.cleaner.dedupe.buffer.size must be at least 1MB per cleaner thread.",
+    )
+    yield from rule(
+        c.replica_fetch_wait_max_ms <= c.replica_socket_timeout_ms,
+        "replica.fetch.wait.max.ms",
+        "replica.socket.timeout.ms should always be at least replica.fetch.wait.max.ms to prevent unnecessary "
+        "socket timeouts",
+    )
+    yield from rule(
+        c.replica_fetch_wait_max_ms <= c.replica_lag_time_max_ms,
+        "replica.fetch.wait.max.ms",
+        "replica.fetch.wait.max.ms should always be less than or equal to replica.lag.time.max.ms to prevent "
+        "frequent changes in ISR",
+    )
+    yield from rule(
+        c.max_connections_per_ip != 0 or c.max_connections_per_ip_overrides,
+        "max.connections.per.ip",
+        "max.connections.per.ip can be set to zero only if max.connections.per.ip.overrides property is set.",
+    )
+    yield from rule(
+        0 <= c.offsets_topic_compression_codec <= 4,
+        "offsets.topic.compression.codec",
+        f"Unknown compression type id: {c.offsets_topic_compression_codec}",
+    )
+    yield from rule(
+        "classic" in c.group_coordinator_rebalance_protocols,
+        "group.coordinator.rebalance.protocols",
+        "Disabling the 'classic' protocol is not supported.",
+    )
+    for low, value, high in _ORDERED:
+        least, middle, most = (getattr(c, name.replace(".", "_")) for name in (low, value, high))
+        yield from rule(least <= most, high, f"{high} must be greater than or equal to {low}")
+        yield from rule(least <= middle, value, f"{value} must be greater than or equal to {low}")
+        yield from rule(middle <= most, value, f"{value} must be less than or equal to {high}")
+    yield from check_listeners(c)
+
+
+_ORDERED = [
+    ("group.min.session.timeout.ms", "group.max.session.timeout.ms", "group.max.session.timeout.ms"),
+    *(
+        (f"group.{kind}.min.{what}", f"group.{kind}.{what}", f"group.{kind}.max.{what}")
+        for kind in ("consumer", "share", "streams")
+        for what in ("session.timeout.ms", "heartbeat.interval.ms")
+    ),
+]
+
+
+def _retention(config: BrokerConfig) -> int:
+    if config.log_retention_ms is not None:
+        return config.log_retention_ms
+    return config.log_retention_hours if config.log_retention_minutes is None else config.log_retention_minutes

@@ -1,0 +1,107 @@
+"""Listeners: reading `NAME://host:port` lists, and the rules between the settings that speak of them."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from barnabas.config.broker_attributes import BrokerAttributes
+from barnabas.config.settings import ConfigError, split_list
+
+_SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+
+
+class Endpoint(NamedTuple):
+    """One listener. `host` is empty where the machine's own name or all its addresses are meant."""
+
+    name: str
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.name}://{host}:{self.port}"
+
+
+def read_endpoints(text: str) -> tuple[Endpoint, ...]:
+    """The endpoints of a comma separated list. ConfigError naming the one that cannot be read."""
+    return tuple(_read_endpoint(word) for word in split_list(text))
+
+
+def _read_endpoint(word: str) -> Endpoint:
+    name, scheme, address = word.partition("://")
+    host, colon, port = address.rpartition(":")
+    if not scheme or not name:
+        raise ConfigError(f"Unable to parse a listener name from {word}")
+    if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise ConfigError(f"Unable to parse {word} to a broker endpoint: NAME://host:port with a port up to 65535")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise ConfigError(f"Unable to parse {word} to a broker endpoint: an IPv6 address stands in brackets")
+    return Endpoint(name.upper(), host, int(port))
+
+
+def own_endpoints(text: str, controller_names: str | None) -> tuple[Endpoint, ...]:
+    """The endpoints of a list that a broker serves: without those named as KRaft's controllers'."""
+    controllers = {name.upper() for name in split_list(controller_names or "")}
+    return tuple(endpoint for endpoint in read_endpoints(text) if endpoint.name not in controllers)
+
+
+def security_protocols(text: str) -> dict[str, str]:
+    """Listener name to security protocol. ConfigError for what is neither."""
+    protocols = {}
+    for word in split_list(text):
+        name, colon, protocol = word.partition(":")
+        if not colon or not name:
+            raise ConfigError(f"Error parsing configuration property 'listener.security.protocol.map': {word}")
+        if protocol.upper() not in _SECURITY_PROTOCOLS:
+            raise ConfigError(f"Invalid security protocol `{protocol}` defined in listener.security.protocol.map")
+        protocols[name.upper()] = protocol.upper()
+    return protocols
+
+
+def check_listeners(config: BrokerAttributes) -> Iterator[ConfigError]:
+    """Everything wrong with listeners, advertised.listeners and what goes with them."""
+    key = "listener.security.protocol.map"
+    try:
+        protocols = security_protocols(config.listener_security_protocol_map)
+        key = "listeners"
+        listeners = own_endpoints(config.listeners, config.controller_listener_names)
+        key = "advertised.listeners"
+        advertised = own_endpoints(config.advertised_listeners or "", config.controller_listener_names)
+    except ConfigError as error:
+        yield ConfigError(str(error), key=key)
+        return
+    for key, text, endpoints in (
+        ("listeners", config.listeners, listeners),
+        ("advertised.listeners", config.advertised_listeners, advertised),
+    ):
+        for name in dict.fromkeys(endpoint.name for endpoint in endpoints):
+            protocol = protocols.get(name)
+            if protocol is None:
+                message = f"Error creating broker listeners from '{text}': No security protocol defined for listener "
+                yield ConfigError(message + name, key=key)
+            elif protocol != "PLAINTEXT":  # serving it unencrypted or unauthenticated would be worse than not starting
+                message = (
+                    f"listener {name} asks for {protocol}; only PLAINTEXT is offered so far: leave that listener out"
+                )
+                yield ConfigError(message, key=key)
+        if len({endpoint.name for endpoint in endpoints}) < len(endpoints):
+            yield ConfigError(f"Each listener must have a different name, {key}: {text}", key=key)
+    if not listeners:
+        yield ConfigError(
+            "There must be at least one listener that is not in controller.listener.names", key="listeners"
+        )
+    places = [(e.host, e.port) for e in listeners if e.port != 0]
+    if len(set(places)) < len(places):
+        yield ConfigError(f"Each listener must have a different port, listeners: {config.listeners}", key="listeners")
+    for endpoint in advertised:
+        if endpoint.host == "0.0.0.0":
+            message = "cannot use the nonroutable meta-address 0.0.0.0. Use a routable IP address."
+            yield ConfigError(f"advertised.listeners {message}", key="advertised.listeners")
+        if endpoint.name not in {listener.name for listener in listeners}:
+            message = f"advertised.listeners names {endpoint.name}, which listeners does not have"
+            yield ConfigError(message, key="advertised.listeners")
+    inter_broker = config.inter_broker_listener_name
+    if inter_broker is not None and inter_broker.upper() not in protocols:
+        message = f"Listener with name {inter_broker} defined in inter.broker.listener.name not found in "
+        yield ConfigError(message + "listener.security.protocol.map.", key="inter.broker.listener.name")

@@ -1,0 +1,78 @@
+"""The trees that the contract suite runs on: one fixture parameter per implementation of the Coordination port."""
+
+import asyncio
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+from barnabas.coordination.embedded import EmbeddedCoordination
+from barnabas.coordination.port import Coordination
+from barnabas.runtime.disk import RealDisk
+from barnabas.runtime.ports import Env
+from barnabas.sim.clock import SimClock
+from barnabas.sim.env import sim_env
+
+
+class EmbeddedTree:
+    """A tree in one SQLite file, in virtual time (the file and the locks are real)."""
+
+    def __init__(self, folder: Path) -> None:
+        self.clock = SimClock()
+        simulated = sim_env()
+        self.env = Env(clock=self.clock, disk=RealDisk(), network=simulated.network, rng=simulated.rng)
+        self.path = str(folder / "tree" / "coordination.sqlite")
+        self.sessions: list[EmbeddedCoordination] = []
+
+    async def session(self) -> Coordination:
+        """A new started session with the same tree."""
+        session = EmbeddedCoordination(self.env, self.path)
+        await session.start()
+        self.sessions.append(session)
+        return session
+
+    async def settle(self) -> None:
+        """Let every event reach every session."""
+        await self.clock.sleep(1000)
+
+    async def kill(self, session: Coordination) -> None:
+        """The session's process dies: nothing is said, the operating system drops its lock."""
+        assert isinstance(session, EmbeddedCoordination)
+        assert session._lock is not None
+        assert session._timer is not None
+        session._lock.release()
+        session._timer.cancel()
+
+    async def expire(self, session: Coordination, other: Coordination) -> None:
+        """Let `other` take a living session for dead: as when somebody deletes its lock file."""
+        assert isinstance(session, EmbeddedCoordination)
+        Path(session._lock_path(session.session_id)).unlink()
+        await self.settle()
+
+    def run(self, scenario: Any) -> None:
+        self.clock.loop.run_until_complete(scenario)
+        self.clock.loop.run_until_complete(self.close())
+
+    async def close(self) -> None:
+        for session in self.sessions:
+            await session.close()
+
+
+@pytest.fixture(params=["embedded"])
+def tree(request: pytest.FixtureRequest, tmp_path: Path) -> EmbeddedTree:
+    """An empty tree; sessions of it are closed at the end of the test."""
+    return EmbeddedTree(tmp_path)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run coroutine tests: on the tree's own loop where they use one."""
+    if not inspect.iscoroutinefunction(pyfuncitem.function):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.function).parameters}
+    scenario = pyfuncitem.function(**arguments)
+    if "tree" in arguments:
+        arguments["tree"].run(scenario)
+    else:
+        asyncio.run(scenario)
+    return True

@@ -1,0 +1,439 @@
+"""What Kafka's nodes hold: values, and their bytes exactly as Kafka 3.9 writes them.
+
+Readers ignore keys they do not know and take older versions. Bytes that are no such payload raise ValueError.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from barnabas.protocol import uuids
+
+PRODUCER_ID_BLOCK_SIZE = 1000
+
+
+def _dump(value: Mapping[str, Any]) -> bytes:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _load(data: bytes) -> dict[str, Any]:
+    value = json.loads(data)
+    if not isinstance(value, dict):
+        raise ValueError(f"not an object: {data[:60]!r}")
+    return value
+
+
+# /cluster/id
+
+
+def encode_cluster_id(cluster_id: str) -> bytes:
+    """The 22 character id of a cluster."""
+    return _dump({"version": "1", "id": cluster_id})
+
+
+def decode_cluster_id(data: bytes) -> str:
+    """The 22 character id of a cluster."""
+    return str(_load(data)["id"])
+
+
+# /controller, /controller_epoch
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerNode:
+    """Who the controller is."""
+
+    broker_id: int
+    timestamp_ms: int
+    kraft_controller_epoch: int = -1
+
+    def encode(self) -> bytes:
+        """Version 2."""
+        return _dump(
+            {
+                "version": 2,
+                "brokerid": self.broker_id,
+                "timestamp": str(self.timestamp_ms),
+                "kraftControllerEpoch": self.kraft_controller_epoch,
+            }
+        )
+
+    @classmethod
+    def decode(cls, data: bytes) -> "ControllerNode":
+        """Versions 1 and 2."""
+        value = _load(data)
+        return cls(int(value["brokerid"]), int(value.get("timestamp", 0)), int(value.get("kraftControllerEpoch", -1)))
+
+
+def encode_controller_epoch(epoch: int) -> bytes:
+    """Decimal text."""
+    return str(epoch).encode()
+
+
+def decode_controller_epoch(data: bytes) -> int:
+    """Decimal text."""
+    return int(data)
+
+
+# /brokers/ids/<id>
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerEndpoint:
+    """One listener of a registered broker."""
+
+    listener_name: str
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.listener_name}://{host}:{self.port}"
+
+    @classmethod
+    def read(cls, text: str) -> "BrokerEndpoint":
+        """From `NAME://host:port`."""
+        name, _, address = text.partition("://")
+        host, _, port = address.rpartition(":")
+        return cls(name, host.removeprefix("[").removesuffix("]"), int(port))
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRegistration:
+    """How a broker can be reached. `security_protocols` maps listener names."""
+
+    endpoints: tuple[BrokerEndpoint, ...]
+    timestamp_ms: int
+    rack: str | None = None
+    security_protocols: Mapping[str, str] = field(default_factory=dict)
+    features: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    jmx_port: int = -1
+
+    def encode(self) -> bytes:
+        """Version 5."""
+        plain = next((e for e in self.endpoints if self._protocol(e) == "PLAINTEXT"), None)
+        return _dump(
+            {
+                "features": dict(self.features),
+                "listener_security_protocol_map": {e.listener_name: self._protocol(e) for e in self.endpoints},
+                "endpoints": [str(endpoint) for endpoint in self.endpoints],
+                **({} if self.rack is None else {"rack": self.rack}),
+                "jmx_port": self.jmx_port,
+                "port": -1 if plain is None else plain.port,
+                "host": None if plain is None else plain.host,
+                "version": 5,
+                "timestamp": str(self.timestamp_ms),
+            }
+        )
+
+    def _protocol(self, endpoint: BrokerEndpoint) -> str:
+        return self.security_protocols.get(endpoint.listener_name, endpoint.listener_name)
+
+    @classmethod
+    def decode(cls, data: bytes) -> "BrokerRegistration":
+        """Versions 1 to 5."""
+        value = _load(data)
+        if "endpoints" in value:
+            endpoints = tuple(BrokerEndpoint.read(text) for text in value["endpoints"])
+        else:
+            endpoints = (BrokerEndpoint("PLAINTEXT", str(value["host"]), int(value["port"])),)
+        names = {e.listener_name: e.listener_name for e in endpoints}  # up to version 3 a name is a protocol
+        return cls(
+            endpoints,
+            int(value.get("timestamp") or 0),
+            value.get("rack"),
+            value.get("listener_security_protocol_map", names),
+            value.get("features", {}),
+            int(value.get("jmx_port", -1)),
+        )
+
+
+# /brokers/topics/<topic>
+
+
+@dataclass(frozen=True, slots=True)
+class TopicAssignment:
+    """Replicas of each partition, the preferred leader first; `adding` and `removing` while partitions move."""
+
+    partitions: Mapping[int, tuple[int, ...]]
+    topic_id: bytes | None = None
+    adding: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    removing: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+
+    def encode(self) -> bytes:
+        """Version 3, or 2 for a topic without an id."""
+        return _dump(
+            {
+                "partitions": _numbered(self.partitions),
+                **({} if self.topic_id is None else {"topic_id": uuids.to_text(self.topic_id)}),
+                "adding_replicas": _numbered(self.adding),
+                "removing_replicas": _numbered(self.removing),
+                "version": 2 if self.topic_id is None else 3,
+            }
+        )
+
+    @classmethod
+    def decode(cls, data: bytes) -> "TopicAssignment":
+        """Versions 1 to 3."""
+        value = _load(data)
+        topic_id = value.get("topic_id")
+        return cls(
+            _replicas(value["partitions"]),
+            None if topic_id is None else uuids.from_text(topic_id),
+            _replicas(value.get("adding_replicas", {})),
+            _replicas(value.get("removing_replicas", {})),
+        )
+
+
+def _numbered(replicas: Mapping[int, Sequence[int]]) -> dict[str, list[int]]:
+    return {str(index): list(brokers) for index, brokers in replicas.items()}
+
+
+def _replicas(value: Mapping[str, Sequence[int]]) -> dict[int, tuple[int, ...]]:
+    return {int(index): tuple(map(int, brokers)) for index, brokers in value.items()}
+
+
+# /brokers/topics/<topic>/partitions/<partition>/state
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """Leader (-1: none) and ISR. The node's version is the partition epoch."""
+
+    leader: int
+    leader_epoch: int
+    isr: tuple[int, ...]
+    controller_epoch: int
+    recovering: bool = False
+
+    def encode(self) -> bytes:
+        """Version 1."""
+        return _dump(
+            {
+                "controller_epoch": self.controller_epoch,
+                "leader": self.leader,
+                "version": 1,
+                "leader_epoch": self.leader_epoch,
+                "isr": self.isr,
+                **({"leader_recovery_state": 1} if self.recovering else {}),
+            }
+        )
+
+    @classmethod
+    def decode(cls, data: bytes) -> "PartitionState":
+        """Version 1."""
+        value = _load(data)
+        return cls(
+            int(value["leader"]),
+            int(value["leader_epoch"]),
+            tuple(map(int, value["isr"])),
+            int(value["controller_epoch"]),
+            value.get("leader_recovery_state", 0) == 1,
+        )
+
+
+# /admin/reassign_partitions, /admin/preferred_replica_election, /isr_change_notification/…
+
+
+def encode_reassignment(targets: Mapping[tuple[str, int], Sequence[int]]) -> bytes:
+    """The wanted replicas of each partition to be moved."""
+    rows = [{"topic": t, "partition": p, "replicas": list(replicas)} for (t, p), replicas in targets.items()]
+    return _dump({"version": 1, "partitions": rows})
+
+
+def decode_reassignment(data: bytes) -> dict[tuple[str, int], tuple[int, ...]]:
+    """The wanted replicas of each partition to be moved."""
+    return {_partition(row): tuple(map(int, row["replicas"])) for row in _load(data)["partitions"]}
+
+
+def encode_isr_change(partitions: Iterable[tuple[str, int]]) -> bytes:
+    """Partitions whose ISR their leader has changed."""
+    return _dump({"version": 1, "partitions": [{"topic": t, "partition": p} for t, p in partitions]})
+
+
+def decode_isr_change(data: bytes) -> list[tuple[str, int]]:
+    """Partitions whose ISR their leader has changed."""
+    return [_partition(row) for row in _load(data)["partitions"]]
+
+
+# The same shape: partitions that are to get their preferred leader.
+encode_preferred_election = encode_isr_change
+decode_preferred_election = decode_isr_change
+
+
+def _partition(row: Mapping[str, Any]) -> tuple[str, int]:
+    return str(row["topic"]), int(row["partition"])
+
+
+# /log_dir_event_notification/…
+
+
+def encode_log_dir_event(broker_id: int) -> bytes:
+    """A broker has lost a data directory."""
+    return _dump({"version": 1, "broker": broker_id, "event": 1})
+
+
+def decode_log_dir_event(data: bytes) -> int:
+    """The broker that has lost a data directory."""
+    return int(_load(data)["broker"])
+
+
+# /config/…
+
+
+def encode_config(values: Mapping[str, str]) -> bytes:
+    """Settings of an entity, all as text."""
+    return _dump({"version": 1, "config": dict(values)})
+
+
+def decode_config(data: bytes) -> dict[str, str]:
+    """Settings of an entity; none for a node without data."""
+    return {str(name): str(text) for name, text in _load(data).get("config", {}).items()} if data else {}
+
+
+def encode_config_change(entity_path: str) -> bytes:
+    """The notice that an entity's settings were changed: `topics/t`, `brokers/<default>`, `users/u/clients/c`."""
+    return _dump({"version": 2, "entity_path": entity_path})
+
+
+def decode_config_change(data: bytes) -> str:
+    """The path of the entity whose settings were changed; versions 1 and 2."""
+    value = _load(data)
+    if "entity_path" in value:
+        return str(value["entity_path"])
+    return f"{value['entity_type']}/{value['entity_name']}"
+
+
+# /latest_producer_id_block
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIdBlock:
+    """The newest block of producer ids and the broker it was given to. Both ends belong to it."""
+
+    broker_id: int
+    first: int
+    last: int
+
+    @classmethod
+    def after(cls, block: "ProducerIdBlock | None", broker_id: int) -> "ProducerIdBlock":
+        """The next block, or the very first."""
+        first = 0 if block is None else block.last + 1
+        return cls(broker_id, first, first + PRODUCER_ID_BLOCK_SIZE - 1)
+
+    def encode(self) -> bytes:
+        """Version 1."""
+        return _dump(
+            {"version": 1, "broker": self.broker_id, "block_start": str(self.first), "block_end": str(self.last)}
+        )
+
+    @classmethod
+    def decode(cls, data: bytes) -> "ProducerIdBlock | None":
+        """None for a node without data: no block was given yet."""
+        if not data:
+            return None
+        value = _load(data)
+        return cls(int(value["broker"]), int(value["block_start"]), int(value["block_end"]))
+
+
+# /feature
+
+
+def encode_feature(features: Mapping[str, int]) -> bytes:
+    """Finalised feature levels."""
+    levels = {name: {"max_version_level": level} for name, level in features.items()}
+    return _dump({"features": levels, "version": 2, "status": 1})
+
+
+def decode_feature(data: bytes) -> dict[str, int]:
+    """Finalised feature levels; none when features are disabled."""
+    value = _load(data)
+    if value.get("status") != 1:
+        return {}
+    return {name: int(level["max_version_level"]) for name, level in value.get("features", {}).items()}
+
+
+# /kafka-acl/…, and the notices of their changes
+
+
+@dataclass(frozen=True, slots=True)
+class AclRule:
+    """One access rule, words spelled as in the tree (Allow, Read)."""
+
+    principal: str
+    permission_type: str
+    host: str
+    operation: str
+
+
+def encode_acls(rules: Iterable[AclRule]) -> bytes:
+    """The access rules of a resource."""
+    rows = [
+        {"principal": r.principal, "permissionType": r.permission_type, "host": r.host, "operation": r.operation}
+        for r in rules
+    ]
+    return _dump({"acls": rows, "version": 1})
+
+
+def decode_acls(data: bytes) -> list[AclRule]:
+    """The access rules of a resource; none for a node without data."""
+    rows = _load(data)["acls"] if data else ()
+    return [AclRule(row["principal"], row["permissionType"], row["host"], row["operation"]) for row in rows]
+
+
+def encode_acl_change(resource_type: str, name: str) -> bytes:
+    """The notice for a literal resource; the type in capitals."""
+    return f"{resource_type}:{name}".encode()
+
+
+def decode_acl_change(data: bytes) -> tuple[str, str]:
+    """Type and name of a literal resource."""
+    resource_type, _, name = data.decode().partition(":")
+    return resource_type, name
+
+
+def encode_extended_acl_change(resource_type: str, name: str, pattern_type: str) -> bytes:
+    """The notice for a resource pattern."""
+    return _dump({"version": 1, "resourceType": resource_type, "name": name, "patternType": pattern_type})
+
+
+def decode_extended_acl_change(data: bytes) -> tuple[str, str, str]:
+    """Type, name and pattern type."""
+    value = _load(data)
+    return value["resourceType"], value["name"], value["patternType"]
+
+
+# /consumers/<group>/…
+
+
+@dataclass(frozen=True, slots=True)
+class OldConsumer:
+    """A member of an old consumer group: topic (or, with a pattern, the expression) to number of streams."""
+
+    subscription: Mapping[str, int]
+    pattern: str  # static, white_list, black_list
+    timestamp_ms: int
+
+    def encode(self) -> bytes:
+        """Version 1."""
+        subscription = dict(self.subscription)
+        text = str(self.timestamp_ms)
+        return _dump({"version": 1, "subscription": subscription, "pattern": self.pattern, "timestamp": text})
+
+    @classmethod
+    def decode(cls, data: bytes) -> "OldConsumer":
+        """Version 1."""
+        value = _load(data)
+        subscription = {str(topic): int(streams) for topic, streams in value["subscription"].items()}
+        return cls(subscription, str(value["pattern"]), int(value["timestamp"]))
+
+
+def encode_offset(offset: int) -> bytes:
+    """A committed offset: decimal text."""
+    return str(offset).encode()
+
+
+def decode_offset(data: bytes) -> int:
+    """A committed offset."""
+    return int(data)

@@ -1,0 +1,10 @@
+"""The fields of every message as text, a file per API and kind of stored record (notation: `protocol/schema.py`)."""
+
+from typing import Any
+
+
+def read(name: str) -> str:
+    """The text of `NAME.txt` here, also out of a zipped package. FileNotFoundError when there is none."""
+    loader: Any = __loader__  # type: ignore[name-defined]  # set by the import system, unknown to mypy
+    text: str = loader.get_data(f"{__path__[0]}/{name}.txt").decode("utf-8")
+    return text

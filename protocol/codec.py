@@ -1,0 +1,60 @@
+"""Decode and encode any message by its class and version.
+
+    request, position = codec.decode(FetchRequest, 12, frame, position)
+    data = codec.encode(FetchResponse(...), 12)
+
+`ProtocolError` for bytes that cannot be read, `UnsupportedVersionError` for a version that does not exist or that
+cannot express a value (a field that it lacks is set, and not one that may be dropped in silence).
+"""
+
+from typing import TypeVar
+
+from barnabas.protocol.compile import Buffer, Decoder, Encoder, Message, Struct, compile_decoder, compile_encoder
+
+__all__ = [
+    "Buffer",
+    "Decoder",
+    "Encoder",
+    "Message",
+    "Struct",
+    "decode",
+    "decoder",
+    "encode",
+    "encode_parts",
+    "encoder",
+]
+
+M = TypeVar("M", bound=Message)
+
+
+def decoder(cls: type[Message], version: int) -> Decoder:
+    """The flat function `(memoryview, position) -> (message, position)`, compiled at first use."""
+    function = cls.DECODERS.get(version)
+    if function is None:
+        function = cls.DECODERS[version] = compile_decoder(cls, version)
+    return function
+
+
+def encoder(cls: type[Message], version: int) -> Encoder:
+    """The flat function `(message, out, parts) -> out` (see compile.py), compiled at first use."""
+    function = cls.ENCODERS.get(version)
+    if function is None:
+        function = cls.ENCODERS[version] = compile_encoder(cls, version)
+    return function
+
+
+def decode(cls: type[M], version: int, buffer: Buffer, position: int = 0) -> tuple[M, int]:
+    """A message and the position behind it. Its `records` are slices of `buffer`, everything else is copied."""
+    return decoder(cls, version)(buffer if type(buffer) is memoryview else memoryview(buffer), position)
+
+
+def encode(message: Message, version: int) -> bytes:
+    """The message without size and header."""
+    return b"".join(encode_parts(message, version))
+
+
+def encode_parts(message: Message, version: int) -> list[Buffer]:
+    """The same bytes in pieces: large `records` are there by reference."""
+    parts: list[Buffer] = []
+    parts.append(encoder(type(message), version)(message, bytearray(), parts))
+    return parts

@@ -1,0 +1,600 @@
+"""From schemas to Python: slotted classes, and one flat function per (message, version, direction).
+
+Nothing here walks a schema while messages flow. At first use the source of one function is written and compiled:
+neighbouring fields of fixed width become one precompiled `struct.Struct`, together with the length that follows
+them; nested structures and arrays are written out in place as blocks and loops; fields that a version lacks are
+constants. Compiling one function takes well under a millisecond, so a start pays only for what it uses.
+
+A decoder is `decode(buffer: memoryview, position) -> (message, position)`; whatever is wrong with the bytes, and
+an end that comes too early, is a ProtocolError. Lengths and counts are compared with the bytes that are left before
+anything is allocated. Text that is not UTF-8 reads with replacement characters, as it does in Kafka.
+
+An encoder is `encode(message, out: bytearray, parts: list) -> bytearray`: it appends to `out`. A large `records`
+value is not copied: `out` and the value move to `parts`, and what follows goes on in the new bytearray returned.
+"""
+
+import struct
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from barnabas.protocol.errors import ProtocolError, UnsupportedVersionError
+from barnabas.protocol.schema import FIXED, SIZES, Field, MessageSchema, Structure
+from barnabas.protocol.varint import decode_unsigned, encode_unsigned
+
+Buffer = bytes | bytearray | memoryview
+Decoder = Callable[[memoryview, int], tuple[Any, int]]
+Encoder = Callable[[Any, bytearray, list[Buffer]], bytearray]
+
+BY_REFERENCE_BYTES = 8192
+"""`records` of at least this many bytes are passed on by reference; copying less is cheaper than another part."""
+
+
+class Struct:
+    """A message or a structure in one: slots named after the fields, keyword-only construction, schema defaults."""
+
+    __slots__ = ("unknown_tagged_fields",)
+    _FIELDS: ClassVar[tuple[str, ...]] = ()
+    unknown_tagged_fields: dict[int, bytes] | None
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Struct) or other._FIELDS is not self._FIELDS:
+            return NotImplemented
+        return (self.unknown_tagged_fields or None) == (other.unknown_tagged_fields or None) and all(
+            getattr(self, name) == getattr(other, name) for name in self._FIELDS
+        )
+
+    __hash__ = None  # type: ignore[assignment]  # mutable, so not hashable
+
+    def __repr__(self) -> str:
+        names = [*self._FIELDS, *(["unknown_tagged_fields"] if self.unknown_tagged_fields else [])]
+        return f"{type(self).__qualname__}({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
+
+
+class Message(Struct):
+    """A request, a response or a part of a stored record."""
+
+    __slots__ = ()
+    SCHEMA: ClassVar[MessageSchema]
+    API_KEY: ClassVar[int]  # of requests and responses
+    DECODERS: ClassVar[dict[int, Decoder]]
+    ENCODERS: ClassVar[dict[int, Encoder]]
+
+
+def make_class(schema: MessageSchema, module: str) -> type[Message]:
+    """The class of a message, with the classes of its structures as attributes."""
+    namespace: dict[str, Any] = {"__name__": module, "Struct": Struct, "Message": Message, "ABSENT": ()}
+    lines: list[str] = []
+    for structure in (*schema.structures.values(), schema.root):
+        names = [field.name for field in structure.fields]
+        base = "Message" if structure is schema.root else "Struct"
+        lines += [f"class {structure.name}({base}):", f" __slots__ = _FIELDS = {tuple(names)!r}"]
+        parameters = "".join(f"{field.name}={_parameter_default(field)}, " for field in structure.fields)
+        lines.append(f" def __init__(self, *, {parameters}unknown_tagged_fields=None):")
+        lines += [f"  self.{field.name} = {_initial_value(field)}" for field in structure.fields]
+        lines.append("  self.unknown_tagged_fields = unknown_tagged_fields")
+    exec(compile("\n".join(lines), f"<{schema.name}>", "exec"), namespace)
+    message: type[Message] = namespace[schema.root.name]
+    message.SCHEMA = schema
+    message.DECODERS = {}
+    message.ENCODERS = {}
+    if schema.api_key is not None:
+        message.API_KEY = schema.api_key
+    for name in schema.structures:
+        cls = namespace[name]
+        cls.__qualname__ = f"{schema.name}.{name}"
+        setattr(message, name, cls)
+    for structure in (*schema.structures.values(), schema.root):
+        for field in structure.fields:
+            if _has_shared_default(field):
+                namespace.setdefault(f"DEFAULT_{field.type}", _read_only(namespace[field.type]))
+    message._NAMESPACE = namespace  # type: ignore[attr-defined]
+    return message
+
+
+def compile_decoder(message: type[Message], version: int) -> Decoder:
+    """The decoder of one version. UnsupportedVersionError when the message has no such version."""
+    writer = _DecoderWriter(message, version)
+    decoder: Decoder = writer.build("decode", f"<decode {message.SCHEMA.name} v{version}>")
+    return decoder
+
+
+def compile_encoder(message: type[Message], version: int) -> Encoder:
+    """The encoder of one version. UnsupportedVersionError when the message has no such version."""
+    writer = _EncoderWriter(message, version)
+    encoder: Encoder = writer.build("encode", f"<encode {message.SCHEMA.name} v{version}>")
+    return encoder
+
+
+def _has_shared_default(field: Field) -> bool:
+    return field.structure is not None and not field.array and field.default is not None
+
+
+def _read_only(cls: type[Struct]) -> Struct:
+    """The one default value of a structure, shared by all who do not set it: cheap, and safe because it is frozen."""
+
+    def refuse(self: Struct, name: str, value: object) -> None:
+        raise AttributeError(f"this is the shared default {cls.__name__}: assign a new one instead of changing it")
+
+    frozen = type(
+        cls.__name__, (cls,), {"__slots__": (), "__qualname__": cls.__qualname__, "__module__": cls.__module__}
+    )
+    value: Struct = frozen()
+    frozen.__setattr__ = refuse  # type: ignore[assignment,method-assign]
+    return value
+
+
+def _default(field: Field) -> str:
+    """Source of the value of a field that is not there."""
+    if field.default is None:
+        return "None"
+    if field.array:
+        return "[]"
+    if field.structure is not None:
+        return f"DEFAULT_{field.type}"
+    return repr(field.default)
+
+
+def _parameter_default(field: Field) -> str:
+    if field.default is not None and (field.array or field.structure is not None):
+        return "ABSENT"
+    return repr(field.default)
+
+
+def _initial_value(field: Field) -> str:
+    if _parameter_default(field) == "ABSENT":
+        return f"{_default(field)} if {field.name} is ABSENT else {field.name}"
+    return field.name
+
+
+def _minimum_size(structure: Structure, version: int, flexible: bool) -> int:
+    """The fewest bytes that one value takes: what a count is checked against."""
+    size = 1 if flexible else 0
+    for field in structure.fields:
+        if field.is_in(version) and field.tag is None:
+            size += _minimum_field_size(field, version, flexible)
+    return size
+
+
+def _minimum_field_size(field: Field, version: int, flexible: bool) -> int:
+    if field.array:
+        return 1 if flexible else 4
+    if field.structure is not None:
+        return 1 if field.is_nullable(version) else _minimum_size(field.structure, version, flexible)
+    if field.type in FIXED:
+        return SIZES[FIXED[field.type]]
+    return 1 if flexible else 2 if field.type == "string" else 4
+
+
+class _Writer:
+    """Source of one function, and the fixed-width fields that wait to be moved together (`run`)."""
+
+    def __init__(self, message: type[Message], version: int) -> None:
+        self.schema = message.SCHEMA
+        if not self.schema.versions[0] <= version <= self.schema.versions[1]:
+            raise UnsupportedVersionError(f"{self.schema.name} has no version {version}")
+        self.version = version
+        self.flexible = version >= self.schema.flexible_since
+        self.globals: dict[str, Any] = {**message._NAMESPACE, **_GLOBALS}  # type: ignore[attr-defined]
+        self.lines: list[str] = []
+        self.indent = 1
+        self.run: list[tuple[str, str]] = []
+        self.names = 0
+
+    def line(self, text: str) -> None:
+        self.lines.append(" " * self.indent + text)
+
+    def name(self, prefix: str) -> str:
+        self.names += 1
+        return f"{prefix}{self.names}"
+
+    def struct(self, formats: list[str], method: str) -> str:
+        """Name of the bound pack or unpack method for a run."""
+        layout = "".join(formats)
+        name = f"{method}_{layout}".replace("?", "t")
+        if name not in self.globals:
+            self.globals[name] = getattr(_struct(layout), method)
+        return name
+
+    def build(self, name: str, title: str) -> Any:
+        self.write()
+        exec(compile("\n".join(self.lines), title, "exec"), self.globals)
+        return self.globals[name]
+
+    def write(self) -> None:
+        raise NotImplementedError
+
+
+class _DecoderWriter(_Writer):
+    def write(self) -> None:
+        self.lines = ["def decode(buffer, p):", " end = len(buffer)", " try:"]
+        self.indent = 2
+        self.structure(self.schema.root, "m")
+        self.flush()
+        self.line("return m, p")
+        self.lines += [" except (struct_error, IndexError):", f"  early({self.schema.name!r})"]
+
+    def flush(self) -> None:
+        if not self.run:
+            return
+        targets = [target for target, _ in self.run]
+        formats = [layout for _, layout in self.run]
+        if formats == ["B"]:
+            self.line(f"{targets[0]} = buffer[p]; p += 1")
+        else:
+            comma = "," if len(targets) == 1 else ""
+            size = sum(SIZES.get(layout, 1) for layout in formats)
+            self.line(f"{', '.join(targets)}{comma} = {self.struct(formats, 'unpack_from')}(buffer, p); p += {size}")
+        self.run.clear()
+
+    def structure(self, structure: Structure, target: str) -> None:
+        """Fill a new object. Leaves a run open."""
+        self.line(f"{target} = new({structure.name})")
+        present = [field for field in structure.fields if field.is_in(self.version)]
+        absent: dict[str, list[str]] = {}
+        for field in structure.fields:
+            if field not in present or field.tag is not None:
+                value = _default(field)
+                if value == "[]":
+                    self.line(f"{target}.{field.name} = []")
+                else:
+                    absent.setdefault(value, []).append(f"{target}.{field.name}")
+        absent.setdefault("None", []).append(f"{target}.unknown_tagged_fields")
+        for value, targets in absent.items():
+            self.line(f"{' = '.join(targets)} = {value}")
+        for field in present:
+            if field.tag is None:
+                self.field(field, f"{target}.{field.name}")
+        if self.flexible:
+            self.tags([field for field in present if field.tag is not None], target)
+
+    def field(self, field: Field, target: str) -> None:
+        nullable = field.is_nullable(self.version)
+        if field.array:
+            self.array(field, target, nullable)
+        elif field.structure is not None:
+            self.inner(field.structure, target, nullable)
+        elif field.type in FIXED:
+            self.run.append((target, FIXED[field.type]))
+        else:
+            self.text(field, target, nullable)
+
+    def length(self, field: Field, target: str, nullable: bool) -> str:
+        """Read a length or count into a variable, assign null, and open the block for what is not null."""
+        n = self.name("n")
+        if self.flexible:
+            self.run.append((n, "B"))
+            self.flush()
+            self.line(f"if {n} > 127: {n}, p = uvarint(buffer, p - 1)")
+            null, less = f"{n} == 0", " - 1"
+        else:
+            self.run.append((n, "h" if field.type == "string" and not field.array else "i"))
+            self.flush()
+            null, less = f"{n} < 0", ""
+        if nullable:
+            self.line(f"if {null}: {target} = None")
+            self.line("else:")
+            self.indent += 1
+        else:
+            self.line(f"if {null}: null({field.name!r})")
+        return n + less
+
+    def text(self, field: Field, target: str, nullable: bool) -> None:
+        n = self.length(field, target, nullable)
+        self.slice(field.type, field.name, n, target)
+        self.indent -= nullable
+
+    def slice(self, type_name: str, name: str, length: str, target: str) -> None:
+        self.line(f"e = p + {length}")
+        self.line(f"if e > end: short({name!r})")
+        value = {"string": 'str(buffer[p:e], "utf-8", "replace")', "bytes": "bytes(buffer[p:e])"}.get(
+            type_name, "buffer[p:e]"
+        )
+        self.line(f"{target} = {value}; p = e")
+
+    def array(self, field: Field, target: str, nullable: bool) -> None:
+        n = self.length(field, target, nullable)
+        if field.structure is None and field.type in FIXED:
+            layout = FIXED[field.type]
+            self.line(f"e = p + ({n}) * {SIZES[layout]}")
+            self.line(f"if e > end: short({field.name!r})")
+            if field.type == "uuid":
+                self.line(f"{target} = [bytes(buffer[i : i + 16]) for i in range(p, e, 16)]; p = e")
+            else:
+                self.line(f"{target} = list(unpack_from(f'>{{{n}}}{layout}', buffer, p)); p = e")
+        else:
+            smallest = 1 if self.flexible else 2 if field.type == "string" else 4
+            if field.structure is not None:
+                smallest = max(1, _minimum_size(field.structure, self.version, self.flexible))
+            self.line(f"if ({n}) * {smallest} > end - p: short({field.name!r})")
+            items = self.name("a")
+            self.line(f"{target} = {items} = []")
+            self.line(f"for _ in range({n}):")
+            self.indent += 1
+            if field.structure is not None:
+                item = self.name("o")
+                self.structure(field.structure, item)
+                self.flush()
+                self.line(f"{items}.append({item})")
+            else:
+                item = self.name("s")
+                element = Field(field.name, field.type, field.versions)
+                self.text(element, item, nullable=False)
+                self.line(f"{items}.append({item})")
+            self.indent -= 1
+        self.indent -= nullable
+
+    def inner(self, structure: Structure, target: str, nullable: bool) -> None:
+        item = self.name("o")
+        if nullable:
+            marker = self.name("n")
+            self.run.append((marker, "b"))
+            self.flush()
+            self.line(f"if {marker} < 0: {target} = None")
+            self.line("else:")
+            self.indent += 1
+        self.structure(structure, item)
+        self.flush()
+        self.line(f"{target} = {item}")
+        self.indent -= nullable
+
+    def tags(self, fields: list[Field], target: str) -> None:
+        count, tag, last, stop = self.name("t"), self.name("t"), self.name("t"), self.name("t")
+        self.run.append((count, "B"))
+        self.flush()
+        self.line(f"if {count}:")
+        self.indent += 1
+        if not fields:
+            self.line(f"{target}.unknown_tagged_fields, p = unknown_tags(buffer, p - 1)")
+            self.indent -= 1
+            return
+        self.line(f"{count}, p = uvarint(buffer, p - 1); {last} = -1")
+        self.line(f"for _ in range({count}):")
+        self.indent += 1
+        self.line(f"{tag}, p = uvarint(buffer, p); {stop}, p = uvarint(buffer, p); {stop} += p")
+        self.line(f"if {tag} <= {last}: order({tag})")
+        self.line(f"if {stop} > end: short('a tagged field')")
+        self.line(f"{last} = {tag}")
+        word = "if"
+        for field in fields:
+            self.line(f"{word} {tag} == {field.tag}:")
+            self.indent += 1
+            self.field(field, f"{target}.{field.name}")
+            self.flush()
+            self.line(f"if p != {stop}: size({field.name!r})")
+            self.indent -= 1
+            word = "elif"
+        self.line("else:")
+        self.line(f" if {target}.unknown_tagged_fields is None: {target}.unknown_tagged_fields = {{}}")
+        self.line(f" {target}.unknown_tagged_fields[{tag}] = bytes(buffer[p:{stop}]); p = {stop}")
+        self.indent -= 2
+
+
+class _EncoderWriter(_Writer):
+    out = "out"
+
+    def write(self) -> None:
+        self.lines = ["def encode(m, out, parts):"]
+        self.structure(self.schema.root, "m")
+        self.flush()
+        self.line("return out")
+
+    def flush(self) -> None:
+        if not self.run:
+            return
+        values = [value for value, _ in self.run]
+        formats = [layout for _, layout in self.run]
+        if formats == ["B"]:
+            self.line(f"{self.out}.append({values[0]})")
+        else:
+            self.line(f"{self.out} += {self.struct(formats, 'pack')}({', '.join(values)})")
+        self.run.clear()
+
+    def structure(self, structure: Structure, source: str) -> None:
+        tagged = []
+        for field in structure.fields:
+            value = f"{source}.{field.name}"
+            if not field.is_in(self.version):
+                if not field.ignorable:
+                    self.line(
+                        f"if {self.differs(field, value)}: lacks({self.schema.name!r}, {self.version}, {field.name!r})"
+                    )
+            elif field.tag is not None:
+                tagged.append(field)
+            else:
+                self.field(field, value)
+        if self.flexible:
+            self.flush()
+            self.tags(tagged, source)
+
+    def differs(self, field: Field, value: str) -> str:
+        """Source of the question whether a value is not the default."""
+        default = _default(field)
+        if default == "None":
+            return f"{value} is not None"
+        if _has_shared_default(field):
+            return f"{value} is not {default} and {value} != {default}"
+        return f"{value} != {default}"
+
+    def field(self, field: Field, value: str) -> None:
+        nullable = field.is_nullable(self.version)
+        if field.array:
+            self.array(field, value, nullable)
+        elif field.structure is not None:
+            item = self.name("o")
+            self.line(f"{item} = {value}")
+            if nullable:
+                self.flush()
+                self.line(f"if {item} is None: {self.out}.append(255)")
+                self.line("else:")
+                self.indent += 1
+                self.line(f"{self.out}.append(1)")
+            self.structure(field.structure, item)
+            if nullable:
+                self.flush()
+                self.indent -= 1
+        elif field.type in FIXED:
+            self.run.append((value, FIXED[field.type]))
+        elif field.type == "records":
+            self.records(value, nullable)
+        else:
+            self.text(field.type, value, nullable)
+
+    def length(self, n: str, layout: str, null: bool) -> None:
+        """Write a length or count held in a variable; -1 stands for null."""
+        if not self.flexible:
+            self.run.append((n, layout))
+            self.flush()
+            return
+        self.flush()
+        self.line(f"if {n} < 127: {self.out}.append({n} + 1)")
+        self.line(f"else: {self.out} += uvarint_bytes({n} + 1)")
+
+    def text(self, type_name: str, value: str, nullable: bool) -> None:
+        s, n = self.name("s"), self.name("n")
+        encoded = f"{value}.encode()" if type_name == "string" else value
+        if nullable:
+            self.line(f"if {value} is None: {s} = b''; {n} = -1")
+            self.line(f"else: {s} = {encoded}; {n} = len({s})")
+        else:
+            self.line(f"{s} = {encoded}; {n} = len({s})")
+        self.length(n, "h" if type_name == "string" else "i", nullable)
+        self.line(f"{self.out} += {s}")
+
+    def records(self, value: str, nullable: bool) -> None:
+        s, n = self.name("s"), self.name("n")
+        self.line(
+            f"{s} = {value}; {n} = -1 if {s} is None else len({s})" if nullable else f"{s} = {value}; {n} = len({s})"
+        )
+        self.length(n, "i", nullable)
+        self.line(f"if {n} >= {BY_REFERENCE_BYTES}: parts.append(out); parts.append({s}); out = bytearray()")
+        self.line(f"elif {n} > 0: out += {s}")
+
+    def array(self, field: Field, value: str, nullable: bool) -> None:
+        items, n = self.name("a"), self.name("n")
+        self.line(
+            f"{items} = {value}; {n} = -1 if {items} is None else len({items})"
+            if nullable
+            else f"{items} = {value}; {n} = len({items})"
+        )
+        self.length(n, "i", nullable)
+        if nullable:
+            self.line(f"if {items}:")
+            self.indent += 1
+        if field.structure is None and field.type in FIXED and field.type != "uuid":
+            self.line(f"{self.out} += pack(f'>{{{n}}}{FIXED[field.type]}', *{items})")
+        elif field.type == "uuid":
+            self.line(f"{self.out} += b''.join({items})")
+        else:
+            item = self.name("o")
+            self.line(f"for {item} in {items}:")
+            self.indent += 1
+            if field.structure is not None:
+                before = len(self.lines)
+                self.structure(field.structure, item)
+                self.flush()
+                if len(self.lines) == before:
+                    self.line("pass")
+            else:
+                self.text(field.type, item, nullable=False)
+            self.indent -= 1
+        self.indent -= nullable
+
+    def tags(self, fields: list[Field], source: str) -> None:
+        unknown = f"{source}.unknown_tagged_fields"
+        if not fields:
+            self.line(f"if {unknown}: write_tags({self.out}, {unknown})")
+            self.line(f"else: {self.out}.append(0)")
+            return
+        tags, outer = self.name("t"), self.out
+        self.line(f"{tags} = dict({unknown}) if {unknown} else {{}}")
+        for field in fields:
+            value = f"{source}.{field.name}"
+            self.line(f"if {self.differs(field, value)}:")
+            self.indent += 1
+            self.out = self.name("b")
+            self.line(f"{tags}[{field.tag}] = {self.out} = bytearray()")
+            self.field(field, value)
+            self.flush()
+            self.out = outer
+            self.indent -= 1
+        self.line(f"if {tags}: write_tags({outer}, {tags})")
+        self.line(f"else: {outer}.append(0)")
+
+
+def decode_tags(buffer: memoryview, position: int) -> tuple[dict[int, bytes], int]:
+    """The tagged fields of a structure that knows none, from their count on."""
+    count, position = decode_unsigned(buffer, position)
+    fields: dict[int, bytes] = {}
+    last = -1
+    for _ in range(count):
+        tag, position = decode_unsigned(buffer, position)
+        size, position = decode_unsigned(buffer, position)
+        if tag <= last:
+            _order(tag)
+        if size > len(buffer) - position:
+            _short("a tagged field")
+        fields[tag] = bytes(buffer[position : position + size])
+        position += size
+        last = tag
+    return fields, position
+
+
+def _write_tags(out: bytearray, fields: dict[int, Buffer]) -> None:
+    out += encode_unsigned(len(fields))
+    for tag in sorted(fields):
+        value = fields[tag]
+        out += encode_unsigned(tag)
+        out += encode_unsigned(len(value))
+        out += value
+
+
+def _early(message: str) -> None:
+    raise ProtocolError(f"{message} ends too early") from None
+
+
+def _short(name: str) -> None:
+    raise ProtocolError(f"{name} is longer than the bytes that are left")
+
+
+def _null(name: str) -> None:
+    raise ProtocolError(f"{name} must not be null")
+
+
+def _order(tag: int) -> None:
+    raise ProtocolError(f"tagged field {tag} is repeated or out of order")
+
+
+def _size(name: str) -> None:
+    raise ProtocolError(f"the size given for {name} is wrong")
+
+
+def _lacks(message: str, version: int, name: str) -> None:
+    raise UnsupportedVersionError(f"{message} has no {name} in version {version}")
+
+
+_structs: dict[str, struct.Struct] = {}
+
+
+def _struct(layout: str) -> struct.Struct:
+    compiled = _structs.get(layout)
+    if compiled is None:
+        compiled = _structs[layout] = struct.Struct(">" + layout)
+    return compiled
+
+
+_GLOBALS: dict[str, Any] = {
+    "new": object.__new__,
+    "struct_error": struct.error,
+    "unpack_from": struct.unpack_from,
+    "pack": struct.pack,
+    "uvarint": decode_unsigned,
+    "uvarint_bytes": encode_unsigned,
+    "unknown_tags": decode_tags,
+    "write_tags": _write_tags,
+    "early": _early,
+    "short": _short,
+    "null": _null,
+    "order": _order,
+    "size": _size,
+    "lacks": _lacks,
+}

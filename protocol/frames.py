@@ -1,0 +1,165 @@
+"""Frames: what travels on a connection, a size (int32) and as many bytes.
+
+A request frame is a header and a body: api key and version (int16 each), correlation id (int32), client id (int16
+length, also in flexible versions; absent in ControlledShutdown 0) and, when the version is flexible, tagged fields. A
+response frame is the correlation id, tagged fields when its version is flexible, and a body.
+
+The answer to ApiVersions never has tagged fields in its header, because whoever reads it does not know yet what it is
+talking to; and when it answers a version that is too new, its body is in version 0 (KIP-511).
+"""
+
+import struct
+
+from barnabas.protocol import messages
+from barnabas.protocol.api_keys import ApiKey
+from barnabas.protocol.codec import Buffer, Message, decoder, encoder
+from barnabas.protocol.compile import decode_tags
+from barnabas.protocol.errors import ProtocolError
+from barnabas.protocol.messages import request_class, response_class
+
+__all__ = [
+    "RequestHeader",
+    "check_frame_size",
+    "decode_request",
+    "decode_request_header",
+    "decode_response",
+    "encode_request",
+    "encode_response",
+    "request_class",
+    "response_class",
+]
+
+_START = struct.Struct(">hhi")
+_REQUEST_START = struct.Struct(">ihhi")
+_RESPONSE_START = struct.Struct(">ii")
+_INT32 = struct.Struct(">i")
+_INT16 = struct.Struct(">h")
+
+
+class RequestHeader:
+    """What stands before the body of a request."""
+
+    __slots__ = ("api_key", "api_version", "client_id", "correlation_id")
+
+    def __init__(self, api_key: int, api_version: int, correlation_id: int, client_id: str | None) -> None:
+        self.api_key = api_key
+        self.api_version = api_version
+        self.correlation_id = correlation_id
+        self.client_id = client_id
+
+    def __repr__(self) -> str:
+        return (
+            f"RequestHeader(api_key={self.api_key}, api_version={self.api_version}, "
+            f"correlation_id={self.correlation_id}, client_id={self.client_id!r})"
+        )
+
+
+def check_frame_size(size: int, limit: int) -> None:
+    """ProtocolError unless a frame of that size may be received: to be asked before memory is taken for it."""
+    if size < 0 or size > limit:
+        raise ProtocolError(f"a frame of {size} bytes, where {limit} are allowed")
+
+
+def decode_request_header(frame: memoryview) -> tuple[RequestHeader, int]:
+    """The header and where the body begins. ProtocolError for an unknown API too, since its header's form is unknown.
+
+    A version that does not exist is not an error here (ApiVersions is answered all the same): its header is
+    taken to be of the newest form.
+    """
+    try:
+        api_key, api_version, correlation_id = _START.unpack_from(frame)
+        if (flexible_since := _FLEXIBLE_SINCE.get(api_key)) is None:
+            flexible_since = _flexible_since(api_key)
+        position = 8
+        client_id: str | None = None
+        if api_key != ApiKey.CONTROLLED_SHUTDOWN or api_version > 0:
+            (length,) = _INT16.unpack_from(frame, 8)
+            position = 10
+            if length >= 0:
+                position += length
+                if position > len(frame):
+                    raise ProtocolError("client_id is longer than the bytes that are left")
+                client_id = str(frame[10:position], "utf-8", "replace")
+        if api_version >= flexible_since:
+            if frame[position] == 0:
+                position += 1
+            else:
+                _, position = decode_tags(frame, position)
+    except (struct.error, IndexError):
+        raise ProtocolError("a request header ends too early") from None
+    return RequestHeader(api_key, api_version, correlation_id, client_id), position
+
+
+def decode_request(frame: Buffer) -> tuple[RequestHeader, Message]:
+    """Header and body of a request frame (without its size). Bytes behind the body are ignored, as in Kafka.
+
+    ProtocolError for bytes that cannot be read, UnsupportedVersionError for a version that does not exist.
+    """
+    view = frame if type(frame) is memoryview else memoryview(frame)
+    header, position = decode_request_header(view)
+    message, _ = decoder(request_class(header.api_key), header.api_version)(view, position)
+    return header, message
+
+
+def encode_request(
+    api_key: int, api_version: int, correlation_id: int, client_id: str | None, message: Message
+) -> bytes:
+    """A whole request frame, size included."""
+    out = bytearray(_REQUEST_START.pack(0, api_key, api_version, correlation_id))
+    if api_key != ApiKey.CONTROLLED_SHUTDOWN or api_version > 0:
+        encoded = (client_id or "").encode()
+        out += _INT16.pack(-1 if client_id is None else len(encoded))
+        out += encoded
+    if messages.flexible(api_key, api_version):
+        out.append(0)
+    return b"".join(_sized(message, api_version, out))
+
+
+def encode_response(
+    api_key: int, api_version: int, correlation_id: int, message: Message, body_version: int | None = None
+) -> list[Buffer]:
+    """A whole response frame, size included, in pieces: large `records` are there by reference.
+
+    `body_version` is for the one answer whose body is in another version than was asked for (ApiVersions too new: 0).
+    """
+    out = bytearray(_RESPONSE_START.pack(0, correlation_id))
+    if api_version >= type(message).SCHEMA.flexible_since and api_key != ApiKey.API_VERSIONS:
+        out.append(0)
+    return _sized(message, api_version if body_version is None else body_version, out)
+
+
+def decode_response(api_key: int, api_version: int, frame: Buffer) -> tuple[int, Message]:
+    """Correlation id and body of a response frame (without its size). ProtocolError as for requests."""
+    view = frame if type(frame) is memoryview else memoryview(frame)
+    cls = response_class(api_key)
+    try:
+        (correlation_id,) = _INT32.unpack_from(view)
+        position = 4
+        if api_version >= cls.SCHEMA.flexible_since and api_key != ApiKey.API_VERSIONS:
+            _, position = decode_tags(view, position)
+    except struct.error:
+        raise ProtocolError("a response header ends too early") from None
+    message, _ = decoder(cls, api_version)(view, position)
+    return correlation_id, message
+
+
+def _sized(message: Message, version: int, out: bytearray) -> list[Buffer]:
+    """Encode behind what `out` begins with, and put the size of the whole into its first four bytes."""
+    parts: list[Buffer] = []
+    encode = type(message).ENCODERS.get(version) or encoder(type(message), version)
+    parts.append(encode(message, out, parts))
+    size = len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
+    _INT32.pack_into(out, 0, size - 4)  # `out` is the first part, whether or not others follow
+    return parts
+
+
+_FLEXIBLE_SINCE: dict[int, int] = {}
+
+
+def _flexible_since(api_key: int) -> int:
+    try:
+        since = request_class(api_key).SCHEMA.flexible_since
+    except KeyError:
+        raise ProtocolError(f"no API has the key {api_key}") from None
+    _FLEXIBLE_SINCE[api_key] = since
+    return since

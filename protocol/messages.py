@@ -1,0 +1,67 @@
+"""The classes of all requests and responses, made when first asked for (types: messages.pyi).
+
+`FetchRequest` and `FetchResponse` come from `schemas/fetch.txt`; the structures inside are attributes of their
+message: `FetchResponse.PartitionData(partition_index=0, ...)`.
+"""
+
+from typing import Any
+
+from barnabas.protocol import schema
+from barnabas.protocol.api_keys import ApiKey
+from barnabas.protocol.compile import Message, make_class
+
+
+def _base_name(key: int) -> str:
+    return "".join(word.capitalize() for word in ApiKey(key).name.split("_"))
+
+
+_FILES = {_base_name(key): key.name.lower() for key in ApiKey}
+
+
+def __getattr__(name: str) -> Any:
+    for suffix in ("Request", "Response"):
+        base = name.removesuffix(suffix)
+        if base is not name and base in _FILES:
+            for class_name, message in schema.load(_FILES[base]).items():
+                globals()[class_name] = make_class(message, __name__)
+            return globals()[name]
+    raise AttributeError(f"no message is called {name}")
+
+
+def request_class(key: int) -> type[Message]:
+    """The request of an API. KeyError when there is no such API."""
+    cls = _REQUESTS.get(key)
+    if cls is None:
+        cls = _REQUESTS[key] = _class(key, "Request")
+    return cls
+
+
+def response_class(key: int) -> type[Message]:
+    """The response of an API. KeyError when there is no such API."""
+    cls = _RESPONSES.get(key)
+    if cls is None:
+        cls = _RESPONSES[key] = _class(key, "Response")
+    return cls
+
+
+def valid_versions(key: int) -> range:
+    """Every version whose fields are known; which of them a broker offers is its own affair."""
+    first, last = request_class(key).SCHEMA.versions
+    return range(first, last + 1)
+
+
+def flexible(key: int, version: int) -> bool:
+    """Whether requests of that version carry tagged fields, also in their header."""
+    return version >= request_class(key).SCHEMA.flexible_since
+
+
+def _class(key: int, suffix: str) -> type[Message]:
+    if key not in ApiKey._value2member_map_:
+        raise KeyError(key)
+    name = _base_name(key) + suffix
+    cls: type[Message] = globals().get(name) or __getattr__(name)
+    return cls
+
+
+_REQUESTS: dict[int, type[Message]] = {}
+_RESPONSES: dict[int, type[Message]] = {}

@@ -1,0 +1,70 @@
+"""The classes of what is stored in records and travels in opaque bytes, made when first asked for (types: records.pyi).
+
+`OffsetCommitKey` and `OffsetCommitValue` come from `schemas/records/offset_commit.txt`; what is neither key nor value
+(`ConsumerProtocolSubscription`, `EndTxnMarker`) has its own name. All begin with an int16: the version of a
+value, or for a key the number that says which kind of record it is.
+"""
+
+import struct
+from typing import Any, TypeVar
+
+from barnabas.protocol import schema
+from barnabas.protocol.codec import Buffer, Message, decoder, encoder
+from barnabas.protocol.compile import make_class
+from barnabas.protocol.errors import ProtocolError, UnsupportedVersionError
+
+M = TypeVar("M", bound=Message)
+_INT16 = struct.Struct(">h")
+
+
+def __getattr__(name: str) -> Any:
+    for base in (name, name.removesuffix("Key"), name.removesuffix("Value")):
+        try:
+            loaded = schema.load("records/" + _file_name(base))
+        except FileNotFoundError:
+            continue
+        for class_name, message in loaded.items():
+            globals()[class_name] = make_class(message, __name__)
+        if name in loaded:
+            return globals()[name]
+    raise AttributeError(f"no stored record is called {name}")
+
+
+def encode_versioned(value: Message, version: int | None = None) -> bytes:
+    """The version and the fields. Without `version`: the only one there is, as for every key.
+
+    UnsupportedVersionError when the version does not exist or cannot express the value.
+    """
+    first, last = type(value).SCHEMA.versions
+    if version is None:
+        if first != last:
+            raise UnsupportedVersionError(f"{type(value).SCHEMA.name} has several versions: say which")
+        version = first
+    return bytes(encoder(type(value), version)(value, bytearray(_INT16.pack(version)), []))
+
+
+def decode_versioned(cls: type[M], buffer: Buffer, *, newer_as_latest: bool = False) -> tuple[int, M]:
+    """Version and value. What stands behind the fields is ignored: newer writers may append.
+
+    ProtocolError for bytes that cannot be read; UnsupportedVersionError for an unknown version, unless
+    `newer_as_latest` (the consumer protocol's rule: newer versions only append) and it is above the highest known.
+    """
+    view = buffer if type(buffer) is memoryview else memoryview(buffer)
+    version = version_of(view)
+    known = min(version, cls.SCHEMA.versions[1]) if newer_as_latest else version
+    value, _ = decoder(cls, known)(view, 2)
+    return version, value
+
+
+def version_of(buffer: Buffer) -> int:
+    """The int16 at the start: of a key, which kind of record it is. ProtocolError when there is none."""
+    if len(buffer) < 2:
+        raise ProtocolError("a stored record ends before its version")
+    version: int = _INT16.unpack_from(buffer)[0]
+    return version
+
+
+def _file_name(name: str) -> str:
+    """`OffsetCommit` -> `offset_commit`."""
+    name = name.replace("KRaft", "Kraft")
+    return "".join("_" + letter.lower() if letter.isupper() else letter for letter in name).lstrip("_")

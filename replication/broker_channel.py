@@ -1,0 +1,75 @@
+"""How the controller reaches brokers: one ordered channel each; the local one calls the replica manager."""
+
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from barnabas.protocol.messages import (
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    StopReplicaRequest,
+    StopReplicaResponse,
+    UpdateMetadataRequest,
+    UpdateMetadataResponse,
+)
+from barnabas.replication.replica_manager import ReplicaManager
+from barnabas.runtime.ports import Clock
+
+logger = logging.getLogger("barnabas.replication")
+
+ControlRequest = LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest
+ControlResponse = LeaderAndIsrResponse | UpdateMetadataResponse | StopReplicaResponse
+
+
+class BrokerChannel(Protocol):
+    """Carries the controller's requests, to each broker in the order they were sent."""
+
+    def send(
+        self, broker_id: int, request: ControlRequest, done: Callable[[ControlResponse | None], None]
+    ) -> None:
+        """Send; `done` is called later with the answer, or None when the broker went away first."""
+
+
+class LocalChannel:
+    """To the broker of this process, through the loop and not through a socket."""
+
+    def __init__(self, clock: Clock, replica_manager: ReplicaManager) -> None:
+        self._clock = clock
+        self._replica_manager = replica_manager
+
+    def send(
+        self, broker_id: int, request: ControlRequest, done: Callable[[ControlResponse | None], None]
+    ) -> None:
+        """Have the replica manager handle the request after the current event."""
+        assert broker_id == self._replica_manager.node_id
+
+        def deliver() -> None:
+            response: ControlResponse
+            if isinstance(request, LeaderAndIsrRequest):
+                response = self._replica_manager.leader_and_isr(request)
+            elif isinstance(request, UpdateMetadataRequest):
+                response = self._replica_manager.update_metadata(request)
+            else:
+                response = self._replica_manager.stop_replica(request)
+            done(response)
+
+        self._clock.call_soon(deliver)
+
+
+class BrokerChannels:
+    """One channel per broker id. A broker without one cannot be told anything: answered None."""
+
+    def __init__(self, clock: Clock, channels: dict[int, BrokerChannel]) -> None:
+        self._clock = clock
+        self.channels = channels
+
+    def send(
+        self, broker_id: int, request: ControlRequest, done: Callable[[ControlResponse | None], None]
+    ) -> None:
+        """Send through the broker's own channel."""
+        channel = self.channels.get(broker_id)
+        if channel is None:
+            logger.warning("no channel to broker %d", broker_id)
+            self._clock.call_soon(lambda: done(None))
+        else:
+            channel.send(broker_id, request, done)

@@ -1,0 +1,158 @@
+"""Settings in the tree: read whole at the start, then followed through `/config/changes` (zookeeper.md §10)."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+
+from barnabas.config.broker import BrokerConfig
+from barnabas.coordination import paths, payloads
+from barnabas.coordination.port import Coordination, CoordinationError, NoNodeError, WatchEvent
+from barnabas.runtime.ports import Clock
+
+logger = logging.getLogger("barnabas.replication")
+
+NOTICE_RETENTION_MS = 15 * 60 * 1000
+RETRY_BACKOFF_MS = 100
+DEFAULT_ENTITY = "<default>"
+TOPICS = "topics"
+BROKERS = "brokers"
+
+Overrides = Mapping[str, str]
+
+
+class ConfigChanges:
+    """What topics and brokers are set to beyond the file. `topic_overrides` is what LogManager asks for."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        config: BrokerConfig,
+        node_id: int,
+        coordination: Coordination,
+        on_topic_change: Callable[[str], None] = lambda topic: None,
+    ) -> None:
+        self.on_topic_change = on_topic_change  # LogManager.update_topic_config, once there is one
+        self._clock = clock
+        self._config = config
+        self._node_id = node_id
+        self._coordination = coordination
+        self._topics: dict[str, Overrides] = {}
+        self._cluster: Overrides = {}
+        self._broker: Overrides = {}
+        self._last_processed = -1
+        self._task: asyncio.Task[None] | None = None
+        self._changed = asyncio.Event()
+
+    def topic_overrides(self, topic: str) -> Overrides:
+        """The topic's own settings; empty for one that has none."""
+        return self._topics.get(topic, {})
+
+    @property
+    def cluster_overrides(self) -> Overrides:
+        """Dynamic settings of all brokers."""
+        return self._cluster
+
+    @property
+    def broker_overrides(self) -> Overrides:
+        """Dynamic settings of this broker."""
+        return self._broker
+
+    async def start(self) -> None:
+        """Read everything, then follow the notices."""
+        self._coordination.on_session_expired(self._changed.set)
+        await self._read_notices(apply=False)  # the watch first: what changes while we read is read again
+        await self._load()
+        self._task = asyncio.get_running_loop().create_task(self._follow())
+
+    async def stop(self) -> None:
+        """Follow no more."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _load(self) -> None:
+        for topic in await self._names(TOPICS):
+            self._topics[topic] = await self._read(TOPICS, topic)
+        self._cluster = await self._read(BROKERS, DEFAULT_ENTITY)
+        self._broker = await self._read(BROKERS, str(self._node_id))
+        self._config.set_dynamic(self._cluster, self._broker)
+
+    async def _names(self, entity_type: str) -> list[str]:
+        try:
+            return await self._coordination.children(paths.config_type(entity_type))
+        except NoNodeError:
+            return []
+
+    async def _read(self, entity_type: str, name: str) -> Overrides:
+        try:
+            data, _ = await self._coordination.get(paths.config(entity_type, name))
+        except NoNodeError:
+            return {}
+        return payloads.decode_config(data)
+
+    def _notified(self, event: WatchEvent) -> None:
+        self._changed.set()
+
+    async def _follow(self) -> None:
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            try:
+                await self._read_notices(apply=True)
+            except CoordinationError:
+                logger.warning("cannot read the config changes, trying again", exc_info=True)
+                await self._clock.sleep(RETRY_BACKOFF_MS)
+                self._changed.set()
+
+    async def _read_notices(self, *, apply: bool) -> None:
+        """Apply the notices that are new, in order, and remove those older than 15 minutes."""
+        names = await self._coordination.children(paths.CONFIG_CHANGES, self._notified)
+        for name in names:
+            number = int(name[-10:])
+            path = f"{paths.CONFIG_CHANGES}/{name}"
+            if number > self._last_processed:
+                self._last_processed = number
+                if apply:
+                    try:
+                        data, _ = await self._coordination.get(path)
+                    except NoNodeError:
+                        continue
+                    await self.entity_changed(*payloads.decode_config_change(data))
+        await self._remove_old([f"{paths.CONFIG_CHANGES}/{name}" for name in names])
+
+    async def _remove_old(self, notices: list[str]) -> None:
+        horizon_ms = self._clock.now_ms() - NOTICE_RETENTION_MS
+        for path in notices:  # oldest first
+            stat = await self._coordination.exists(path)
+            if stat is None:
+                continue
+            if stat.ctime_ms > horizon_ms:
+                return
+            try:
+                await self._coordination.delete(path)
+            except NoNodeError:
+                continue
+
+    async def entity_changed(self, entity_type: str, name: str) -> None:
+        """Read one entity again and apply it. Types without meaning here are left alone."""
+        if entity_type == TOPICS:
+            self._topics[name] = await self._read(TOPICS, name)
+            logger.info("topic %s: settings are now %s", name, dict(self._topics[name]))
+            self.on_topic_change(name)
+        elif entity_type == BROKERS and name in (DEFAULT_ENTITY, str(self._node_id)):
+            if name == DEFAULT_ENTITY:
+                self._cluster = await self._read(BROKERS, name)
+            else:
+                self._broker = await self._read(BROKERS, name)
+            self._config.set_dynamic(self._cluster, self._broker)
+            for topic in list(self._topics):  # broker settings are the defaults of topics
+                self.on_topic_change(topic)
+
+    def topic_created(self, topic: str, overrides: Overrides) -> None:
+        """A topic was created with these settings: known before its log is opened."""
+        self._topics[topic] = dict(overrides)
+
+    def topic_deleted(self, topic: str) -> None:
+        """The topic is gone; another of its name begins without settings."""
+        self._topics.pop(topic, None)

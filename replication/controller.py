@@ -1,0 +1,586 @@
+"""The controller: elected through the tree, it decides who leads what and tells the brokers.
+
+Rules: shared/reference/zookeeper.md §5-§7. Watches and answers only put events into one queue; one task handles them
+one at a time, each reading afresh what it is about, so that doubled or late events are harmless. Every write is
+fenced by the controller's epoch; a fence that fails ends the controllership.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+
+from barnabas.config.broker import BrokerConfig
+from barnabas.config.topic import TopicConfig
+from barnabas.coordination import paths, payloads
+from barnabas.coordination.port import (
+    BadVersionError,
+    Check,
+    ConnectionLossError,
+    Coordination,
+    CoordinationError,
+    Create,
+    Delete,
+    MultiError,
+    NodeExistsError,
+    NoNodeError,
+    SessionExpiredError,
+    Set,
+    Stat,
+    Watch,
+    WatchEvent,
+)
+from barnabas.replication import election
+from barnabas.replication.broker_channel import BrokerChannel
+from barnabas.replication.controller_requests import RequestBatch
+from barnabas.replication.controller_state import (
+    ControllerState,
+    LiveBroker,
+    PartitionState,
+    Replica,
+    ReplicaState,
+    TopicPartition,
+)
+from barnabas.replication.controller_tree import ControllerMovedError, ControllerTree
+from barnabas.replication.registration import decode_broker
+from barnabas.replication.state_machines import StateMachines
+from barnabas.replication.topic_deletion import TopicDeletion
+from barnabas.runtime.ports import Env, Timer
+
+logger = logging.getLogger("barnabas.controller")
+
+FIRST_BALANCE_MS = 5_000
+RETRY_BACKOFF_MS = 100
+NO_CONTROLLER = -1
+
+Handler = Callable[[], Awaitable[None]]
+
+
+class Controller:
+    """Every broker runs one; the one whose `/controller` node stands is active."""
+
+    def __init__(
+        self, env: Env, config: BrokerConfig, node_id: int, coordination: Coordination, channel: BrokerChannel
+    ) -> None:
+        self.active = False
+        self.controller_id = NO_CONTROLLER  # as this broker last read it
+        self.controller_epoch = 0
+        self.register_again: Callable[[], Awaitable[None]] | None = None  # done before an election after expiry
+        self._env = env
+        self._config = config
+        self._node_id = node_id
+        self._coordination = coordination
+        self._channel = channel
+        self._events: deque[tuple[Handler, bool]] = deque()
+        self._wakeup = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._balance_timer: Timer | None = None
+        self._forget_everything()
+
+    # --- life ---
+
+    async def start(self) -> None:
+        """Take part in elections. Returns once it is known who is controller (this one: once it has taken over)."""
+        self._coordination.on_session_expired(self._session_expired)
+        self._task = asyncio.get_running_loop().create_task(self._run())
+        settled = asyncio.Event()
+
+        async def first() -> None:
+            try:
+                await self._elect()
+            finally:
+                settled.set()
+
+        self._enqueue(first, only_active=False)
+        await settled.wait()
+
+    async def stop(self) -> None:
+        """Handle nothing more; `/controller` goes when the session is closed."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        self._resign()
+
+    async def idle(self) -> None:
+        """Return when the events that are queued now have been handled."""
+        done = asyncio.Event()
+
+        async def mark() -> None:
+            done.set()
+
+        self._enqueue(mark, only_active=False)
+        await done.wait()
+
+    def _enqueue(self, handler: Handler, *, only_active: bool = True) -> None:
+        self._events.append((handler, only_active))
+        self._wakeup.set()
+
+    def _watch(self, handler: Handler, *, only_active: bool = True) -> Watch:
+        def fired(event: WatchEvent) -> None:
+            self._enqueue(handler, only_active=only_active)
+
+        return fired
+
+    async def _run(self) -> None:
+        while True:
+            await self._wakeup.wait()
+            while self._events:
+                handler, only_active = self._events.popleft()
+                if self.active or not only_active:
+                    await self._handle(handler)
+            self._wakeup.clear()
+
+    async def _handle(self, handler: Handler) -> None:
+        try:
+            await handler()
+        except ControllerMovedError:
+            logger.info("another controller was elected, epoch %d is over", self.controller_epoch)
+            self._resign()
+            self._enqueue(self._elect, only_active=False)
+        except ConnectionLossError:
+            logger.warning("the coordination tree does not answer, trying again")
+            await self._env.clock.sleep(RETRY_BACKOFF_MS)
+            self._events.appendleft((handler, True))
+        except SessionExpiredError:
+            logger.info("the session with the coordination tree has expired")  # its callback goes on
+        except CoordinationError:
+            logger.exception("a controller event failed")
+        except Exception:
+            logger.exception("a bug in a controller event")
+            if self.active:
+                await self._give_up()
+
+    # --- election ---
+
+    async def _elect(self) -> None:
+        """See who is controller; if nobody is, try to be it (§5)."""
+        watch = self._watch(self._controller_changed, only_active=False)
+        while await self._coordination.exists(paths.CONTROLLER, watch) is None:
+            epoch, version = await self._read_epoch()
+            data = payloads.encode_controller(self._node_id, self._env.clock.now_ms())
+            try:
+                results = await self._coordination.multi(
+                    [
+                        Create(paths.CONTROLLER, data, ephemeral=True),
+                        Set(paths.CONTROLLER_EPOCH, b"%d" % (epoch + 1), version),
+                    ]
+                )
+            except MultiError as error:
+                if not isinstance(error.cause, NodeExistsError | BadVersionError):
+                    raise
+                continue  # somebody was faster: read again
+            stat = results[1]
+            assert isinstance(stat, Stat)
+            await self._become(epoch + 1, stat.version)
+            return
+        try:
+            data, stat = await self._coordination.get(paths.CONTROLLER)
+        except NoNodeError:
+            return  # gone again: the watch has fired
+        self.controller_id = payloads.decode_controller(data)
+        if stat.ephemeral_owner == self._coordination.session_id and not self.active:
+            # Won, but the answer was lost: nobody else can have written the epoch since.
+            epoch, version = await self._read_epoch()
+            await self._become(epoch, version)
+
+    async def _read_epoch(self) -> tuple[int, int]:
+        while True:
+            try:
+                data, stat = await self._coordination.get(paths.CONTROLLER_EPOCH)
+                return int(data), stat.version
+            except NoNodeError:
+                try:
+                    await self._coordination.create(paths.CONTROLLER_EPOCH, b"0")
+                except NodeExistsError:
+                    continue
+
+    async def _controller_changed(self) -> None:
+        """`/controller` was made, changed or has gone."""
+        if self.active:
+            stat = await self._coordination.exists(
+                paths.CONTROLLER, self._watch(self._controller_changed, only_active=False)
+            )
+            if stat is not None and stat.ephemeral_owner == self._coordination.session_id:
+                return
+            logger.info("the controllership was taken away, epoch %d is over", self.controller_epoch)
+            self._resign()
+        await self._elect()
+
+    async def _become(self, epoch: int, epoch_version: int) -> None:
+        """Take over: watch, read everything, tell everybody, mend what is offline."""
+        logger.info("broker %d is controller, epoch %d", self._node_id, epoch)
+        self._forget_everything()
+        self.active = True
+        self.controller_id = self._node_id
+        self.controller_epoch = epoch
+        self._tree = ControllerTree(self._coordination, self._env.clock, self._state, epoch, epoch_version)
+        self._machines = StateMachines(self._state, self._tree, self._batch, self._unclean_topics)
+        self._deletion = TopicDeletion(self._state, self._tree, self._batch, self._machines)
+        try:
+            await self._take_over()
+        except ControllerMovedError:
+            raise
+        except (SessionExpiredError, ConnectionLossError):
+            self._resign()
+            raise
+        except Exception:
+            logger.exception("taking over as controller failed")
+            await self._give_up()
+
+    async def _take_over(self) -> None:
+        state = self._state
+        for folder, handler in (
+            (paths.ISR_CHANGES, self._isr_changed),
+            (paths.LOG_DIR_EVENTS, self._log_dir_failed),
+        ):
+            names = await self._children(folder, handler)
+            await self._tree.delete_all([f"{folder}/{name}" for name in names])
+        await self._load_brokers(await self._children(paths.BROKER_IDS, self._brokers_changed))
+        await self._load_topics(await self._children(paths.TOPICS, self._topics_changed))
+        await self._tree.read_states(list(state.all_partitions()))
+        deleted = await self._children(paths.DELETED_TOPICS, self._deletions_changed)
+        state.topics_to_delete.update((topic, None) for topic in deleted if topic in state.assignments)
+        self._batch.add_update_metadata(state.brokers, ())
+        self._batch.send(self.controller_epoch)
+        self._begin_states()
+        online = [r for r, known in state.replica_states.items() if known is ReplicaState.ONLINE]
+        offline = [r for r, known in state.replica_states.items() if known is ReplicaState.OFFLINE]
+        self._batch.add_update_metadata(state.brokers, state.all_partitions())
+        await self._machines.move_replicas(online, ReplicaState.ONLINE)
+        await self._machines.move_replicas(offline, ReplicaState.OFFLINE)
+        await self._machines.bring_online(state.in_states(PartitionState.NEW, PartitionState.OFFLINE))
+        await self._machines.move_replicas(self._just_created(), ReplicaState.ONLINE)
+        await self._forget_unknown_deletions(deleted)
+        await self._deletion.resume()
+        self._balance_timer = self._env.clock.call_later(
+            FIRST_BALANCE_MS, lambda: self._enqueue(self._balance_leaders)
+        )
+
+    def _begin_states(self) -> None:
+        """Where each partition and replica is in its life, as the tree has it."""
+        state = self._state
+        for partition in state.all_partitions():
+            topic = partition[0]
+            being_deleted = state.is_being_deleted(topic)
+            exists = partition in state.states
+            if not being_deleted:
+                if not exists:
+                    state.partition_states[partition] = PartitionState.NEW
+                elif state.has_online_leader(partition):
+                    state.partition_states[partition] = PartitionState.ONLINE
+                else:
+                    state.partition_states[partition] = PartitionState.OFFLINE
+            for broker_id in state.replicas(partition):
+                if state.is_online(broker_id, partition):
+                    begins = ReplicaState.ONLINE if exists or being_deleted else ReplicaState.NEW
+                elif being_deleted:
+                    begins = ReplicaState.DELETION_INELIGIBLE
+                    state.topics_ineligible.add(topic)
+                else:
+                    begins = ReplicaState.OFFLINE if exists else ReplicaState.NEW
+                state.replica_states[(*partition, broker_id)] = begins
+
+    def _just_created(self) -> list[Replica]:
+        """Replicas still new although their partition has its state now."""
+        return [
+            replica
+            for replica, known in self._state.replica_states.items()
+            if known is ReplicaState.NEW and replica[:2] in self._state.states
+        ]
+
+    async def _give_up(self) -> None:
+        """Let another be elected: remove `/controller`, if it is still ours."""
+        epoch = self.controller_epoch
+        self._resign()
+        try:
+            _, stat = await self._coordination.get(paths.CONTROLLER)
+            if stat.ephemeral_owner == self._coordination.session_id:
+                await self._coordination.delete(paths.CONTROLLER)
+        except CoordinationError:
+            logger.info("could not remove /controller of epoch %d", epoch)
+
+    def _resign(self) -> None:
+        if self.active:
+            logger.info("broker %d is no longer controller", self._node_id)
+        self.active = False
+        if self._balance_timer is not None:
+            self._balance_timer.cancel()
+            self._balance_timer = None
+        self._forget_everything()
+
+    def _forget_everything(self) -> None:
+        self._state = ControllerState()
+        self._batch = RequestBatch(
+            self._state, self._channel, self._node_id, self._log_failures_answered, self._deletions_answered
+        )
+
+    def _session_expired(self) -> None:
+        """Queued events belong to a session that is over: drop them, register again, then elect."""
+        self._events.clear()
+        self._enqueue(self._begin_session, only_active=False)
+
+    async def _begin_session(self) -> None:
+        self._resign()
+        if self.register_again is not None:
+            await self.register_again()
+        await self._elect()
+
+    # --- reading the tree ---
+
+    async def _children(self, path: str, handler: Handler) -> list[str]:
+        try:
+            return await self._coordination.children(path, self._watch(handler))
+        except NoNodeError:
+            await self._coordination.create(path, make_parents=True)
+            return await self._coordination.children(path, self._watch(handler))
+
+    async def _read_broker(self, broker_id: int) -> LiveBroker | None:
+        async def changed() -> None:
+            await self._broker_changed(broker_id)
+
+        try:
+            data, stat = await self._coordination.get(paths.broker(broker_id), self._watch(changed))
+        except NoNodeError:
+            return None
+        return decode_broker(broker_id, data, stat)
+
+    async def _load_brokers(self, names: Iterable[str]) -> None:
+        for broker_id in sorted(map(int, names)):
+            broker = await self._read_broker(broker_id)
+            if broker is not None:
+                self._state.brokers[broker_id] = broker
+
+    async def _load_topics(self, topics: Iterable[str]) -> list[str]:
+        """Read the assignments of topics, leave watches; topics without an id are given one. Returns those found."""
+        loaded = []
+        for topic in topics:
+            node = await self._read_topic(topic)
+            if node is None:
+                continue
+            topic_node, stat = node
+            if topic_node.topic_id is None:
+                topic_node = topic_node.with_id(self._env.random_uuid())
+                await self._tree.write([Set(paths.topic(topic), payloads.encode_topic(topic_node), stat.version)])
+            self._state.assignments[topic] = {i: tuple(replicas) for i, replicas in topic_node.partitions.items()}
+            if topic_node.topic_id is not None:
+                self._state.topic_ids[topic] = topic_node.topic_id
+            loaded.append(topic)
+        return loaded
+
+    async def _read_topic(self, topic: str) -> tuple[payloads.TopicNode, Stat] | None:
+        async def changed() -> None:
+            await self._topic_changed(topic)
+
+        try:
+            data, stat = await self._coordination.get(paths.topic(topic), self._watch(changed))
+        except NoNodeError:
+            return None
+        return payloads.decode_topic(data), stat
+
+    async def _unclean_topics(self, topics: Collection[str]) -> set[str]:
+        """Those of the topics that let a replica lead that may lack records."""
+        names = sorted(topics)
+        nodes = await self._coordination.get_many([paths.config("topics", topic) for topic in names])
+        allowed = set()
+        for topic, node in zip(names, nodes):
+            overrides = {} if node is None else payloads.decode_config(node[0])
+            if TopicConfig.of(overrides, self._config).unclean_leader_election_enable:
+                allowed.add(topic)
+        return allowed
+
+    # --- brokers ---
+
+    async def _brokers_changed(self) -> None:
+        """`/brokers/ids` has other children: who came, who went, who did both."""
+        names = await self._children(paths.BROKER_IDS, self._brokers_changed)
+        state = self._state
+        found: dict[int, LiveBroker] = {}
+        for broker_id in sorted(map(int, names)):
+            broker = await self._read_broker(broker_id)
+            if broker is not None:
+                found[broker_id] = broker
+        dead = [broker_id for broker_id in state.brokers if broker_id not in found]
+        bounced = [b for b in found if b in state.brokers and found[b].epoch > state.brokers[b].epoch]
+        new = [broker_id for broker_id in found if broker_id not in state.brokers]
+        for broker_id in dead + bounced:
+            del state.brokers[broker_id]
+            state.failed_logs.pop(broker_id, None)
+        if dead or bounced:
+            logger.info("brokers %s are gone", sorted(dead + bounced))
+            await self._brokers_failed(dead + bounced)
+        started = new + bounced
+        for broker_id in started:
+            state.brokers[broker_id] = found[broker_id]
+        if started:
+            logger.info("brokers %s have started", sorted(started))
+            await self._brokers_started(started)
+
+    async def _brokers_started(self, broker_ids: Sequence[int]) -> None:
+        state = self._state
+        self._batch.add_update_metadata([b for b in state.brokers if b not in broker_ids], ())
+        self._batch.add_update_metadata(broker_ids, state.all_partitions())
+        self._batch.send(self.controller_epoch)
+        replicas = [r for r in state.replicas_on(broker_ids) if state.is_online(r[2], r[:2])]
+        existing = [r for r in replicas if r[:2] in state.states and not state.is_being_deleted(r[0])]
+        await self._machines.move_replicas(existing, ReplicaState.ONLINE)
+        await self._machines.bring_online(state.in_states(PartitionState.NEW, PartitionState.OFFLINE))
+        await self._machines.move_replicas(self._just_created(), ReplicaState.ONLINE)
+        await self._deletion.retry({replica[0] for replica in replicas if state.is_being_deleted(replica[0])})
+
+    async def _brokers_failed(self, broker_ids: Sequence[int]) -> None:
+        await self._replicas_failed(self._state.replicas_on(broker_ids))
+        self._batch.add_update_metadata(self._state.brokers, ())
+        self._batch.send(self.controller_epoch)
+
+    async def _replicas_failed(self, replicas: Sequence[Replica]) -> None:
+        """Replicas went offline: elect where they led, take them out of the ISRs."""
+        state = self._state
+        deleting = [r for r in replicas if state.is_being_deleted(r[0])]
+        remaining = [r for r in replicas if not state.is_being_deleted(r[0]) and r[:2] in state.states]
+        leaderless = [
+            partition
+            for partition in dict.fromkeys(r[:2] for r in remaining)
+            if state.partition_states.get(partition) is PartitionState.ONLINE and not state.has_online_leader(partition)
+        ]
+        self._machines.move_partitions(leaderless, PartitionState.OFFLINE)
+        await self._machines.bring_online(leaderless)
+        await self._machines.move_replicas(remaining, ReplicaState.OFFLINE)
+        if deleting:
+            await self._deletion.replicas_failed(deleting)
+
+    async def _broker_changed(self, broker_id: int) -> None:
+        """A broker's node says something else: endpoints, rack; its going is seen among the children."""
+        known = self._state.brokers.get(broker_id)
+        broker = await self._read_broker(broker_id)
+        if known is None or broker is None or broker.epoch != known.epoch or broker == known:
+            return
+        self._state.brokers[broker_id] = broker
+        self._batch.add_update_metadata(self._state.brokers, ())
+        self._batch.send(self.controller_epoch)
+
+    # --- topics ---
+
+    async def _topics_changed(self) -> None:
+        """`/brokers/topics` has other children."""
+        names = await self._children(paths.TOPICS, self._topics_changed)
+        state = self._state
+        present = set(names)
+        for topic in [topic for topic in state.assignments if topic not in present]:
+            logger.warning("topic %s has vanished from the tree", topic)
+            state.forget_topic(topic)
+        loaded = await self._load_topics(topic for topic in names if topic not in state.assignments)
+        await self._create_partitions([partition for topic in loaded for partition in state.partitions_of(topic)])
+
+    async def _topic_changed(self, topic: str) -> None:
+        """A topic's node says something else: new partitions are made, others ignored."""
+        node = await self._read_topic(topic)
+        known = self._state.assignments.get(topic)
+        if node is None or known is None:
+            return
+        added = {i: tuple(replicas) for i, replicas in node[0].partitions.items() if i not in known}
+        if not added:
+            return
+        if self._state.is_being_deleted(topic):
+            logger.warning("topic %s is being deleted: new partitions %s are refused", topic, sorted(added))
+            restored = node[0].with_partitions({i: list(replicas) for i, replicas in known.items()})
+            await self._tree.write([Set(paths.topic(topic), payloads.encode_topic(restored))])
+            return
+        known.update(added)
+        await self._create_partitions([(topic, index) for index in sorted(added)])
+
+    async def _create_partitions(self, partitions: Sequence[TopicPartition]) -> None:
+        if not partitions:
+            return
+        await self._tree.read_states(partitions)  # an earlier controller may have got as far as that
+        self._machines.move_partitions(partitions, PartitionState.NEW)
+        replicas = self._state.replicas_of(partitions)
+        await self._machines.move_replicas(replicas, ReplicaState.NEW)
+        await self._machines.bring_online(partitions)
+        await self._machines.move_replicas(
+            [replica for replica in replicas if replica[:2] in self._state.states], ReplicaState.ONLINE
+        )
+
+    async def _deletions_changed(self) -> None:
+        """`/admin/delete_topics` has other children."""
+        names = await self._children(paths.DELETED_TOPICS, self._deletions_changed)
+        await self._forget_unknown_deletions(names)
+        known = [t for t in names if t in self._state.assignments and t not in self._state.topics_to_delete]
+        if known and self._config.delete_topic_enable:
+            await self._deletion.enqueue(known)
+
+    async def _forget_unknown_deletions(self, names: Sequence[str]) -> None:
+        unwanted = [t for t in names if t not in self._state.assignments or not self._config.delete_topic_enable]
+        if unwanted:
+            await self._tree.delete_all([paths.deleted_topic(topic) for topic in unwanted])
+
+    # --- notices and answers ---
+
+    async def _isr_changed(self) -> None:
+        """Leaders changed ISRs: read them, and tell everybody."""
+        names = await self._children(paths.ISR_CHANGES, self._isr_changed)
+        if not names:
+            return
+        notices = [f"{paths.ISR_CHANGES}/{name}" for name in names]
+        partitions: dict[TopicPartition, None] = {}
+        for node in await self._coordination.get_many(notices):
+            if node is not None:
+                partitions.update(dict.fromkeys(payloads.decode_isr_change(node[0])))
+        known = [partition for partition in partitions if partition in self._state.states]
+        await self._tree.read_states(known)
+        self._batch.add_update_metadata(self._state.brokers, known)
+        self._batch.send(self.controller_epoch)
+        await self._tree.delete_all(notices)
+
+    async def _log_dir_failed(self) -> None:
+        """A broker lost logs: ask it, by LeaderAndIsr for all its partitions, which."""
+        names = await self._children(paths.LOG_DIR_EVENTS, self._log_dir_failed)
+        if not names:
+            return
+        notices = [f"{paths.LOG_DIR_EVENTS}/{name}" for name in names]
+        nodes = await self._coordination.get_many(notices)
+        broker_ids = {payloads.decode_log_dir_event(node[0]) for node in nodes if node is not None}
+        for topic, index, broker_id in self._state.replicas_on(broker_ids):
+            if not self._state.is_being_deleted(topic):
+                self._batch.add_leader_and_isr([broker_id], (topic, index))
+        self._batch.send(self.controller_epoch)
+        await self._tree.delete_all(notices)
+
+    def _log_failures_answered(self, replicas: list[Replica]) -> None:
+        async def handle() -> None:
+            fresh = []
+            for replica in replicas:
+                failed = self._state.failed_logs.setdefault(replica[2], set())
+                if replica[2] in self._state.brokers and replica[:2] not in failed:
+                    failed.add(replica[:2])
+                    fresh.append(replica)
+            if fresh:
+                logger.warning("replicas %s are offline: their logs failed", fresh)
+                await self._replicas_failed(fresh)
+
+        self._enqueue(handle)
+
+    def _deletions_answered(self, done: list[Replica], failed: list[Replica]) -> None:
+        async def handle() -> None:
+            await self._deletion.answered(done, failed)
+
+        self._enqueue(handle)
+
+    # --- balance ---
+
+    async def _balance_leaders(self) -> None:
+        """Give the lead back to preferred replicas of brokers that lead too little of what they should."""
+        interval_ms = self._config.leader_imbalance_check_interval_seconds * 1000
+        self._balance_timer = self._env.clock.call_later(interval_ms, lambda: self._enqueue(self._balance_leaders))
+        if not self._config.auto_leader_rebalance_enable:
+            return
+        state = self._state
+        candidates = {p: s for p, s in state.states.items() if not state.is_being_deleted(p[0]) and state.replicas(p)}
+        shares = election.imbalance([(state.replicas(p)[0], s.leader) for p, s in candidates.items()])
+        limit = self._config.leader_imbalance_per_broker_percentage / 100
+        brokers = {broker for broker, share in shares.items() if share > limit and broker in state.brokers}
+        misled = [p for p, s in candidates.items() if state.replicas(p)[0] in brokers and s.leader != state.replicas(p)[0]]
+        if misled:
+            await self._machines.elect(
+                misled, lambda p, known: election.elect_preferred(state.replicas(p), known, state.online_replicas(p))
+            )

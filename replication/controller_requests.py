@@ -1,0 +1,236 @@
+"""Collects what one step of the controller has to tell, and sends it: LeaderAndIsr, UpdateMetadata, StopReplica."""
+
+from collections.abc import Callable, Iterable
+
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.messages import (
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    StopReplicaRequest,
+    StopReplicaResponse,
+    UpdateMetadataRequest,
+)
+from barnabas.replication.broker_channel import BrokerChannel, ControlResponse
+from barnabas.replication.controller_state import ControllerState, Replica, TopicPartition
+from barnabas.replication.election import EPOCH_DURING_DELETE, LEADER_DURING_DELETE, NO_LEADER
+from barnabas.replication.metadata_cache import NO_TOPIC_ID
+
+RECOVERING = 1
+
+
+class RequestBatch:
+    """One step's worth of requests. `send` reads the state as it is then, sends, and leaves the batch empty."""
+
+    def __init__(
+        self,
+        state: ControllerState,
+        channel: BrokerChannel,
+        node_id: int,
+        on_log_failures: Callable[[list[Replica]], None],
+        on_deletions: Callable[[list[Replica], list[Replica]], None],
+    ) -> None:
+        self._state = state
+        self._channel = channel
+        self._node_id = node_id
+        self._on_log_failures = on_log_failures
+        self._on_deletions = on_deletions  # called with those deleted, and those that could not be
+        self._leader_and_isr: dict[int, dict[TopicPartition, bool]] = {}  # to whether it is new
+        self._update_metadata: dict[int, dict[TopicPartition, None]] = {}
+        self._stop_replica: dict[int, dict[TopicPartition, bool]] = {}  # to whether to delete
+
+    def add_leader_and_isr(
+        self, broker_ids: Iterable[int], partition: TopicPartition, *, is_new: bool = False
+    ) -> None:
+        """Tell replicas of a partition its state, and everybody the metadata."""
+        for broker_id in broker_ids:
+            if broker_id in self._state.brokers:
+                partitions = self._leader_and_isr.setdefault(broker_id, {})
+                partitions[partition] = is_new or partitions.get(partition, False)
+        self.add_update_metadata(self._state.brokers, [partition])
+
+    def add_update_metadata(self, broker_ids: Iterable[int], partitions: Iterable[TopicPartition]) -> None:
+        """Tell brokers who lives, and the state of partitions."""
+        wanted = list(partitions)
+        for broker_id in broker_ids:
+            if broker_id in self._state.brokers:
+                known = self._update_metadata.setdefault(broker_id, {})
+                known.update(dict.fromkeys(wanted))
+
+    def add_stop_replica(self, broker_id: int, partition: TopicPartition, *, delete: bool) -> None:
+        """Tell a broker to let go of a replica."""
+        if broker_id in self._state.brokers:
+            partitions = self._stop_replica.setdefault(broker_id, {})
+            partitions[partition] = delete or partitions.get(partition, False)
+
+    def send(self, controller_epoch: int) -> None:
+        """Send what was collected, to each broker in the order it must have it."""
+        leader_and_isr, self._leader_and_isr = self._leader_and_isr, {}
+        update_metadata, self._update_metadata = self._update_metadata, {}
+        stop_replica, self._stop_replica = self._stop_replica, {}
+        for broker_id, partitions in leader_and_isr.items():
+            self._send_leader_and_isr(broker_id, partitions, controller_epoch)
+        self._send_update_metadata(update_metadata, controller_epoch)
+        for broker_id, partitions in stop_replica.items():
+            self._send_stop_replica(broker_id, partitions, controller_epoch)
+
+    def _broker_epoch(self, broker_id: int) -> int:
+        return self._state.brokers[broker_id].epoch
+
+    def _send_leader_and_isr(
+        self, broker_id: int, partitions: dict[TopicPartition, bool], controller_epoch: int
+    ) -> None:
+        topics: dict[str, LeaderAndIsrRequest.LeaderAndIsrTopicState] = {}
+        leaders: dict[int, None] = {}
+        for (topic, index), is_new in partitions.items():
+            state = self._state.states.get((topic, index))
+            if state is None:
+                continue
+            topic_state = topics.get(topic)
+            if topic_state is None:
+                topic_state = topics[topic] = LeaderAndIsrRequest.LeaderAndIsrTopicState(
+                    topic_name=topic, topic_id=self._state.topic_ids.get(topic, NO_TOPIC_ID), partition_states=[]
+                )
+            leaders[state.leader] = None
+            topic_state.partition_states.append(
+                LeaderAndIsrRequest.LeaderAndIsrPartitionState(
+                    partition_index=index,
+                    controller_epoch=state.controller_epoch,
+                    leader=state.leader,
+                    leader_epoch=state.leader_epoch,
+                    isr=list(state.isr),
+                    partition_epoch=state.partition_epoch,
+                    replicas=list(self._state.replicas((topic, index))),
+                    is_new=is_new,
+                    leader_recovery_state=RECOVERING if state.recovering else 0,
+                )
+            )
+        live_leaders = [
+            LeaderAndIsrRequest.LeaderAndIsrLiveLeader(
+                broker_id=leader, host_name=broker.endpoints[0].host, port=broker.endpoints[0].port
+            )
+            for leader in leaders
+            if (broker := self._state.brokers.get(leader)) is not None and broker.endpoints
+        ]
+        request = LeaderAndIsrRequest(
+            controller_id=self._node_id,
+            controller_epoch=controller_epoch,
+            broker_epoch=self._broker_epoch(broker_id),
+            topic_states=list(topics.values()),
+            live_leaders=live_leaders,
+        )
+        names = {topic_state.topic_id: topic for topic, topic_state in topics.items()}
+        self._channel.send(broker_id, request, lambda response: self._leader_and_isr_done(broker_id, names, response))
+
+    def _leader_and_isr_done(self, broker_id: int, names: dict[bytes, str], response: ControlResponse | None) -> None:
+        if not isinstance(response, LeaderAndIsrResponse):
+            return
+        failed = [
+            (names[topic.topic_id], partition.partition_index, broker_id)
+            for topic in response.topics
+            for partition in topic.partition_errors
+            if partition.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        ]
+        if failed:
+            self._on_log_failures(failed)
+
+    def _send_update_metadata(
+        self, update_metadata: dict[int, dict[TopicPartition, None]], controller_epoch: int
+    ) -> None:
+        if not update_metadata:
+            return
+        live_brokers = [
+            UpdateMetadataRequest.UpdateMetadataBroker(
+                id=broker.broker_id,
+                endpoints=[
+                    UpdateMetadataRequest.UpdateMetadataEndpoint(
+                        port=endpoint.port,
+                        host=endpoint.host,
+                        listener=endpoint.listener,
+                        security_protocol=endpoint.security_protocol,
+                    )
+                    for endpoint in broker.endpoints
+                ],
+                rack=broker.rack,
+            )
+            for broker in self._state.brokers.values()
+        ]
+        for broker_id, partitions in update_metadata.items():
+            request = UpdateMetadataRequest(
+                controller_id=self._node_id,
+                controller_epoch=controller_epoch,
+                broker_epoch=self._broker_epoch(broker_id),
+                topic_states=self._topic_states(partitions),
+                live_brokers=live_brokers,
+            )
+            self._channel.send(broker_id, request, lambda response: None)
+
+    def _topic_states(
+        self, partitions: Iterable[TopicPartition]
+    ) -> list[UpdateMetadataRequest.UpdateMetadataTopicState]:
+        topics: dict[str, UpdateMetadataRequest.UpdateMetadataTopicState] = {}
+        for topic, index in partitions:
+            state = self._state.states.get((topic, index))
+            being_deleted = self._state.is_being_deleted(topic)
+            if state is None and not being_deleted:
+                continue
+            topic_state = topics.get(topic)
+            if topic_state is None:
+                topic_state = topics[topic] = UpdateMetadataRequest.UpdateMetadataTopicState(
+                    topic_name=topic, topic_id=self._state.topic_ids.get(topic, NO_TOPIC_ID), partition_states=[]
+                )
+            topic_state.partition_states.append(
+                UpdateMetadataRequest.UpdateMetadataPartitionState(
+                    partition_index=index,
+                    controller_epoch=0 if state is None else state.controller_epoch,
+                    leader=LEADER_DURING_DELETE if state is None or being_deleted else state.leader,
+                    leader_epoch=EPOCH_DURING_DELETE if state is None else state.leader_epoch,
+                    isr=[] if state is None else list(state.isr),
+                    zk_version=0 if state is None else state.partition_epoch,
+                    replicas=list(self._state.replicas((topic, index))),
+                    offline_replicas=self._state.offline_replicas((topic, index)),
+                )
+            )
+        return list(topics.values())
+
+    def _send_stop_replica(
+        self, broker_id: int, partitions: dict[TopicPartition, bool], controller_epoch: int
+    ) -> None:
+        topics: dict[str, StopReplicaRequest.StopReplicaTopicState] = {}
+        for (topic, index), delete in partitions.items():
+            topic_state = topics.get(topic)
+            if topic_state is None:
+                topic_state = topics[topic] = StopReplicaRequest.StopReplicaTopicState(
+                    topic_name=topic, partition_states=[]
+                )
+            state = self._state.states.get((topic, index))
+            if self._state.is_being_deleted(topic):
+                leader_epoch = EPOCH_DURING_DELETE
+            else:
+                leader_epoch = NO_LEADER if state is None else state.leader_epoch
+            topic_state.partition_states.append(
+                StopReplicaRequest.StopReplicaPartitionState(
+                    partition_index=index, leader_epoch=leader_epoch, delete_partition=delete
+                )
+            )
+        request = StopReplicaRequest(
+            controller_id=self._node_id,
+            controller_epoch=controller_epoch,
+            broker_epoch=self._broker_epoch(broker_id),
+            topic_states=list(topics.values()),
+        )
+        deleting = [partition for partition, delete in partitions.items() if delete]
+        self._channel.send(broker_id, request, lambda response: self._stop_replica_done(broker_id, deleting, response))
+
+    def _stop_replica_done(
+        self, broker_id: int, deleting: list[TopicPartition], response: ControlResponse | None
+    ) -> None:
+        if not deleting or not isinstance(response, StopReplicaResponse):
+            return  # a broker that went away: its death makes the replicas ineligible
+        whole_error = response.error_code
+        errors = {(error.topic_name, error.partition_index): error.error_code for error in response.partition_errors}
+        done: list[Replica] = []
+        failed: list[Replica] = []
+        for topic, index in deleting:
+            error = whole_error or errors.get((topic, index), ErrorCode.NONE)
+            (done if error == ErrorCode.NONE else failed).append((topic, index, broker_id))
+        self._on_deletions(done, failed)

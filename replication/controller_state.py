@@ -1,0 +1,175 @@
+"""What a controller has in memory: brokers, assignments, partition states, and where each is in its life.
+
+Everything here is a copy of the tree (or follows from it) and is thrown away when the controllership is lost. The two
+tables say which state may follow which (shared/reference/zookeeper.md §6).
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from barnabas.replication.election import NO_LEADER, LeaderAndIsr
+from barnabas.replication.metadata_cache import Endpoint
+
+TopicPartition = tuple[str, int]
+Replica = tuple[str, int, int]  # topic, partition, broker
+
+
+class PartitionState(Enum):
+    """Life of a partition."""
+
+    NON_EXISTENT = 0
+    NEW = 1  # assigned, no state node yet
+    ONLINE = 2  # has a leader
+    OFFLINE = 3  # had one
+
+
+class ReplicaState(Enum):
+    """Life of a replica."""
+
+    NON_EXISTENT = 0
+    NEW = 1
+    ONLINE = 2
+    OFFLINE = 3  # its broker is gone, or it was stopped
+    DELETION_STARTED = 4
+    DELETION_SUCCESSFUL = 5
+    DELETION_INELIGIBLE = 6  # its broker cannot delete it now
+
+
+# The states from which each state can be entered.
+PARTITION_TRANSITIONS: dict[PartitionState, frozenset[PartitionState]] = {
+    PartitionState.NEW: frozenset({PartitionState.NON_EXISTENT}),
+    PartitionState.ONLINE: frozenset({PartitionState.NEW, PartitionState.ONLINE, PartitionState.OFFLINE}),
+    PartitionState.OFFLINE: frozenset({PartitionState.NEW, PartitionState.ONLINE, PartitionState.OFFLINE}),
+    PartitionState.NON_EXISTENT: frozenset({PartitionState.OFFLINE}),
+}
+REPLICA_TRANSITIONS: dict[ReplicaState, frozenset[ReplicaState]] = {
+    ReplicaState.NEW: frozenset({ReplicaState.NON_EXISTENT}),
+    ReplicaState.ONLINE: frozenset(
+        {ReplicaState.NEW, ReplicaState.ONLINE, ReplicaState.OFFLINE, ReplicaState.DELETION_INELIGIBLE}
+    ),
+    ReplicaState.OFFLINE: frozenset(
+        {ReplicaState.NEW, ReplicaState.ONLINE, ReplicaState.OFFLINE, ReplicaState.DELETION_INELIGIBLE}
+    ),
+    ReplicaState.DELETION_STARTED: frozenset({ReplicaState.OFFLINE}),
+    ReplicaState.DELETION_SUCCESSFUL: frozenset({ReplicaState.DELETION_STARTED}),
+    ReplicaState.DELETION_INELIGIBLE: frozenset({ReplicaState.OFFLINE, ReplicaState.DELETION_STARTED}),
+    ReplicaState.NON_EXISTENT: frozenset({ReplicaState.DELETION_SUCCESSFUL}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LiveBroker:
+    """A registered broker. `epoch` is the change that made its node: a new life has a larger one."""
+
+    broker_id: int
+    epoch: int
+    endpoints: tuple[Endpoint, ...]
+    rack: str | None = None
+
+
+class ControllerState:
+    """The controller's memory. Replicas of a topic being deleted stay until their files are gone."""
+
+    def __init__(self) -> None:
+        self.brokers: dict[int, LiveBroker] = {}
+        self.topic_ids: dict[str, bytes] = {}
+        self.assignments: dict[str, dict[int, tuple[int, ...]]] = {}
+        self.states: dict[TopicPartition, LeaderAndIsr] = {}
+        self.partition_states: dict[TopicPartition, PartitionState] = {}
+        self.replica_states: dict[Replica, ReplicaState] = {}
+        self.failed_logs: dict[int, set[TopicPartition]] = {}  # by broker, until it starts again
+        self.topics_to_delete: dict[str, None] = {}
+        self.topics_ineligible: set[str] = set()  # for deletion, until a broker starts or a replica answers
+
+    # --- look-ups ---
+
+    def replicas(self, partition: TopicPartition) -> tuple[int, ...]:
+        """The assignment of a partition, first the preferred leader."""
+        return self.assignments.get(partition[0], {}).get(partition[1], ())
+
+    def partitions_of(self, topic: str) -> list[TopicPartition]:
+        """All partitions of a topic, in order."""
+        return [(topic, index) for index in sorted(self.assignments.get(topic, ()))]
+
+    def all_partitions(self) -> Iterator[TopicPartition]:
+        """All partitions of all topics."""
+        for topic, assignment in self.assignments.items():
+            for index in assignment:
+                yield topic, index
+
+    def replicas_of(self, partitions: Iterable[TopicPartition]) -> list[Replica]:
+        """The replicas of these partitions."""
+        return [(*partition, broker) for partition in partitions for broker in self.replicas(partition)]
+
+    def replicas_on(self, broker_ids: Iterable[int]) -> list[Replica]:
+        """The replicas on these brokers."""
+        wanted = set(broker_ids)
+        return [replica for replica in self.replicas_of(self.all_partitions()) if replica[2] in wanted]
+
+    def is_online(self, broker_id: int, partition: TopicPartition) -> bool:
+        """Whether a broker lives and can use its log of the partition."""
+        return broker_id in self.brokers and partition not in self.failed_logs.get(broker_id, ())
+
+    def online_replicas(self, partition: TopicPartition) -> list[int]:
+        """Replicas that can serve, in assignment order."""
+        return [broker for broker in self.replicas(partition) if self.is_online(broker, partition)]
+
+    def offline_replicas(self, partition: TopicPartition) -> list[int]:
+        """Replicas that cannot."""
+        return [broker for broker in self.replicas(partition) if not self.is_online(broker, partition)]
+
+    def has_online_leader(self, partition: TopicPartition) -> bool:
+        """Whether the leader on record can serve."""
+        state = self.states.get(partition)
+        return state is not None and state.leader != NO_LEADER and self.is_online(state.leader, partition)
+
+    def is_being_deleted(self, topic: str) -> bool:
+        """Whether the topic is queued for deletion."""
+        return topic in self.topics_to_delete
+
+    def in_states(self, *wanted: PartitionState) -> list[TopicPartition]:
+        """Partitions in one of these states, without those of topics being deleted."""
+        return [
+            partition
+            for partition, state in self.partition_states.items()
+            if state in wanted and partition[0] not in self.topics_to_delete
+        ]
+
+    # --- changes ---
+
+    def enter_partition(self, partition: TopicPartition, target: PartitionState) -> bool:
+        """Move a partition if its state allows; False (and no change) if not."""
+        current = self.partition_states.get(partition, PartitionState.NON_EXISTENT)
+        if current not in PARTITION_TRANSITIONS[target]:
+            return False
+        if target is PartitionState.NON_EXISTENT:
+            self.partition_states.pop(partition, None)
+        else:
+            self.partition_states[partition] = target
+        return True
+
+    def enter_replica(self, replica: Replica, target: ReplicaState) -> bool:
+        """Move a replica if its state allows; False (and no change) if not."""
+        current = self.replica_states.get(replica, ReplicaState.NON_EXISTENT)
+        if current not in REPLICA_TRANSITIONS[target]:
+            return False
+        if target is ReplicaState.NON_EXISTENT:
+            self.replica_states.pop(replica, None)
+        else:
+            self.replica_states[replica] = target
+        return True
+
+    def forget_topic(self, topic: str) -> None:
+        """Drop everything known of a topic."""
+        for partition in self.partitions_of(topic):
+            self.states.pop(partition, None)
+            self.partition_states.pop(partition, None)
+            for replica in self.replicas_of([partition]):
+                self.replica_states.pop(replica, None)
+            for failed in self.failed_logs.values():
+                failed.discard(partition)
+        self.assignments.pop(topic, None)
+        self.topic_ids.pop(topic, None)
+        self.topics_to_delete.pop(topic, None)
+        self.topics_ineligible.discard(topic)

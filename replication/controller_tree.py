@@ -1,0 +1,173 @@
+"""The controller's writes into the tree, each fenced by its epoch, and its reads (shared/reference/zookeeper.md §1, §12)."""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
+
+from barnabas.coordination import paths
+from barnabas.coordination.port import (
+    BadVersionError,
+    Check,
+    ConnectionLossError,
+    Coordination,
+    Create,
+    Delete,
+    MultiError,
+    NodeExistsError,
+    NoNodeError,
+    Operation,
+    OperationResult,
+    Set,
+    Stat,
+)
+from barnabas.replication.controller_state import ControllerState, TopicPartition
+from barnabas.replication.election import LeaderAndIsr
+from barnabas.replication.state_nodes import decode_state, encode_state
+from barnabas.runtime.ports import Clock
+
+logger = logging.getLogger("barnabas.replication")
+
+CONNECTION_BACKOFF_MS = 100
+PARTITIONS_PER_WRITE = 1_000  # a server refuses transactions of a megabyte
+
+T = TypeVar("T")
+
+
+class ControllerMovedError(Exception):
+    """Another controller was elected: nothing was written, and nothing more may be."""
+
+
+def chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    """Consecutive pieces of at most `size`."""
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
+
+
+class ControllerTree:
+    """The tree as the controller of one epoch may write it. Every write may raise ControllerMovedError."""
+
+    def __init__(
+        self, coordination: Coordination, clock: Clock, state: ControllerState, epoch: int, epoch_version: int
+    ) -> None:
+        self.epoch = epoch
+        self._coordination = coordination
+        self._clock = clock
+        self._state = state
+        self._fence = Check(paths.CONTROLLER_EPOCH, epoch_version)
+
+    async def write(self, operations: Sequence[Operation]) -> list[OperationResult]:
+        """Do all if this is still the controller. MultiError counts positions in `operations`."""
+        while True:
+            try:
+                return (await self._coordination.multi([self._fence, *operations]))[1:]
+            except MultiError as error:
+                if error.index == 0:
+                    raise ControllerMovedError from error
+                raise MultiError(error.index - 1, error.cause) from error
+            except ConnectionLossError:
+                await self._clock.sleep(CONNECTION_BACKOFF_MS)
+
+    async def delete_all(self, nodes: Sequence[str]) -> None:
+        """Delete these nodes, in order, as one change where they fit; those that are gone already are fine."""
+        for chunk in chunks(nodes, 2 * PARTITIONS_PER_WRITE):
+            remaining = list(chunk)
+            while remaining:
+                try:
+                    await self.write([Delete(path) for path in remaining])
+                    break
+                except MultiError as error:
+                    if not isinstance(error.cause, NoNodeError):
+                        raise
+                    found = await self._coordination.get_many(remaining)
+                    remaining = [path for path, node in zip(remaining, found) if node is not None]
+
+    # --- partition states ---
+
+    async def read_states(self, partitions: Sequence[TopicPartition]) -> None:
+        """Take over what the state nodes say now. A node written by a later controller ends this one."""
+        for chunk in chunks(partitions, PARTITIONS_PER_WRITE):
+            nodes = await self._coordination.get_many([paths.partition_state(*partition) for partition in chunk])
+            for partition, node in zip(chunk, nodes):
+                if node is None:
+                    self._state.states.pop(partition, None)
+                    continue
+                data, stat = node
+                found = decode_state(data, stat.version)
+                if found.controller_epoch > self.epoch:
+                    raise ControllerMovedError
+                self._state.states[partition] = found
+
+    async def create_states(self, topic: str, states: Mapping[int, LeaderAndIsr], *, topic_is_new: bool) -> None:
+        """Make the nodes of new partitions, all of a topic as one change. What exists already is taken over."""
+        for chunk in chunks(sorted(states), PARTITIONS_PER_WRITE):
+            nodes: dict[str, tuple[int, LeaderAndIsr] | None] = {}
+            if topic_is_new:
+                nodes[paths.topic_partitions(topic)] = None
+            for index in chunk:
+                nodes[paths.topic_partition(topic, index)] = None
+                nodes[paths.partition_state(topic, index)] = (index, states[index].by_controller(self.epoch))
+            while nodes:
+                try:
+                    await self.write(
+                        [
+                            Create(path, b"" if state is None else encode_state(state[1]))
+                            for path, state in nodes.items()
+                        ]
+                    )
+                except MultiError as error:
+                    if not isinstance(error.cause, NodeExistsError):
+                        raise
+                    await self._take_over(topic, nodes)
+                    continue
+                for entry in nodes.values():
+                    if entry is not None:
+                        self._state.states[topic, entry[0]] = entry[1]
+                break
+            topic_is_new = False
+
+    async def _take_over(self, topic: str, nodes: dict[str, tuple[int, LeaderAndIsr] | None]) -> None:
+        """Leave out of `nodes` what an earlier controller made."""
+        found = await self._coordination.get_many(list(nodes))
+        for path, node in zip(list(nodes), found):
+            if node is None:
+                continue
+            entry = nodes.pop(path)
+            if entry is not None:
+                self._state.states[topic, entry[0]] = decode_state(node[0], node[1].version)
+
+    async def change_states(
+        self, partitions: Iterable[TopicPartition], decide: Callable[[TopicPartition, LeaderAndIsr], LeaderAndIsr | None]
+    ) -> list[TopicPartition]:
+        """Write what `decide` makes of each state (None: leave it), if it is still what we know; else look and ask again.
+
+        Returns the partitions whose state was written.
+        """
+        changed: list[TopicPartition] = []
+        for chunk in chunks(list(partitions), PARTITIONS_PER_WRITE):
+            while True:
+                proposals = []
+                for partition in chunk:
+                    state = self._state.states.get(partition)
+                    proposal = None if state is None else decide(partition, state)
+                    if proposal is not None:
+                        proposals.append((partition, proposal.by_controller(self.epoch)))
+                if not proposals:
+                    break
+                try:
+                    stats = await self.write(
+                        [
+                            Set(paths.partition_state(*partition), encode_state(proposal), proposal.partition_epoch)
+                            for partition, proposal in proposals
+                        ]
+                    )
+                except MultiError as error:
+                    if not isinstance(error.cause, BadVersionError | NoNodeError):
+                        raise
+                    await self.read_states([partition for partition, _ in proposals])
+                    continue
+                for (partition, proposal), stat in zip(proposals, stats):
+                    assert isinstance(stat, Stat)
+                    self._state.states[partition] = proposal.at_version(stat.version)
+                    changed.append(partition)
+                break
+        return changed

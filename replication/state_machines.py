@@ -1,0 +1,157 @@
+"""Moves partitions and replicas through their lives: checks the table, writes the tree, collects what to tell.
+
+Order within a step: tree first, memory second, brokers last (`RequestBatch.send` at the end of the step).
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+
+from barnabas.replication import election
+from barnabas.replication.controller_requests import RequestBatch
+from barnabas.replication.controller_state import (
+    ControllerState,
+    PartitionState,
+    Replica,
+    ReplicaState,
+    TopicPartition,
+)
+from barnabas.replication.controller_tree import ControllerTree
+from barnabas.replication.election import LeaderAndIsr
+
+logger = logging.getLogger("barnabas.replication")
+
+Elect = Callable[[TopicPartition, LeaderAndIsr], LeaderAndIsr | None]
+
+
+class StateMachines:
+    """Both machines over one controller's state. Each `move_*` is one step: it ends by sending its requests."""
+
+    def __init__(
+        self,
+        state: ControllerState,
+        tree: ControllerTree,
+        batch: RequestBatch,
+        unclean_topics: Callable[[Collection[str]], Awaitable[set[str]]],
+    ) -> None:
+        self._state = state
+        self._tree = tree
+        self._batch = batch
+        self._unclean_topics = unclean_topics  # which of these topics allow an unclean election
+
+    # --- partitions ---
+
+    async def bring_online(self, partitions: Sequence[TopicPartition]) -> None:
+        """Create the state of new partitions, elect a leader for those without one."""
+        state = self._state
+        new = [p for p in partitions if state.partition_states.get(p) is PartitionState.NEW]
+        await self._create(new)
+        leaderless = [p for p in partitions if state.partition_states.get(p) is PartitionState.OFFLINE]
+        await self._elect_offline(leaderless)
+        self._batch.send(self._tree.epoch)
+
+    async def _create(self, partitions: Sequence[TopicPartition]) -> None:
+        state = self._state
+        by_topic: dict[str, dict[int, LeaderAndIsr]] = {}
+        for topic, index in partitions:
+            first = election.first_state(state.replicas((topic, index)), state.online_replicas((topic, index)))
+            if first is not None:  # else it stays new until one of its brokers starts
+                by_topic.setdefault(topic, {})[index] = first
+        for topic, first_states in by_topic.items():
+            has_states = any((topic, index) in state.states for index in state.assignments[topic])
+            await self._tree.create_states(topic, first_states, topic_is_new=not has_states)
+            logger.info("topic %s: %d partitions created", topic, len(first_states))
+            for index in first_states:
+                partition = (topic, index)
+                is_online = state.has_online_leader(partition)  # not when the node was there already
+                self._enter(partition, PartitionState.ONLINE if is_online else PartitionState.OFFLINE)
+                self._batch.add_leader_and_isr(state.replicas(partition), partition, is_new=True)
+
+    async def _elect_offline(self, partitions: Sequence[TopicPartition]) -> None:
+        state = self._state
+        without_isr = {
+            partition[0]
+            for partition in partitions
+            if (known := state.states.get(partition)) is not None
+            and not any(state.is_online(member, partition) for member in known.isr)
+        }
+        unclean = await self._unclean_topics(without_isr) if without_isr else set()
+
+        def decide(partition: TopicPartition, known: LeaderAndIsr) -> LeaderAndIsr | None:
+            return election.elect_offline(
+                state.replicas(partition), known, state.online_replicas(partition), unclean=partition[0] in unclean
+            )
+
+        await self._write_elected(partitions, decide)
+
+    async def elect(self, partitions: Sequence[TopicPartition], decide: Elect) -> list[TopicPartition]:
+        """Elect by another policy than that for lost leaders; returns the partitions that changed."""
+        elected = await self._write_elected(partitions, decide)
+        self._batch.send(self._tree.epoch)
+        return elected
+
+    async def _write_elected(self, partitions: Sequence[TopicPartition], decide: Elect) -> list[TopicPartition]:
+        elected = await self._tree.change_states(partitions, decide)
+        for partition in elected:
+            state = self._state.states[partition]
+            self._enter(partition, PartitionState.ONLINE)
+            level = logging.WARNING if state.recovering else logging.INFO
+            logger.log(
+                level,
+                "%s-%d: broker %d leads in epoch %d, ISR %s%s",
+                *partition,
+                state.leader,
+                state.leader_epoch,
+                list(state.isr),
+                " (unclean: records may be lost)" if state.recovering else "",
+            )
+            self._batch.add_leader_and_isr(self._state.replicas(partition), partition)
+        return elected
+
+    def move_partitions(self, partitions: Iterable[TopicPartition], target: PartitionState) -> None:
+        """Memory only: NEW, OFFLINE, NON_EXISTENT."""
+        for partition in partitions:
+            self._enter(partition, target)
+
+    def _enter(self, partition: TopicPartition, target: PartitionState) -> None:
+        if not self._state.enter_partition(partition, target):
+            current = self._state.partition_states.get(partition, PartitionState.NON_EXISTENT)
+            raise AssertionError(f"partition {partition} cannot go from {current} to {target}")
+
+    # --- replicas ---
+
+    async def move_replicas(self, replicas: Sequence[Replica], target: ReplicaState) -> None:
+        """Move replicas and tell who must know. A replica that may not go there is a bug: AssertionError."""
+        for replica in replicas:
+            if not self._state.enter_replica(replica, target):
+                current = self._state.replica_states.get(replica, ReplicaState.NON_EXISTENT)
+                raise AssertionError(f"replica {replica} cannot go from {current} to {target}")
+            topic, index, broker_id = replica
+            partition = (topic, index)
+            if target in (ReplicaState.NEW, ReplicaState.ONLINE):
+                if partition in self._state.states:
+                    self._batch.add_leader_and_isr([broker_id], partition, is_new=target is ReplicaState.NEW)
+            elif target is ReplicaState.OFFLINE:
+                self._batch.add_stop_replica(broker_id, partition, delete=False)
+            elif target is ReplicaState.DELETION_STARTED:
+                self._batch.add_stop_replica(broker_id, partition, delete=True)
+        if target is ReplicaState.OFFLINE:
+            await self._leave_isrs(replicas)
+        self._batch.send(self._tree.epoch)
+
+    async def _leave_isrs(self, replicas: Sequence[Replica]) -> None:
+        """Replicas that went offline leave the ISR; the others hear of it. One broker's replicas per round."""
+        by_broker: dict[int, list[TopicPartition]] = {}
+        for topic, index, broker_id in replicas:
+            if not self._state.is_being_deleted(topic):
+                by_broker.setdefault(broker_id, []).append((topic, index))
+        for broker_id, partitions in by_broker.items():
+            gone = broker_id
+
+            def decide(partition: TopicPartition, known: LeaderAndIsr, gone: int = gone) -> LeaderAndIsr | None:
+                return election.without_replica(known, gone)
+
+            for partition in await self._tree.change_states(partitions, decide):
+                others = [replica for replica in self._state.replicas(partition) if replica != broker_id]
+                self._batch.add_leader_and_isr(others, partition)
+                if self._state.states[partition].leader == election.NO_LEADER:
+                    self._enter(partition, PartitionState.OFFLINE)

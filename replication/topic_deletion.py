@@ -1,0 +1,97 @@
+"""The deletion of topics, step by step (shared/reference/zookeeper.md §8): every replica's files first, the nodes last."""
+
+import logging
+from collections.abc import Iterable
+
+from barnabas.coordination import paths
+from barnabas.replication.controller_requests import RequestBatch
+from barnabas.replication.controller_state import ControllerState, PartitionState, Replica, ReplicaState
+from barnabas.replication.controller_tree import ControllerTree
+from barnabas.replication.state_machines import StateMachines
+
+logger = logging.getLogger("barnabas.replication")
+
+
+class TopicDeletion:
+    """Drives the topics in `state.topics_to_delete`. A dead replica's broker must return before its topic can go."""
+
+    def __init__(
+        self, state: ControllerState, tree: ControllerTree, batch: RequestBatch, machines: StateMachines
+    ) -> None:
+        self._state = state
+        self._tree = tree
+        self._batch = batch
+        self._machines = machines
+
+    async def enqueue(self, topics: Iterable[str]) -> None:
+        """Begin to delete topics, as far as their replicas are there."""
+        self._state.topics_to_delete.update(dict.fromkeys(topics))
+        await self.resume()
+
+    async def retry(self, topics: Iterable[str]) -> None:
+        """A broker came back, or a move ended: what kept these topics may be over."""
+        self._state.topics_ineligible.difference_update(topics)
+        await self.resume()
+
+    async def resume(self) -> None:
+        """Take every topic one step further, if it can take one."""
+        for topic in list(self._state.topics_to_delete):
+            replicas = self._state.replicas_of(self._state.partitions_of(topic))
+            states = {self._state.replica_states.get(replica, ReplicaState.NON_EXISTENT) for replica in replicas}
+            if states <= {ReplicaState.DELETION_SUCCESSFUL}:
+                await self._complete(topic, replicas)
+            elif ReplicaState.DELETION_STARTED not in states and topic not in self._state.topics_ineligible:
+                await self._begin(topic, replicas)
+
+    async def _begin(self, topic: str, replicas: list[Replica]) -> None:
+        state = self._state
+        logger.info("topic %s: deleting", topic)
+        partitions = state.partitions_of(topic)
+        known = [partition for partition in partitions if partition in state.partition_states]
+        self._machines.move_partitions(known, PartitionState.OFFLINE)
+        self._machines.move_partitions(known, PartitionState.NON_EXISTENT)
+        self._batch.add_update_metadata(state.brokers, partitions)
+        self._batch.send(self._tree.epoch)
+        remaining = [r for r in replicas if state.replica_states.get(r) is not ReplicaState.DELETION_SUCCESSFUL]
+        live = [r for r in remaining if state.is_online(r[2], r[:2])]
+        dead = [r for r in remaining if not state.is_online(r[2], r[:2])]
+        await self._machines.move_replicas(
+            [r for r in remaining if state.replica_states.get(r) is not ReplicaState.OFFLINE], ReplicaState.OFFLINE
+        )
+        if dead:
+            logger.info("topic %s: waits for brokers %s to delete it", topic, sorted({r[2] for r in dead}))
+            await self._machines.move_replicas(dead, ReplicaState.DELETION_INELIGIBLE)
+            state.topics_ineligible.add(topic)
+        await self._machines.move_replicas(live, ReplicaState.DELETION_STARTED)
+
+    async def answered(self, done: Iterable[Replica], failed: Iterable[Replica]) -> None:
+        """Brokers said which files are gone and which they could not delete."""
+        state = self._state
+        started = ReplicaState.DELETION_STARTED
+        await self._machines.move_replicas(
+            [r for r in done if state.replica_states.get(r) is started], ReplicaState.DELETION_SUCCESSFUL
+        )
+        await self.replicas_failed(failed)
+
+    async def replicas_failed(self, replicas: Iterable[Replica]) -> None:
+        """Replicas of topics being deleted cannot be deleted now."""
+        state = self._state
+        failed = [r for r in replicas if state.replica_states.get(r) in (ReplicaState.DELETION_STARTED, ReplicaState.OFFLINE)]
+        await self._machines.move_replicas(failed, ReplicaState.DELETION_INELIGIBLE)
+        state.topics_ineligible.update(replica[0] for replica in failed)
+        await self.resume()
+
+    async def _complete(self, topic: str, replicas: list[Replica]) -> None:
+        await self._machines.move_replicas(replicas, ReplicaState.NON_EXISTENT)
+        nodes = []
+        for partition in self._state.partitions_of(topic):
+            nodes += [paths.partition_state(*partition), paths.topic_partition(*partition)]
+        nodes += [
+            paths.topic_partitions(topic),
+            paths.topic(topic),
+            paths.config("topics", topic),
+            paths.deleted_topic(topic),
+        ]
+        await self._tree.delete_all(nodes)
+        self._state.forget_topic(topic)
+        logger.info("topic %s: deleted", topic)

@@ -17,7 +17,7 @@ CLOSE: Final = Close.CLOSE
 
 # What a handler returns: the response message; a Pending of it (a request that waits, answered with no task); an
 # awaitable of it (admin requests, which may take a task of their own); None (no response at all); CLOSE.
-Reply: TypeAlias = Any | Pending[Any] | Awaitable[Any] | None | Close
+Reply: TypeAlias = Any | Pending[Any] | Awaitable[Any] | Close | None
 
 
 class RequestContext:

@@ -1,0 +1,58 @@
+"""DeleteRecords (key 21), versions 0-2: raise the log start, on all live replicas."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from barnabas.broker.context import Reply, RequestContext
+from barnabas.broker.dispatch import api
+from barnabas.protocol.api_keys import ApiKey
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.messages import DeleteRecordsRequest, DeleteRecordsResponse
+from barnabas.replication.replica_manager import DeleteRecordsResult
+from barnabas.runtime.pending import Pending
+
+if TYPE_CHECKING:
+    from barnabas.broker.broker import Broker
+
+
+def delete_records_failed(request: DeleteRecordsRequest, error: ErrorCode) -> DeleteRecordsResponse:
+    """Every partition with the error."""
+    return respond(
+        DeleteRecordsResult(topic.name, partition.partition_index, error)
+        for topic in request.topics
+        for partition in topic.partitions
+    )
+
+
+@api(ApiKey.DELETE_RECORDS, versions=(0, 2), failure=delete_records_failed)
+def delete_records(broker: "Broker", request: DeleteRecordsRequest, context: RequestContext) -> Reply:
+    """Answered when the live replicas have followed, or after TimeoutMs."""
+    outcome = broker.replica_manager.delete_records(
+        [
+            (topic.name, partition.partition_index, partition.offset)
+            for topic in request.topics
+            for partition in topic.partitions
+        ],
+        request.timeout_ms,
+    )
+    if not isinstance(outcome, Pending):
+        return respond(outcome)
+    pending: Pending[DeleteRecordsResponse] = Pending()
+    pending.on_cancel = outcome.cancel
+    outcome.then(lambda results: pending.complete(respond(results)))
+    return pending
+
+
+def respond(results: Iterable[DeleteRecordsResult]) -> DeleteRecordsResponse:
+    """Results by topic."""
+    topics: dict[str, DeleteRecordsResponse.DeleteRecordsTopicResult] = {}
+    for result in results:
+        topic = topics.get(result.topic)
+        if topic is None:
+            topic = topics[result.topic] = DeleteRecordsResponse.DeleteRecordsTopicResult(name=result.topic)
+        topic.partitions.append(
+            DeleteRecordsResponse.DeleteRecordsPartitionResult(
+                partition_index=result.index, low_watermark=result.low_watermark, error_code=result.error
+            )
+        )
+    return DeleteRecordsResponse(topics=list(topics.values()))

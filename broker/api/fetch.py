@@ -1,0 +1,250 @@
+"""Fetch (key 1), versions 4-18: consumers, and followers by replica id; long polls; incremental sessions (KIP-227).
+
+Left out: tiered storage and quorum fields (SnapshotId, cluster id check, directory ids, the high watermark that a
+request of version 18 may name), which no client of a broker's own topics uses.
+"""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from barnabas.broker.context import Reply, RequestContext
+from barnabas.broker.dispatch import api
+from barnabas.broker.fetch_sessions import EPOCH_FINAL, EPOCH_INITIAL, FetchSession, PartitionKey, SessionPartition
+from barnabas.protocol.api_keys import ApiKey
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.messages import FetchRequest, FetchResponse
+from barnabas.replication.fetching import FetchParams, FetchResult
+from barnabas.runtime.pending import Pending
+
+if TYPE_CHECKING:
+    from barnabas.broker.broker import Broker
+
+FIRST_VERSION_WITH_TOPIC_IDS = 13
+FIRST_VERSION_WITH_REPLICA_STATE = 15
+FIRST_VERSION_WITH_ENDPOINTS = 16
+LAST_VERSION_WITHOUT_STORAGE_ERROR = 5
+READ_COMMITTED = 1
+
+Answer = FetchResponse.PartitionData
+
+
+def fetch_failed(request: FetchRequest, error: ErrorCode) -> FetchResponse:
+    """Top-level and for every partition that was named."""
+    return FetchResponse(
+        error_code=error,
+        responses=[
+            FetchResponse.FetchableTopicResponse(
+                topic=topic.topic,
+                topic_id=topic.topic_id,
+                partitions=[refused(partition.partition, error) for partition in topic.partitions],
+            )
+            for topic in request.topics
+        ],
+    )
+
+
+def refused(index: int, error: ErrorCode) -> FetchResponse.PartitionData:
+    """A partition that was not looked at: no offsets, and empty lists rather than null for old clients."""
+    return Answer(partition_index=index, error_code=error, high_watermark=-1, aborted_transactions=[], records=b"")
+
+
+class _Fetch:
+    """One request on its way to its answer."""
+
+    __slots__ = ("asked", "broker", "context", "refusals", "session", "session_is_new")
+
+    def __init__(
+        self,
+        broker: "Broker",
+        context: RequestContext,
+        session: FetchSession | None,
+        session_is_new: bool,
+    ) -> None:
+        self.broker = broker
+        self.context = context
+        self.session = session
+        self.session_is_new = session_is_new
+        self.asked: list[SessionPartition] = []
+        self.refusals: list[tuple[SessionPartition, ErrorCode]] = []
+
+    def to_read(self, wanted: Iterable[SessionPartition]) -> list[SessionPartition]:
+        """What the replica manager is asked; what nobody knows is refused here."""
+        cache = self.broker.metadata_cache
+        for partition in wanted:
+            topic = partition.topic
+            if topic is None:
+                topic = partition.topic = cache.topic_name(partition.topic_id)
+            if topic is None:
+                self.refusals.append((partition, ErrorCode.UNKNOWN_TOPIC_ID))
+            elif not cache.contains(topic, partition.index):
+                self.refusals.append((partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+            else:
+                self.asked.append(partition)
+        return self.asked
+
+    def response(self, results: list[FetchResult]) -> FetchResponse:
+        """The answer: everything, or in an incremental session what is news."""
+        session = self.session
+        incremental = session is not None and not self.session_is_new
+        response = FetchResponse(session_id=0 if session is None else session.id)
+        topics = response.responses
+        last_key: bytes | str | None = None
+        for partition, result in zip(self.asked, results, strict=True):
+            has_records = len(result.records) > 0
+            if session is not None:
+                has_more = has_records or result.preferred_read_replica >= 0 or result.diverging_epoch is not None
+                news = partition.answer(result.error, result.high_watermark, result.log_start_offset, has_more)
+                if has_records:
+                    session.to_the_end(partition)
+                if incremental and not news:
+                    continue
+            last_key = self._add(topics, last_key, partition, self._answer(response, partition, result))
+        for partition, error in self.refusals:
+            if session is not None:
+                partition.answer(error, -1, -1, False)
+            last_key = self._add(topics, last_key, partition, refused(partition.index, error))
+        return response
+
+    @staticmethod
+    def _add(
+        topics: list[FetchResponse.FetchableTopicResponse],
+        last_key: bytes | str | None,
+        partition: SessionPartition,
+        answer: FetchResponse.PartitionData,
+    ) -> bytes | str:
+        """Neighbours of one topic share its entry. Returns what the client calls the topic."""
+        key = partition.key[0]
+        if key == last_key:
+            topics[-1].partitions.append(answer)
+        elif isinstance(key, str):
+            topics.append(FetchResponse.FetchableTopicResponse(topic=key, partitions=[answer]))
+        else:
+            topics.append(FetchResponse.FetchableTopicResponse(topic_id=key, partitions=[answer]))
+        return key
+
+    def _answer(
+        self, response: FetchResponse, partition: SessionPartition, result: FetchResult
+    ) -> FetchResponse.PartitionData:
+        error = result.error
+        version = self.context.api_version
+        if error == ErrorCode.KAFKA_STORAGE_ERROR and version <= LAST_VERSION_WITHOUT_STORAGE_ERROR:
+            error = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        answer = Answer(
+            partition_index=partition.index,
+            error_code=error,
+            high_watermark=result.high_watermark,
+            last_stable_offset=result.last_stable_offset,
+            log_start_offset=result.log_start_offset,
+            aborted_transactions=None
+            if result.aborted_transactions is None
+            else [
+                FetchResponse.AbortedTransaction(producer_id=producer_id, first_offset=first_offset)
+                for producer_id, first_offset in result.aborted_transactions
+            ],
+            preferred_read_replica=result.preferred_read_replica,
+            records=result.records,
+        )
+        if result.diverging_epoch is not None:
+            epoch, end_offset = result.diverging_epoch
+            answer.diverging_epoch = FetchResponse.EpochEndOffset(epoch=epoch, end_offset=end_offset)
+        if version >= FIRST_VERSION_WITH_ENDPOINTS and result.leader is not None:
+            self._tell_leader(response, answer, *result.leader)
+        return answer
+
+    def _tell_leader(
+        self, response: FetchResponse, answer: FetchResponse.PartitionData, leader_id: int, leader_epoch: int
+    ) -> None:
+        """Who leads, and where that broker is (KIP-951)."""
+        answer.current_leader = FetchResponse.LeaderIdAndEpoch(leader_id=leader_id, leader_epoch=leader_epoch)
+        endpoint = self.broker.endpoint(leader_id, self.context)
+        if endpoint is not None and all(known.node_id != leader_id for known in response.node_endpoints):
+            response.node_endpoints.append(
+                FetchResponse.NodeEndpoint(
+                    node_id=leader_id,
+                    host=endpoint.host,
+                    port=endpoint.port,
+                    rack=self.broker.metadata_cache.brokers[leader_id].rack,
+                )
+            )
+
+
+@api(ApiKey.FETCH, versions=(4, 18), failure=fetch_failed)
+def fetch(broker: "Broker", request: FetchRequest, context: RequestContext) -> Reply:
+    """Read now, or be parked until enough has come or MaxWaitMs has gone."""
+    version = context.api_version
+    replica_id = request.replica_id if version < FIRST_VERSION_WITH_REPLICA_STATE else request.replica_state.replica_id
+    by_id = version >= FIRST_VERSION_WITH_TOPIC_IDS
+    asked = [
+        SessionPartition(
+            None if by_id else topic.topic,
+            partition.partition,
+            partition.fetch_offset,
+            partition.partition_max_bytes,
+            topic_id=topic.topic_id,
+            log_start_offset=partition.log_start_offset,
+            current_leader_epoch=partition.current_leader_epoch,
+            last_fetched_epoch=partition.last_fetched_epoch,
+        )
+        for topic in request.topics
+        for partition in topic.partitions
+    ]
+    sessions = broker.fetch_sessions
+    session: FetchSession | None = None
+    is_new = False
+    if request.session_epoch in (EPOCH_FINAL, EPOCH_INITIAL):
+        if request.session_id:
+            sessions.close(request.session_id)
+        if request.session_epoch == EPOCH_INITIAL:
+            session = sessions.open(
+                asked, privileged=replica_id >= 0, uses_topic_ids=by_id, now_ms=broker.env.clock.monotonic_ms()
+            )
+            if session is not None:
+                is_new = True
+                asked = list(session.partitions.values())
+    else:
+        resumed = sessions.resume(
+            request.session_id,
+            request.session_epoch,
+            uses_topic_ids=by_id,
+            now_ms=broker.env.clock.monotonic_ms(),
+        )
+        if isinstance(resumed, ErrorCode):
+            return FetchResponse(error_code=resumed)
+        session = resumed
+        session.update(asked, _forgotten(request, by_id))
+        asked = list(session.partitions.values())
+        if not asked:
+            sessions.close(session.id)
+            session = None
+    work = _Fetch(broker, context, session, is_new)
+    to_read = work.to_read(asked)
+    if not to_read:
+        return work.response([])
+    outcome = broker.replica_manager.fetch(
+        FetchParams(
+            replica_id=replica_id,
+            max_wait_ms=request.max_wait_ms,
+            min_bytes=request.min_bytes,
+            max_bytes=min(request.max_bytes, broker.config.fetch_max_bytes),
+            isolation_level=request.isolation_level,
+            version=version,
+            rack=request.rack_id,
+            client_host=context.client_host,
+            listener=context.listener_name,
+        ),
+        to_read,
+    )
+    if not isinstance(outcome, Pending):
+        return work.response(outcome)
+    pending: Pending[FetchResponse] = Pending()
+    pending.on_cancel = outcome.cancel
+    outcome.then(lambda results: pending.complete(work.response(results)))
+    return pending
+
+
+def _forgotten(request: FetchRequest, by_id: bool) -> list[PartitionKey]:
+    return [
+        (topic.topic_id if by_id else topic.topic, index)
+        for topic in request.forgotten_topics_data
+        for index in topic.partitions
+    ]

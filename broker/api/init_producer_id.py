@@ -1,0 +1,40 @@
+"""InitProducerId (key 22), versions 0-5: producer ids for idempotent producers.
+
+Transactional ids are checked and then refused with UNSUPPORTED_VERSION: there is no transaction coordinator yet, and
+that code is the one which tells a client to give up rather than to come again.
+"""
+
+from typing import TYPE_CHECKING
+
+from barnabas.broker.context import RequestContext
+from barnabas.broker.dispatch import api
+from barnabas.protocol.api_keys import ApiKey
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.messages import InitProducerIdRequest, InitProducerIdResponse
+
+if TYPE_CHECKING:
+    from barnabas.broker.broker import Broker
+
+NONE = -1
+
+
+def refusal(request: InitProducerIdRequest, error: ErrorCode) -> InitProducerIdResponse:
+    """No producer id, because of `error`."""
+    return InitProducerIdResponse(error_code=error, producer_id=NONE, producer_epoch=NONE)
+
+
+@api(ApiKey.INIT_PRODUCER_ID, versions=(0, 5), failure=refusal)
+def init_producer_id(
+    broker: "Broker", request: InitProducerIdRequest, context: RequestContext
+) -> InitProducerIdResponse:
+    """The next producer id with epoch 0; COORDINATOR_LOAD_IN_PROGRESS while a block of ids is being taken."""
+    if (request.producer_id == NONE) != (request.producer_epoch == NONE) or request.transactional_id == "":
+        return refusal(request, ErrorCode.INVALID_REQUEST)
+    if request.transactional_id is not None:
+        if not 0 < request.transaction_timeout_ms <= broker.config.transaction_max_timeout_ms:
+            return refusal(request, ErrorCode.INVALID_TRANSACTION_TIMEOUT)
+        return refusal(request, ErrorCode.UNSUPPORTED_VERSION)
+    producer_id = broker.producer_ids.next()
+    if producer_id is None:
+        return refusal(request, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)

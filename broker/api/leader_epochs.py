@@ -1,0 +1,54 @@
+"""OffsetForLeaderEpoch (key 23), versions 0-4: where a leader epoch ended, for those who must cut back to it."""
+
+from typing import TYPE_CHECKING
+
+from barnabas.broker.context import RequestContext
+from barnabas.broker.dispatch import api
+from barnabas.protocol.api_keys import ApiKey
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.messages import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
+
+if TYPE_CHECKING:
+    from barnabas.broker.broker import Broker
+
+TopicResult = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
+Answer = OffsetForLeaderEpochResponse.EpochEndOffset
+
+
+def offset_for_leader_epoch_failed(
+    request: OffsetForLeaderEpochRequest, error: ErrorCode
+) -> OffsetForLeaderEpochResponse:
+    """Every partition with the error."""
+    return OffsetForLeaderEpochResponse(
+        topics=[
+            TopicResult(
+                topic=topic.topic,
+                partitions=[Answer(partition=asked.partition, error_code=error) for asked in topic.partitions],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+@api(ApiKey.OFFSET_FOR_LEADER_EPOCH, versions=(0, 4), failure=offset_for_leader_epoch_failed)
+def offset_for_leader_epoch(
+    broker: "Broker", request: OffsetForLeaderEpochRequest, context: RequestContext
+) -> OffsetForLeaderEpochResponse:
+    """Asked of the leader only; -1/-1 for an epoch it never saw."""
+    topics = []
+    for topic in request.topics:
+        answers = []
+        for asked in topic.partitions:
+            result = broker.replica_manager.offset_for_leader_epoch(
+                topic.topic, asked.partition, asked.leader_epoch, current_leader_epoch=asked.current_leader_epoch
+            )
+            answers.append(
+                Answer(
+                    error_code=result.error,
+                    partition=asked.partition,
+                    leader_epoch=result.leader_epoch,
+                    end_offset=result.end_offset,
+                )
+            )
+        topics.append(TopicResult(topic=topic.topic, partitions=answers))
+    return OffsetForLeaderEpochResponse(topics=topics)

@@ -1,0 +1,83 @@
+"""ListOffsets (key 2), versions 0-11: earliest, latest, by time, largest timestamp; version 0 in its old shape.
+
+Remote logs do not exist here, so "latest tiered" and "earliest pending upload" find nothing.
+"""
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from barnabas.broker.context import RequestContext
+from barnabas.broker.dispatch import api
+from barnabas.protocol.api_keys import ApiKey
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.messages import ListOffsetsRequest, ListOffsetsResponse
+
+if TYPE_CHECKING:
+    from barnabas.broker.broker import Broker
+
+FIRST_VERSION_WITH_LEADER_EPOCH = 4
+
+Answer = ListOffsetsResponse.ListOffsetsPartitionResponse
+
+
+def list_offsets_failed(request: ListOffsetsRequest, error: ErrorCode) -> ListOffsetsResponse:
+    """Every partition with the error."""
+    return ListOffsetsResponse(
+        topics=[
+            ListOffsetsResponse.ListOffsetsTopicResponse(
+                name=topic.name,
+                partitions=[
+                    Answer(partition_index=partition.partition_index, error_code=error)
+                    for partition in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+@api(ApiKey.LIST_OFFSETS, versions=(0, 11), failure=list_offsets_failed)
+def list_offsets(broker: "Broker", request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse:
+    """Each partition on its own. From version 1 a partition that is named twice is answered once: INVALID_REQUEST."""
+    version = context.api_version
+    asked = Counter(
+        (topic.name, partition.partition_index) for topic in request.topics for partition in topic.partitions
+    )
+    refused: set[tuple[str, int]] = set()
+    manager = broker.replica_manager
+    topics = []
+    for topic in request.topics:
+        answers = []
+        for partition in topic.partitions:
+            key = (topic.name, partition.partition_index)
+            answer = Answer(partition_index=partition.partition_index)
+            if version == 0:
+                answer.error_code, answer.old_style_offsets = (
+                    (ErrorCode.UNSUPPORTED_VERSION, [])
+                    if partition.timestamp < -2
+                    else manager.list_offsets_version_0(
+                        *key, partition.timestamp, partition.max_num_offsets, replica_id=request.replica_id
+                    )
+                )
+            elif asked[key] > 1:
+                if key in refused:
+                    continue
+                refused.add(key)
+                answer.error_code = ErrorCode.INVALID_REQUEST
+            else:
+                result = manager.list_offset(
+                    *key,
+                    partition.timestamp,
+                    replica_id=request.replica_id,
+                    isolation_level=request.isolation_level,
+                    current_leader_epoch=partition.current_leader_epoch,
+                    version=version,
+                )
+                answer.error_code = result.error
+                answer.timestamp = result.timestamp
+                answer.offset = result.offset
+                if version >= FIRST_VERSION_WITH_LEADER_EPOCH:
+                    answer.leader_epoch = result.leader_epoch
+            answers.append(answer)
+        topics.append(ListOffsetsResponse.ListOffsetsTopicResponse(name=topic.name, partitions=answers))
+    return ListOffsetsResponse(topics=topics)

@@ -1,0 +1,125 @@
+"""Metadata (key 3), versions 0-13: brokers, controller, topics with their partitions.
+
+A topic that is asked for by name and does not exist is created on the way, where the broker and the request allow it:
+the first answer says UNKNOWN_TOPIC_OR_PARTITION, as Kafka 4.1 does, and the client asks again.
+REBOOTSTRAP_REQUIRED (version 13) is never said: it belongs to brokers that know of another cluster.
+"""
+
+from typing import TYPE_CHECKING
+
+from barnabas.broker.context import RequestContext
+from barnabas.broker.dispatch import api
+from barnabas.protocol.api_keys import ApiKey
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.messages import MetadataRequest, MetadataResponse
+from barnabas.replication.metadata_cache import NO_TOPIC_ID, PartitionMetadata
+from barnabas.replication.replica_manager import INTERNAL_TOPICS
+
+if TYPE_CHECKING:
+    from barnabas.broker.broker import Broker
+
+NOT_ASKED = -(2**31)
+# All operations that exist for the kind of resource, as bits: what everybody may do where there is no authorizer.
+TOPIC_OPERATIONS = 3576  # read, write, create, delete, alter, describe, describe configs, alter configs
+CLUSTER_OPERATIONS = 8096  # create, alter, describe, cluster action, describe configs, alter configs, idempotent write
+
+Topic = MetadataResponse.MetadataResponseTopic
+Partition = MetadataResponse.MetadataResponsePartition
+
+
+def metadata_failed(request: MetadataRequest, error: ErrorCode) -> MetadataResponse:
+    """Every topic that was named, with the error."""
+    return MetadataResponse(
+        topics=[
+            Topic(name=asked.name or "", topic_id=asked.topic_id, error_code=error) for asked in request.topics or ()
+        ]
+    )
+
+
+@api(ApiKey.METADATA, versions=(0, 13), failure=metadata_failed)
+def metadata(broker: "Broker", request: MetadataRequest, context: RequestContext) -> MetadataResponse:
+    """What the metadata cache knows, in the client's words."""
+    version = context.api_version
+    asked = request.topics
+    if asked and 10 <= version < 12 and any(topic.name is None or topic.topic_id != NO_TOPIC_ID for topic in asked):
+        return metadata_failed(request, ErrorCode.INVALID_REQUEST)  # ids are there, but do not work before 12
+    cache = broker.metadata_cache
+    topics: list[MetadataResponse.MetadataResponseTopic] = []
+    absent: list[MetadataResponse.MetadataResponseTopic] = []
+    operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_ASKED
+    if asked is None or (version == 0 and not asked):
+        topics = [_topic(broker, name, operations, context) for name in cache.topics]
+    else:
+        names: dict[str, None] = {}
+        for entry in asked:
+            name = entry.name
+            if name is None:
+                name = cache.topic_name(entry.topic_id)
+                if name is None:
+                    unknown = Topic(name=None, topic_id=entry.topic_id, error_code=ErrorCode.UNKNOWN_TOPIC_ID)
+                    topics.append(unknown)
+                    continue
+            names[name] = None
+        may_create = request.allow_auto_topic_creation and broker.config.auto_create_topics_enable
+        for name in names:
+            if cache.contains(name):
+                topics.append(_topic(broker, name, operations, context))
+            else:
+                error = broker.auto_topics.missing(name, may_create)
+                absent.append(Topic(name=name, error_code=error, is_internal=name in INTERNAL_TOPICS))
+    asked_cluster = 8 <= version <= 10 and request.include_cluster_authorized_operations
+    return MetadataResponse(
+        brokers=[
+            MetadataResponse.MetadataResponseBroker(
+                node_id=node_id, host=endpoint.host, port=endpoint.port, rack=cache.brokers[node_id].rack
+            )
+            for node_id in cache.brokers
+            if (endpoint := broker.endpoint(node_id, context)) is not None
+        ],
+        cluster_id=broker.cluster_id,
+        controller_id=cache.controller_id,
+        topics=topics + absent,
+        cluster_authorized_operations=CLUSTER_OPERATIONS if asked_cluster else NOT_ASKED,
+    )
+
+
+def _topic(
+    broker: "Broker", name: str, operations: int, context: RequestContext
+) -> MetadataResponse.MetadataResponseTopic:
+    cache = broker.metadata_cache
+    return Topic(
+        name=name,
+        topic_id=cache.topic_id(name),
+        is_internal=name in INTERNAL_TOPICS,
+        partitions=[_partition(broker, index, state, context) for index, state in cache.topics[name].items()],
+        topic_authorized_operations=operations,
+    )
+
+
+def _partition(
+    broker: "Broker", index: int, state: PartitionMetadata, context: RequestContext
+) -> MetadataResponse.MetadataResponsePartition:
+    cache = broker.metadata_cache
+    version = context.api_version
+    error = ErrorCode.NONE
+    leader_id = state.leader_id
+    replicas, isr = list(state.replicas), list(state.isr)
+    offline = [replica for replica in replicas if not cache.is_alive(replica) or replica in state.offline_replicas]
+    if version == 0 and offline:
+        error = ErrorCode.REPLICA_NOT_AVAILABLE
+        replicas = [replica for replica in replicas if cache.is_alive(replica)]
+        isr = [replica for replica in isr if cache.is_alive(replica)]
+    if not cache.is_alive(leader_id):
+        error, leader_id = ErrorCode.LEADER_NOT_AVAILABLE, -1
+    elif broker.endpoint(leader_id, context) is None:
+        error = ErrorCode.LISTENER_NOT_FOUND if version >= 6 else ErrorCode.LEADER_NOT_AVAILABLE
+        leader_id = -1
+    return Partition(
+        error_code=error,
+        partition_index=index,
+        leader_id=leader_id,
+        leader_epoch=state.leader_epoch,
+        replica_nodes=replicas,
+        isr_nodes=isr,
+        offline_replicas=offline,
+    )

@@ -1,0 +1,174 @@
+"""Produce (key 0), versions 3-13; 0-2 are announced and refused, as Kafka 4 does (librdkafka wants to see a 0).
+
+acks=1 and acks=0 are answered without waiting; acks=all is parked once for all partitions. Transactional batches
+are refused (INVALID_TXN_STATE): their partition cannot have been added to a transaction.
+"""
+
+from struct import Struct
+from typing import TYPE_CHECKING
+
+from barnabas.broker.context import CLOSE, Reply, RequestContext
+from barnabas.broker.dispatch import api
+from barnabas.protocol.api_keys import ApiKey
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.messages import ProduceRequest, ProduceResponse
+from barnabas.runtime.pending import Pending
+from barnabas.runtime.ports import Buffer
+from barnabas.storage.log import AppendOrigin, AppendResult
+
+if TYPE_CHECKING:
+    from barnabas.broker.broker import Broker
+
+ADMIN_CLIENT_ID = "__admin_client"  # the only client that may write to internal topics
+BATCH_HEAD = Struct(">qiibIh")  # base offset, length, leader epoch, magic, crc, attributes
+BATCH_HEADER_SIZE = 61
+LENGTH_OFFSET = 12  # what precedes the bytes that the length counts
+COMPRESSION_MASK, ZSTD, TRANSACTIONAL = 0x07, 4, 0x10
+FIRST_VERSION_WITH_ZSTD = 7
+FIRST_VERSION_WITH_TOPIC_IDS = 13
+FIRST_VERSION_WITH_LEADERS = 10
+
+Answer = ProduceResponse.PartitionProduceResponse
+
+
+def produce_failed(request: ProduceRequest, error: ErrorCode) -> ProduceResponse:
+    """Every partition with the error."""
+    return ProduceResponse(
+        responses=[
+            ProduceResponse.TopicProduceResponse(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partition_responses=[
+                    Answer(index=partition.index, error_code=error, base_offset=-1)
+                    for partition in topic.partition_data
+                ],
+            )
+            for topic in request.topic_data
+        ]
+    )
+
+
+@api(ApiKey.PRODUCE, versions=(3, 13), announced_from=0, failure=produce_failed)
+def produce(broker: "Broker", request: ProduceRequest, context: RequestContext) -> Reply:
+    """Append to each partition on its own; the answer goes out when all are decided."""
+    version = context.api_version
+    acks = request.acks
+    refused = ErrorCode.NONE if -1 <= acks <= 1 else ErrorCode.INVALID_REQUIRED_ACKS
+    entries: list[tuple[str, int, Buffer]] = []
+    answers: list[ProduceResponse.PartitionProduceResponse] = []  # of the entries
+    topics: list[ProduceResponse.TopicProduceResponse] = []
+    has_error = False
+    cache = broker.metadata_cache
+    for topic in request.topic_data:
+        name: str | None = topic.name
+        topic_error = refused
+        if version >= FIRST_VERSION_WITH_TOPIC_IDS:
+            name = cache.topic_name(topic.topic_id)
+            if name is None:
+                topic_error = ErrorCode.UNKNOWN_TOPIC_ID
+        of_topic: list[ProduceResponse.PartitionProduceResponse] = []
+        for partition in topic.partition_data:
+            records = partition.records
+            error = topic_error or unreadable(records, version)
+            answer = Answer(index=partition.index)
+            of_topic.append(answer)
+            if error:
+                answer.error_code = error
+                answer.base_offset = -1
+                has_error = True
+            else:
+                assert name is not None
+                assert records is not None
+                entries.append((name, partition.index, records))
+                answers.append(answer)
+        topics.append(
+            ProduceResponse.TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=of_topic)
+        )
+    response = ProduceResponse(responses=topics)
+    if not entries:
+        return response if acks else CLOSE if has_error else None
+    outcome = broker.replica_manager.append(
+        entries,
+        required_acks=acks,
+        timeout_ms=request.timeout_ms,
+        origin=AppendOrigin.CLIENT,
+        internal_topics_allowed=context.client_id == ADMIN_CLIENT_ID,
+    )
+    if isinstance(outcome, Pending):
+        pending: Pending[ProduceResponse] = Pending()
+        pending.on_cancel = outcome.cancel
+        places = [(name, index) for name, index, _ in entries]  # not the records: the frame's memory is reused
+
+        def decided(results: list[AppendResult]) -> None:
+            fill(broker, response, places, answers, results, context)
+            pending.complete(response)
+
+        outcome.then(decided)
+        return pending
+    if acks == 0:
+        has_error = has_error or any(result.error for result in outcome)
+        return CLOSE if has_error else None
+    fill(broker, response, entries, answers, outcome, context)
+    return response
+
+
+def unreadable(records: memoryview | None, version: int) -> ErrorCode:
+    """What is wrong with the records before anybody asks for their log: exactly one batch of magic 2 must be there."""
+    if records is None or len(records) < BATCH_HEADER_SIZE:
+        return ErrorCode.INVALID_RECORD
+    _, length, _, magic, _, attributes = BATCH_HEAD.unpack_from(records)
+    if magic != 2 or length + LENGTH_OFFSET != len(records):
+        return ErrorCode.INVALID_RECORD
+    if version < FIRST_VERSION_WITH_ZSTD and attributes & COMPRESSION_MASK == ZSTD:
+        return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+    if attributes & TRANSACTIONAL:
+        return ErrorCode.INVALID_TXN_STATE
+    return ErrorCode.NONE
+
+
+def fill(
+    broker: "Broker",
+    response: ProduceResponse,
+    places: "list[tuple[str, int]] | list[tuple[str, int, Buffer]]",
+    answers: list[ProduceResponse.PartitionProduceResponse],
+    results: list[AppendResult],
+    context: RequestContext,
+) -> None:
+    """Write the results of the appends into the answers of their partitions."""
+    for place, answer, result in zip(places, answers, results, strict=True):
+        answer.base_offset = result.base_offset
+        answer.log_append_time_ms = result.log_append_time_ms
+        answer.log_start_offset = result.log_start_offset
+        if result.error:
+            answer.error_code = result.error
+            answer.base_offset = answer.log_append_time_ms = -1
+            answer.error_message = result.error_message
+            if result.record_errors:
+                answer.record_errors = [
+                    ProduceResponse.BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=message)
+                    for index, message in result.record_errors
+                ]
+            if result.error == ErrorCode.NOT_LEADER_OR_FOLLOWER and context.api_version >= FIRST_VERSION_WITH_LEADERS:
+                tell_leader(broker, response, answer, place[0], place[1], context)
+
+
+def tell_leader(
+    broker: "Broker",
+    response: ProduceResponse,
+    answer: ProduceResponse.PartitionProduceResponse,
+    topic: str,
+    index: int,
+    context: RequestContext,
+) -> None:
+    """Who leads the partition instead, and where that broker is (KIP-951)."""
+    leader = broker.replica_manager.current_leader(topic, index)
+    if leader is None:
+        return
+    leader_id, leader_epoch = leader
+    answer.current_leader = ProduceResponse.LeaderIdAndEpoch(leader_id=leader_id, leader_epoch=leader_epoch)
+    endpoint = broker.endpoint(leader_id, context)
+    if endpoint is not None and all(known.node_id != leader_id for known in response.node_endpoints):
+        rack = broker.metadata_cache.brokers[leader_id].rack
+        response.node_endpoints.append(
+            ProduceResponse.NodeEndpoint(node_id=leader_id, host=endpoint.host, port=endpoint.port, rack=rack)
+        )

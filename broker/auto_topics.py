@@ -1,0 +1,82 @@
+"""Topics that are made because somebody asked for them: by Metadata, or the coordinators' own on first use."""
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from barnabas.protocol.errors import ErrorCode
+from barnabas.replication.topic_admin import topic_name_problem
+
+if TYPE_CHECKING:
+    from barnabas.broker.broker import Broker
+
+logger = logging.getLogger("barnabas.broker")
+
+OFFSETS_TOPIC = "__consumer_offsets"
+TRANSACTIONS_TOPIC = "__transaction_state"
+
+
+class AutoTopics:
+    """Starts creations in the background, each name once at a time; whoever asked asks again."""
+
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self._creating: dict[str, asyncio.Task[None]] = {}
+
+    def missing(self, name: str, may_create: bool) -> ErrorCode:
+        """What Metadata answers for a topic that does not exist, beginning to create it where that is allowed."""
+        if topic_name_problem(name) is not None:
+            return ErrorCode.INVALID_TOPIC_EXCEPTION
+        if not may_create:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return self.create(name)
+
+    def create(self, name: str) -> ErrorCode:
+        """Begin to create a topic with the broker's defaults; UNKNOWN_TOPIC_OR_PARTITION means it has begun.
+
+        INVALID_REPLICATION_FACTOR while there are fewer brokers than replicas to place.
+        """
+        config = self._broker.config
+        if name == OFFSETS_TOPIC:
+            partitions, factor = config.offsets_topic_num_partitions, config.offsets_topic_replication_factor
+        elif name == TRANSACTIONS_TOPIC:
+            partitions, factor = (
+                config.transaction_state_log_num_partitions,
+                config.transaction_state_log_replication_factor,
+            )
+        else:
+            partitions, factor = config.num_partitions, config.default_replication_factor
+        if factor > len(self._broker.metadata_cache.brokers):
+            return ErrorCode.INVALID_REPLICATION_FACTOR
+        if name not in self._creating:
+            task = asyncio.ensure_future(self._create(name, partitions, factor))
+            self._creating[name] = task
+            task.add_done_callback(lambda _: self._creating.pop(name, None))
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    async def _create(self, name: str, partitions: int, factor: int) -> None:
+        configs: dict[str, str] = {}
+        if name == OFFSETS_TOPIC:
+            configs = {
+                "cleanup.policy": "compact",
+                "compression.type": "producer",
+                "segment.bytes": str(self._broker.config.offsets_topic_segment_bytes),
+            }
+        elif name == TRANSACTIONS_TOPIC:
+            configs = {
+                "cleanup.policy": "compact",
+                "compression.type": "uncompressed",
+                "min.insync.replicas": str(self._broker.config.transaction_state_log_min_isr),
+                "segment.bytes": str(self._broker.config.transaction_state_log_segment_bytes),
+                "unclean.leader.election.enable": "false",
+            }
+        error, message = await self._broker.topic_admin.create_topic(
+            name, partition_count=partitions, replication_factor=factor, configs=configs
+        )
+        if error not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+            logger.warning("topic %s cannot be created: %s", name, message or error.name)
+
+    def stop(self) -> None:
+        """Drop what has not been done yet."""
+        for task in list(self._creating.values()):
+            task.cancel()

@@ -1,0 +1,360 @@
+"""One client connection: bytes in, frames to the dispatcher, answers out in the order of the requests.
+
+Reading. Bytes arrive in one buffer that all connections of a server share, for a read and its handling are one step
+of the loop; frames that are complete in it are handled where they lie, without a copy. A frame that is not complete
+moves to a buffer of its own that grows with the bytes that have really come, so that a lying size costs nothing.
+What a handler keeps of a request after it has returned must not be a view of the frame (only `records` fields are).
+
+Order and memory. One request is in flight at a time: while one is parked, or the client does not take its answers
+(the write buffer is above its high mark), no further frame is looked at, and beyond `HELD_BYTES_MAX` nothing is read.
+"""
+
+import asyncio
+import logging
+from struct import Struct
+from types import CoroutineType
+from typing import TYPE_CHECKING, Any, cast
+
+from barnabas.broker.context import CLOSE, RequestContext
+from barnabas.broker.dispatch import TABLE, Api
+from barnabas.protocol import frames
+from barnabas.protocol.api_keys import ApiKey
+from barnabas.protocol.errors import ProtocolError
+from barnabas.runtime.pending import Pending
+from barnabas.runtime.ports import Buffer
+
+if TYPE_CHECKING:
+    from barnabas.broker.server import Server
+
+logger = logging.getLogger("barnabas.broker")
+
+FRAME_SIZE = Struct(">i")
+HELD_BYTES_MAX = 64 * 1024  # read ahead of a parked request, at most (and one read more)
+FRAME_CAPACITY_FIRST = 64 * 1024  # memory given to an incomplete frame before its bytes have come
+FRAME_CAPACITY_GROWTH = 4
+PART_JOINED_BELOW = 4096  # parts of an answer below this are copied together rather than sent one by one
+WRITE_BUFFER_HIGH = 256 * 1024
+WRITE_BUFFER_LOW = 64 * 1024
+AWAITABLE = (CoroutineType, asyncio.Future)  # concrete: the abstract Awaitable costs more than a request's header
+
+
+class ReadBuffer:
+    """The memory that the connections of one server read into, one after the other."""
+
+    __slots__ = ("in_use", "view")
+
+    def __init__(self, size: int = 256 * 1024) -> None:
+        self.view = memoryview(bytearray(size))
+        self.in_use = False
+
+
+class Connection(asyncio.BufferedProtocol):
+    """A client of one listener. Made by the server for every accepted connection."""
+
+    __slots__ = (
+        "_capacity",
+        "_filled",
+        "_frame",
+        "_frame_size",
+        "_held",
+        "_inside_handler",
+        "_parked",
+        "_reading_paused",
+        "_request",
+        "_server",
+        "_write_paused",
+        "client_host",
+        "closed",
+        "dialled_host",
+        "dialled_port",
+        "last_active_ms",
+        "listener_name",
+        "transport",
+    )
+
+    transport: asyncio.Transport
+
+    def __init__(self, server: "Server", listener_name: str) -> None:
+        self._server = server
+        self.listener_name = listener_name
+        self.client_host = "/"
+        self.dialled_host = ""
+        self.dialled_port = -1
+        self.closed = True
+        self.last_active_ms = 0.0
+        self._held = bytearray()  # received, not yet looked at
+        self._frame: bytearray | None = None  # the frame being received, when it came in pieces
+        self._frame_size = 0
+        self._capacity = 0
+        self._filled = 0
+        self._parked: Pending[Any] | asyncio.Future[Any] | None = None
+        self._request: tuple[Api, RequestContext, Any] | None = None  # the one in flight
+        self._inside_handler = False
+        self._reading_paused = False
+        self._write_paused = False
+
+    # ------------------------------------------------------------------ the transport's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Count the connection, or refuse it."""
+        self.transport = cast(asyncio.Transport, transport)
+        peer = transport.get_extra_info("peername")
+        local = transport.get_extra_info("sockname")
+        self.client_host = "/" + (str(peer[0]) if peer else "")
+        if local:
+            self.dialled_host, self.dialled_port = str(local[0]), int(local[1])
+        self.last_active_ms = self._server.env.clock.monotonic_ms()
+        refusal = self._server.admit(self)
+        if refusal is not None:
+            logger.warning("refused a connection from %s: %s", self.client_host, refusal)
+            transport.close()
+            return
+        self.closed = False
+        self.transport.set_write_buffer_limits(WRITE_BUFFER_HIGH, WRITE_BUFFER_LOW)
+        if not self._server.serving:
+            self.transport.pause_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget everything; whoever works on a parked request is told that nobody waits."""
+        self.closed = True
+        self._server.forget(self)
+        self._held.clear()
+        self._frame = None
+        parked, self._parked, self._request = self._parked, None, None
+        if parked is not None:
+            parked.cancel()
+
+    def pause_writing(self) -> None:
+        """The client takes its answers too slowly."""
+        self._write_paused = True
+
+    def resume_writing(self) -> None:
+        """The client has taken most of what was sent to it."""
+        self._write_paused = False
+        self._go_on()
+
+    def get_buffer(self, sizehint: int) -> Buffer:
+        """Where the next bytes go: into the frame that is being received, or the shared buffer."""
+        if self._frame is not None:
+            return memoryview(self._frame)[self._filled :]
+        assert not self._server.read_buffer.in_use, "a read inside the handling of a read"
+        return self._server.read_buffer.view
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Handle what is complete; keep the rest."""
+        if self.closed:
+            return
+        if self._frame is not None:
+            self._filled += nbytes
+            if self._filled == self._capacity:
+                self._frame_filled(self._frame)
+            return
+        read_buffer = self._server.read_buffer
+        data = read_buffer.view[:nbytes]
+        if self._held or self._request is not None or self._write_paused:
+            self._held += data
+            self._handle_held()
+            return
+        read_buffer.in_use = True
+        try:
+            position = self._handle_frames(data)
+        finally:
+            read_buffer.in_use = False
+        if position < nbytes and not self.closed:
+            self._held += data[position:]
+            self._pause_or_resume_reading()
+
+    # ------------------------------------------------------------------ frames
+
+    def _handle_held(self) -> None:
+        """Handle frames that were read ahead, as far as that is allowed now."""
+        if self._held and self._may_handle():
+            held, self._held = self._held, bytearray()
+            data = memoryview(held)
+            position = self._handle_frames(data)
+            if self.closed:
+                return
+            self._held = held if position == 0 else bytearray(data[position:])
+        self._pause_or_resume_reading()
+
+    def _may_handle(self) -> bool:
+        return self._request is None and not self._write_paused and not self.closed
+
+    def _pause_or_resume_reading(self) -> None:
+        full = len(self._held) >= HELD_BYTES_MAX and not self._may_handle()
+        if full != self._reading_paused and not self.closed:
+            self._reading_paused = full
+            if full:
+                self.transport.pause_reading()
+            else:
+                self.transport.resume_reading()
+
+    def _handle_frames(self, data: memoryview) -> int:
+        """Handle complete frames in order until one is parked. Returns how many bytes are done with."""
+        end = len(data)
+        position = 0
+        while end - position >= 4 and self._may_handle():
+            (size,) = FRAME_SIZE.unpack_from(data, position)
+            if not 0 < size <= self._server.frame_bytes_max:
+                self._refuse(f"a frame of {size} bytes (socket.request.max.bytes={self._server.frame_bytes_max})")
+                return end
+            begin = position + 4
+            position = begin + size
+            if position > end:
+                self._begin_frame(size, data[begin:])
+                return end
+            self._handle_frame(data[begin:position])
+        return position
+
+    def _begin_frame(self, size: int, beginning: memoryview) -> None:
+        """Give an incomplete frame a buffer of its own, for as much as may come soon."""
+        self._frame_size = size
+        self._filled = len(beginning)
+        self._capacity = min(size, max(FRAME_CAPACITY_FIRST, FRAME_CAPACITY_GROWTH * self._filled))
+        self._frame = bytearray(self._capacity)
+        self._frame[: self._filled] = beginning
+
+    def _frame_filled(self, frame: bytearray) -> None:
+        """The frame's buffer is full: the frame is complete, or gets more room."""
+        if self._capacity < self._frame_size:
+            self._capacity = min(self._frame_size, FRAME_CAPACITY_GROWTH * self._capacity)
+            self._frame = bytearray(self._capacity)  # a new one: the transport still holds a view of the old
+            self._frame[: self._filled] = frame
+            return
+        self._frame = None
+        self._handle_frame(memoryview(frame))
+
+    # ------------------------------------------------------------------ requests
+
+    def _handle_frame(self, frame: memoryview) -> None:
+        self.last_active_ms = self._server.env.clock.monotonic_ms()
+        try:
+            header, position = frames.decode_request_header(frame)
+            api = TABLE.get(header.api_key)
+            if api is None or not api.serves(header.api_version):
+                self._handle_unserved(header.api_key, header.api_version, header.correlation_id)
+                return
+            request = api.decode(header.api_version, frame, position)
+        except ProtocolError as error:
+            self._refuse(f"a request that cannot be read: {error}")
+            return
+        context = RequestContext(
+            header.api_key,
+            header.api_version,
+            header.correlation_id,
+            header.client_id,
+            self.client_host,
+            self.listener_name,
+            self.dialled_host,
+            self.dialled_port,
+        )
+        self._server.requests += 1
+        try:
+            reply = api.handler(self._server.broker, request, context)
+        except Exception:
+            reply = self._server.failed(api, context, request)
+        if isinstance(reply, Pending):
+            self._request = (api, context, request)
+            self._parked = reply
+            self._inside_handler = True
+            reply.then(self._complete)
+            self._inside_handler = False
+        elif isinstance(reply, AWAITABLE):
+            self._request = (api, context, request)
+            task = asyncio.ensure_future(reply)
+            self._parked = task
+            task.add_done_callback(self._task_done)
+        else:
+            self._answer(api, context, request, reply)
+
+    def _handle_unserved(self, api_key: int, api_version: int, correlation_id: int) -> None:
+        """Close, but for a version of ApiVersions that is too new: it learns which ones are served (KIP-511)."""
+        row = TABLE.get(api_key)
+        if row is None or api_key != ApiKey.API_VERSIONS or api_version < row.first_version:
+            self._refuse(f"a request of API key {api_key} version {api_version}, which is not offered")
+            return
+        from barnabas.broker.api.api_versions import too_new
+
+        self._write(frames.encode_response(api_key, 0, correlation_id, too_new(row)))
+
+    def _task_done(self, task: "asyncio.Future[Any]") -> None:
+        if task.cancelled() or self._request is None:
+            return
+        error = task.exception()
+        if error is None:
+            self._complete(task.result())
+        else:
+            api, context, request = self._request
+            self._complete(self._server.failed(api, context, request, error))
+
+    def _complete(self, reply: Any) -> None:
+        """The parked request has its answer."""
+        assert self._request is not None
+        api, context, request = self._request
+        self._request = self._parked = None
+        self.last_active_ms = self._server.env.clock.monotonic_ms()
+        self._answer(api, context, request, reply)
+        if self._held and not self._inside_handler:
+            self._server.env.clock.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        if not self.closed and self._held:
+            self._handle_held()
+
+    def _answer(self, api: Api, context: RequestContext, request: Any, reply: Any) -> None:
+        if reply is None or self.closed:
+            return
+        if reply is CLOSE:
+            self.close()
+            return
+        try:
+            parts = frames.encode_response(api.key, context.api_version, context.correlation_id, reply)
+        except Exception:
+            failure = self._server.failed(api, context, request)
+            if failure is CLOSE:
+                self.close()
+                return
+            parts = frames.encode_response(api.key, context.api_version, context.correlation_id, failure)
+        self._write(parts)
+
+    def _write(self, parts: list[Buffer]) -> None:
+        """Send an answer: large parts by reference, small ones copied together."""
+        write = self.transport.write
+        if len(parts) == 1:
+            write(parts[0])
+            return
+        small: list[Buffer] = []
+        for part in parts:
+            if len(part) < PART_JOINED_BELOW:
+                small.append(part)
+                continue
+            if small:
+                write(b"".join(small))
+                small.clear()
+            write(part)
+        if small:
+            write(b"".join(small))
+
+    # ------------------------------------------------------------------ the end
+
+    def _refuse(self, what: str) -> None:
+        """A client's nonsense costs one line and its connection."""
+        logger.warning("closing the connection of %s: %s", self.client_host, what)
+        self._server.protocol_errors += 1
+        self.close()
+
+    def close(self) -> None:
+        """Send what was written, then close. No further request is looked at."""
+        if not self.closed:
+            self.closed = True
+            self.transport.close()
+
+    def abort(self) -> None:
+        """Close at once; what was not sent is dropped."""
+        self.closed = True
+        self.transport.abort()
+
+    @property
+    def is_parked(self) -> bool:
+        """Whether a request of this connection waits for its answer."""
+        return self._request is not None

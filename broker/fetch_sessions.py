@@ -1,0 +1,178 @@
+"""Incremental fetch sessions (KIP-227): a client names its partitions once, then only what changed.
+
+The rules, without messages or IO: which session a request belongs to, which partitions it now asks for, and which of
+their results must be answered. A session lives until its slot is wanted by another, see `FetchSessionCache`.
+"""
+
+import random
+from collections.abc import Iterable
+from typing import Final
+
+from barnabas.protocol.errors import ErrorCode
+from barnabas.replication.fetching import FetchPartition
+from barnabas.replication.metadata_cache import NO_TOPIC_ID
+
+EPOCH_FINAL: Final = -1  # a full request without a session; closes the session it names
+EPOCH_INITIAL: Final = 0  # a full request that asks for a session
+EPOCH_MAX: Final = 2**31 - 1
+EVICTION_MS: Final = 120_000  # idle for so long, a session gives way to any other; so old, to a larger one
+
+PartitionKey = tuple[bytes | str, int]  # topic id (requests of version 13 and later) or name, partition
+
+
+class SessionPartition(FetchPartition):
+    """One partition of a request, and in a session what was last said about it.
+
+    `topic` is None while a topic id is not known here. `key` is what the client calls the partition.
+    """
+
+    __slots__ = ("key", "sent_high_watermark", "sent_log_start_offset")
+
+    def __init__(
+        self,
+        topic: str | None,
+        index: int,
+        fetch_offset: int,
+        max_bytes: int,
+        *,
+        topic_id: bytes = NO_TOPIC_ID,
+        log_start_offset: int = -1,
+        current_leader_epoch: int = -1,
+        last_fetched_epoch: int = -1,
+    ) -> None:
+        super().__init__(
+            topic,
+            index,
+            fetch_offset,
+            max_bytes,
+            topic_id=topic_id,
+            log_start_offset=log_start_offset,
+            current_leader_epoch=current_leader_epoch,
+            last_fetched_epoch=last_fetched_epoch,
+        )
+        self.key: PartitionKey = (topic_id if topic is None else topic, index)
+        self.sent_high_watermark = -1
+        self.sent_log_start_offset = -1
+
+    def ask(self, asked: "SessionPartition") -> None:
+        """Take over what the client asks now; remember what was sent."""
+        self.fetch_offset = asked.fetch_offset
+        self.max_bytes = asked.max_bytes
+        self.log_start_offset = asked.log_start_offset
+        self.current_leader_epoch = asked.current_leader_epoch
+        self.last_fetched_epoch = asked.last_fetched_epoch
+
+    def answer(self, error: int, high_watermark: int, log_start_offset: int, has_more: bool) -> bool:
+        """Whether an incremental answer must contain this result; then it counts as sent.
+
+        `has_more`: it has records, a preferred replica or a diverging epoch. After an error the next result is news.
+        """
+        must = has_more
+        if high_watermark != self.sent_high_watermark:
+            self.sent_high_watermark = high_watermark
+            must = True
+        if log_start_offset != self.sent_log_start_offset:
+            self.sent_log_start_offset = log_start_offset
+            must = True
+        if error != ErrorCode.NONE:
+            self.sent_high_watermark = -1
+            must = True
+        return must
+
+
+class FetchSession:
+    """The partitions one client is interested in."""
+
+    __slots__ = ("created_ms", "epoch", "id", "last_used_ms", "partitions", "privileged", "uses_topic_ids")
+
+    def __init__(self, session_id: int, privileged: bool, uses_topic_ids: bool, now_ms: float) -> None:
+        self.id = session_id
+        self.privileged = privileged  # of a follower: does not give way to a consumer's
+        self.uses_topic_ids = uses_topic_ids
+        self.created_ms = now_ms
+        self.last_used_ms = now_ms
+        self.epoch = EPOCH_INITIAL + 1  # of the next request
+        self.partitions: dict[PartitionKey, SessionPartition] = {}
+
+    def update(self, asked: Iterable[SessionPartition], forgotten: Iterable[PartitionKey]) -> None:
+        """An incremental request: added or changed partitions, and those to drop."""
+        for partition in asked:
+            known = self.partitions.get(partition.key)
+            if known is None:
+                self.partitions[partition.key] = partition
+            else:
+                known.ask(partition)
+        for key in forgotten:
+            self.partitions.pop(key, None)
+
+    def to_the_end(self, partition: SessionPartition) -> None:
+        """A partition that returned records is asked last next time, so that others get their share of the bytes."""
+        self.partitions[partition.key] = self.partitions.pop(partition.key)
+
+
+class FetchSessionCache:
+    """All sessions of a broker, at most `slots_max`, the least recently used first."""
+
+    def __init__(self, rng: random.Random, slots_max: int) -> None:
+        self._rng = rng
+        self.slots_max = slots_max
+        self._sessions: dict[int, FetchSession] = {}
+        self.evictions = 0
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def open(
+        self, asked: Iterable[SessionPartition], *, privileged: bool, uses_topic_ids: bool, now_ms: float
+    ) -> FetchSession | None:
+        """A new session for these partitions, or None when no slot can be had."""
+        partitions = {partition.key: partition for partition in asked}
+        if len(self._sessions) >= self.slots_max and not self._evict(privileged, len(partitions), now_ms):
+            return None
+        session_id = self._rng.randrange(1, EPOCH_MAX)
+        while session_id in self._sessions:
+            session_id = self._rng.randrange(1, EPOCH_MAX)
+        session = FetchSession(session_id, privileged, uses_topic_ids, now_ms)
+        session.partitions = partitions
+        self._sessions[session_id] = session
+        return session
+
+    def resume(self, session_id: int, epoch: int, *, uses_topic_ids: bool, now_ms: float) -> FetchSession | ErrorCode:
+        """The session of an incremental request."""
+        session = self._sessions.get(session_id)
+        if session is None:
+            return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+        if session.epoch != epoch:
+            return ErrorCode.INVALID_FETCH_SESSION_EPOCH
+        if session.uses_topic_ids != uses_topic_ids:
+            return ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+        session.epoch = 1 if epoch == EPOCH_MAX else epoch + 1
+        session.last_used_ms = now_ms
+        self._sessions[session_id] = self._sessions.pop(session_id)
+        return session
+
+    def close(self, session_id: int) -> None:
+        """The client wants no more of it. Harmless when there is none."""
+        self._sessions.pop(session_id, None)
+
+    def _evict(self, privileged: bool, size: int, now_ms: float) -> bool:
+        """Free a slot: of whoever is idle; else of one that is unprivileged or smaller, and not young."""
+        oldest = next(iter(self._sessions.values()), None)
+        if oldest is None:
+            return False
+        victim: FetchSession | None = None
+        if now_ms - oldest.last_used_ms > EVICTION_MS:
+            victim = oldest
+        else:
+            wanted = (privileged, size)
+            for session in self._sessions.values():
+                old = now_ms - session.created_ms > EVICTION_MS
+                may_go = old or (privileged and not session.privileged)
+                weight = (session.privileged, len(session.partitions))
+                if may_go and weight < wanted:
+                    wanted, victim = weight, session
+        if victim is None:
+            return False
+        del self._sessions[victim.id]
+        self.evictions += 1
+        return True

@@ -1,0 +1,137 @@
+"""The listeners of a broker and the connections they accepted."""
+
+import logging
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from barnabas.broker.connection import Connection, ReadBuffer
+from barnabas.broker.context import CLOSE, RequestContext
+from barnabas.broker.dispatch import Api
+from barnabas.config.broker import BrokerConfig
+from barnabas.config.listeners import Endpoint
+from barnabas.protocol.errors import ErrorCode
+from barnabas.runtime.ports import Env, Listener, Timer
+
+if TYPE_CHECKING:
+    from barnabas.broker.broker import Broker
+
+logger = logging.getLogger("barnabas.broker")
+
+IDLE_SWEEPS_PER_SPAN = 10  # an idle connection lives at most a tenth longer than connections.max.idle.ms
+
+
+class Server:
+    """Opens listeners, counts and limits connections, closes idle ones, and keeps the counters of the wire."""
+
+    def __init__(self, env: Env, config: BrokerConfig, broker: "Broker") -> None:
+        self.env = env
+        self.config = config
+        self.broker = broker
+        self.read_buffer = ReadBuffer()
+        self.frame_bytes_max = config.socket_request_max_bytes
+        self.connections: dict[Connection, None] = {}
+        self.ports: dict[str, int] = {}  # listener name -> the port in use
+        self.serving = False  # until then connections are accepted, but not read
+        self.requests = 0
+        self.handler_failures = 0
+        self.protocol_errors = 0
+        self._listeners: list[Listener] = []
+        self._connections_of: dict[str, int] = {}  # client host -> connections
+        self._sweep: Timer | None = None
+
+    async def listen(self, endpoints: Sequence[Endpoint]) -> None:
+        """Accept connections on all endpoints. OSError when an address cannot be had."""
+        backlog = self.config.socket_listen_backlog_size
+        for endpoint in endpoints:
+            factory = partial(Connection, self, endpoint.name)
+            listener = await self.env.network.listen(endpoint.host, endpoint.port, factory, backlog)
+            self._listeners.append(listener)
+            self.ports[endpoint.name] = listener.port
+        self._sweep_later()
+
+    def serve(self) -> None:
+        """Read what connections send from now on."""
+        self.serving = True
+        for connection in self.connections:
+            connection.transport.resume_reading()
+
+    def stop_accepting(self) -> None:
+        """Close the listeners; connections live on."""
+        for listener in self._listeners:
+            listener.close()
+        self._listeners.clear()
+
+    def close(self) -> None:
+        """Close everything."""
+        self.stop_accepting()
+        if self._sweep is not None:
+            self._sweep.cancel()
+            self._sweep = None
+        for connection in list(self.connections):
+            connection.close()
+
+    # ------------------------------------------------------------------ connections
+
+    def admit(self, connection: Connection) -> str | None:
+        """Count a new connection; or say why it is refused."""
+        host = connection.client_host
+        if len(self.connections) >= self.config.max_connections:
+            return f"max.connections={self.config.max_connections} are open"
+        of_host = self._connections_of.get(host, 0)
+        limit = self._limit_of(host)
+        if of_host >= limit:
+            return f"{limit} connections of its address are open"
+        self._connections_of[host] = of_host + 1
+        self.connections[connection] = None
+        return None
+
+    def _limit_of(self, host: str) -> int:
+        for entry in self.config.max_connections_per_ip_overrides.split(","):
+            address, _, limit = entry.rpartition(":")
+            if address.strip() == host[1:]:
+                return int(limit)
+        return self.config.max_connections_per_ip
+
+    def forget(self, connection: Connection) -> None:
+        """A connection is gone. Harmless for one that was refused."""
+        if connection not in self.connections:
+            return
+        del self.connections[connection]
+        left = self._connections_of[connection.client_host] - 1
+        if left:
+            self._connections_of[connection.client_host] = left
+        else:
+            del self._connections_of[connection.client_host]
+
+    def _sweep_later(self) -> None:
+        span = self.config.connections_max_idle_ms
+        if span >= 0:
+            self._sweep = self.env.clock.call_later(max(1.0, span / IDLE_SWEEPS_PER_SPAN), self._sweep_idle)
+
+    def _sweep_idle(self) -> None:
+        """One timer for all: close what has not been heard of for connections.max.idle.ms."""
+        idle_since = self.env.clock.monotonic_ms() - self.config.connections_max_idle_ms
+        for connection in list(self.connections):
+            if connection.last_active_ms <= idle_since and not connection.is_parked:
+                connection.abort()  # not close(): a client that takes nothing would keep it open
+        self._sweep_later()
+
+    # ------------------------------------------------------------------ failures
+
+    def failed(self, api: Api, context: RequestContext, request: Any, error: BaseException | None = None) -> Any:
+        """A handler raised, which is a bug: log and count it; what its client gets instead of an answer."""
+        self.handler_failures += 1
+        logger.error(
+            "%s version %d of client %r failed",
+            api.key.name,
+            context.api_version,
+            context.client_id,
+            exc_info=error or True,
+        )
+        try:
+            response = api.failure_response(request, ErrorCode.UNKNOWN_SERVER_ERROR)
+        except Exception:
+            logger.exception("%s: its error response cannot be built", api.key.name)
+            response = None
+        return CLOSE if response is None else response

@@ -1,0 +1,339 @@
+"""One connection: frames however they arrive, order, limits, and what nonsense costs."""
+
+import logging
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from barnabas.broker.connection import FRAME_CAPACITY_FIRST, HELD_BYTES_MAX
+from barnabas.broker.context import CLOSE
+from barnabas.protocol import frames
+from barnabas.protocol.api_keys import ApiKey
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.messages import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from barnabas.runtime.pending import Pending
+
+Handle = Callable[..., None]
+Harness = Any  # of conftest.py
+MakeHarness = Callable[[dict[str, str]], Any]
+
+
+def heartbeat(correlation_id: int, member: str = "m", version: int = 4) -> bytes:
+    message = HeartbeatRequest(group_id="g", generation_id=1, member_id=member)
+    return frames.encode_request(ApiKey.HEARTBEAT, version, correlation_id, "test", message)
+
+
+def answer_ok(broker: Any, request: Any, context: Any) -> HeartbeatResponse:
+    return HeartbeatResponse()
+
+
+class Parking:
+    """A handler that parks, and the test that completes."""
+
+    def __init__(self) -> None:
+        self.parked: list[Pending[HeartbeatResponse]] = []
+        self.members: list[str] = []
+
+    def __call__(self, broker: Any, request: Any, context: Any) -> Pending[HeartbeatResponse]:
+        pending: Pending[HeartbeatResponse] = Pending()
+        self.parked.append(pending)
+        self.members.append(request.member_id)
+        return pending
+
+
+@pytest.mark.parametrize("read_size", [1, 2, 3, 5, 7, 64, 1 << 20])
+def test_frames_arrive_in_any_pieces(harness: Harness, handle: Handle, read_size: int) -> None:
+    members = []
+
+    def remember(broker: Any, request: Any, context: Any) -> HeartbeatResponse:
+        members.append(request.member_id)
+        return HeartbeatResponse()
+
+    handle(ApiKey.HEARTBEAT, remember)
+    wire = harness.connect(read_size=read_size)
+    wire.feed(heartbeat(1, "a") + heartbeat(2, "b" * 300) + heartbeat(3, "c"))
+    harness.run()
+    assert members == ["a", "b" * 300, "c"]
+    assert wire.correlation_ids() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("size", [FRAME_CAPACITY_FIRST - 1, FRAME_CAPACITY_FIRST, FRAME_CAPACITY_FIRST + 1, 3_000_000])
+@pytest.mark.parametrize("read_size", [50_000, 1 << 30])
+def test_large_frames(harness: Harness, handle: Handle, size: int, read_size: int) -> None:
+    seen = []
+
+    def remember(broker: Any, request: Any, context: Any) -> SyncGroupResponse:
+        seen.append(request.assignments[0].assignment)
+        return SyncGroupResponse()
+
+    handle(ApiKey.SYNC_GROUP, remember)
+    payload = bytes(range(256)) * (size // 256)
+    message = SyncGroupRequest(
+        group_id="g",
+        generation_id=1,
+        member_id="m",
+        assignments=[SyncGroupRequest.SyncGroupRequestAssignment(member_id="m", assignment=payload)],
+    )
+    handle(ApiKey.HEARTBEAT, answer_ok)
+    wire = harness.connect(read_size=read_size)
+    wire.feed(frames.encode_request(ApiKey.SYNC_GROUP, 3, 1, "test", message) + heartbeat(2))
+    assert seen == [payload]
+    assert wire.correlation_ids() == [1, 2]
+
+
+@pytest.mark.parametrize(("excess", "is_served"), [(-1, True), (0, True), (1, False)])
+def test_the_size_of_a_frame_is_limited(
+    make_harness: MakeHarness, handle: Handle, excess: int, is_served: bool
+) -> None:
+    limit = len(heartbeat(1)) - 4 - excess
+    harness = make_harness({"socket.request.max.bytes": str(limit)})
+    handle(ApiKey.HEARTBEAT, answer_ok)
+    wire = harness.connect()
+    wire.feed(heartbeat(1))
+    assert wire.closed is not is_served
+    assert wire.correlation_ids() == ([1] if is_served else [])
+
+
+@pytest.mark.parametrize("size", [0, -1, -(2**31), 2**31 - 1])
+def test_a_size_that_cannot_be_closes_the_connection(harness: Harness, size: int) -> None:
+    wire = harness.connect()
+    wire.feed(struct.pack(">i", size))
+    assert wire.closed
+    assert harness.server.protocol_errors == 1
+
+
+def test_a_lying_size_takes_no_memory(harness: Harness) -> None:
+    wire = harness.connect()
+    wire.feed(struct.pack(">i", 100_000_000) + bytes(10))
+    assert not wire.closed
+    assert len(memoryview(wire.connection.get_buffer(-1))) <= FRAME_CAPACITY_FIRST
+
+
+def test_one_request_in_flight_and_answers_in_order(harness: Harness, handle: Handle) -> None:
+    parking = Parking()
+    handle(ApiKey.HEARTBEAT, parking)
+    wire = harness.connect()
+    wire.feed(heartbeat(1, "a") + heartbeat(2, "b"))
+    wire.feed(heartbeat(3, "c"))
+    assert parking.members == ["a"]
+    for done in range(3):
+        parking.parked[done].complete(HeartbeatResponse())
+        harness.run()
+    assert parking.members == ["a", "b", "c"]
+    assert wire.correlation_ids() == [1, 2, 3]
+
+
+def test_what_is_completed_at_once_needs_no_turn_of_the_loop(harness: Harness, handle: Handle) -> None:
+    def completed(broker: Any, request: Any, context: Any) -> Pending[HeartbeatResponse]:
+        pending: Pending[HeartbeatResponse] = Pending()
+        pending.complete(HeartbeatResponse())
+        return pending
+
+    handle(ApiKey.HEARTBEAT, completed)
+    wire = harness.connect()
+    wire.feed(heartbeat(1) + heartbeat(2))
+    assert wire.correlation_ids() == [1, 2]
+
+
+def test_reading_pauses_behind_a_parked_request_and_goes_on_after_it(harness: Harness, handle: Handle) -> None:
+    parking = Parking()
+    handle(ApiKey.HEARTBEAT, parking)
+    wire = harness.connect(read_size=8192)
+    count = 3 * HELD_BYTES_MAX // len(heartbeat(1))
+    wire.feed(b"".join(heartbeat(number) for number in range(count)))
+    assert not wire.reading
+    assert len(wire.unread) > HELD_BYTES_MAX
+    while len(wire.correlation_ids()) < count:
+        parking.parked[-1].complete(HeartbeatResponse())
+        harness.run()
+    assert wire.correlation_ids() == list(range(count))
+    assert wire.reading
+
+
+def test_a_slow_reader_gets_no_further_answers(harness: Harness, handle: Handle) -> None:
+    handle(ApiKey.HEARTBEAT, answer_ok)
+    wire = harness.connect()
+    wire.feed(heartbeat(1))
+    wire.connection.pause_writing()
+    wire.feed(heartbeat(2) + heartbeat(3))
+    assert wire.correlation_ids() == [1]
+    wire.connection.resume_writing()
+    assert wire.correlation_ids() == [1, 2, 3]
+
+
+def test_a_connection_that_goes_cancels_its_parked_request(harness: Harness, handle: Handle) -> None:
+    parking = Parking()
+    handle(ApiKey.HEARTBEAT, parking)
+    wire = harness.connect()
+    wire.feed(heartbeat(1))
+    wire.lose()
+    assert parking.parked[0].cancelled
+    assert len(harness.server.connections) == 0
+
+
+def test_a_coroutine_is_awaited(harness: Harness, handle: Handle) -> None:
+    async def later(broker: Any, request: Any, context: Any) -> HeartbeatResponse:
+        await harness.env.clock.sleep(100)
+        return HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS)
+
+    handle(ApiKey.HEARTBEAT, later)
+    wire = harness.connect()
+
+    async def feed() -> None:
+        wire.feed(heartbeat(1) + heartbeat(2))
+
+    harness.env.run(feed())
+    assert wire.correlation_ids() == []
+    harness.env.clock.advance(100)
+    assert wire.correlation_ids() == [1]
+    harness.env.clock.advance(100)
+    assert wire.correlation_ids() == [1, 2]
+    _, response = frames.decode_response(ApiKey.HEARTBEAT, 4, memoryview(wire.answers()[0]))
+    assert response.error_code == ErrorCode.REBALANCE_IN_PROGRESS
+
+
+@pytest.mark.parametrize("kind", ["plain", "coroutine"])
+def test_a_handler_that_raises_costs_its_client_an_error(
+    harness: Harness, handle: Handle, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(broker: Any, request: Any, context: Any) -> Any:
+        raise ZeroDivisionError
+
+    async def broken_later(broker: Any, request: Any, context: Any) -> Any:
+        raise ZeroDivisionError
+
+    handle(ApiKey.HEARTBEAT, broken if kind == "plain" else broken_later)
+    wire = harness.connect()
+
+    async def feed() -> None:
+        wire.feed(heartbeat(1))
+
+    harness.env.run(feed())
+    harness.run()
+    _, response = frames.decode_response(ApiKey.HEARTBEAT, 4, memoryview(wire.answers()[0]))
+    assert response.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+    assert harness.server.handler_failures == 1
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_an_answer_that_cannot_be_encoded_is_a_handlers_failure(harness: Harness, handle: Handle) -> None:
+    handle(ApiKey.HEARTBEAT, lambda broker, request, context: HeartbeatResponse(throttle_time_ms="soon"))  # type: ignore[arg-type]
+    wire = harness.connect()
+    wire.feed(heartbeat(1))
+    _, response = frames.decode_response(ApiKey.HEARTBEAT, 4, memoryview(wire.answers()[0]))
+    assert response.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+@pytest.mark.parametrize(("reply", "closes"), [(None, False), (CLOSE, True)])
+def test_no_answer_and_a_closed_connection(harness: Harness, handle: Handle, reply: Any, closes: bool) -> None:
+    handle(ApiKey.HEARTBEAT, lambda broker, request, context: reply)
+    wire = harness.connect()
+    wire.feed(heartbeat(1) + heartbeat(2))
+    assert wire.answers() == []
+    assert wire.closed is closes
+
+
+def test_nonsense_costs_one_line_and_its_own_connection(
+    harness: Harness, handle: Handle, caplog: pytest.LogCaptureFixture
+) -> None:
+    handle(ApiKey.HEARTBEAT, answer_ok)
+    other = harness.connect("192.0.2.8")
+    wire = harness.connect()
+    with caplog.at_level(logging.INFO, "barnabas"):
+        wire.feed(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert wire.closed
+    assert len(caplog.records) == 1
+    other.feed(heartbeat(1))
+    assert other.correlation_ids() == [1]
+
+
+@pytest.mark.parametrize("cut", range(1, 20))
+def test_a_truncated_request_closes_the_connection(harness: Harness, handle: Handle, cut: int) -> None:
+    handle(ApiKey.HEARTBEAT, answer_ok)
+    body = heartbeat(1)[4:]
+    wire = harness.connect()
+    wire.feed(struct.pack(">i", len(body) - cut) + body[:-cut])
+    assert wire.closed
+    assert wire.answers() == []
+    assert harness.server.handler_failures == 0
+
+
+@pytest.mark.parametrize(("key", "version"), [(12, 5), (12, -1), (9999, 0), (-1, 0), (18, -1)])
+def test_what_is_not_offered_closes_the_connection(harness: Harness, handle: Handle, key: int, version: int) -> None:
+    handle(ApiKey.HEARTBEAT, answer_ok)
+    wire = harness.connect()
+    body = struct.pack(">hhih", key, version, 1, -1) + bytes(20)
+    wire.feed(struct.pack(">i", len(body)) + body)
+    assert wire.closed
+
+
+@pytest.mark.parametrize("version", [5, 99, 32767])
+def test_a_too_new_api_versions_learns_what_is_served_and_goes_on(harness: Harness, version: int) -> None:
+    wire = harness.connect()
+    body = struct.pack(">hhih", 18, version, 7, 4) + b"test" + b"\x00\x05java\x041.0\x00"
+    wire.feed(struct.pack(">i", len(body)) + body)
+    correlation_id, response = frames.decode_response(ApiKey.API_VERSIONS, 0, memoryview(wire.answers()[0]))
+    assert correlation_id == 7
+    assert response.error_code == ErrorCode.UNSUPPORTED_VERSION
+    assert response.api_keys == [ApiVersionsResponse.ApiVersion(api_key=18, min_version=0, max_version=4)]
+    wire.request(ApiKey.API_VERSIONS, 0, ApiVersionsRequest(), 8)
+    assert wire.correlation_ids() == [7, 8]
+
+
+# ---------------------------------------------------------------------- limits of the server
+
+
+@pytest.mark.parametrize(("already_open", "is_refused"), [(1, False), (2, False), (3, True)])
+def test_connections_are_limited(make_harness: MakeHarness, already_open: int, is_refused: bool) -> None:
+    harness = make_harness({"max.connections": "3"})
+    for number in range(already_open):
+        harness.connect(f"192.0.2.{number}")
+    assert harness.connect("192.0.2.99").closed is is_refused
+
+
+@pytest.mark.parametrize(("already_open", "is_refused"), [(0, False), (1, False), (2, True)])
+def test_connections_of_one_address_are_limited(make_harness: MakeHarness, already_open: int, is_refused: bool) -> None:
+    harness = make_harness({"max.connections.per.ip": "2", "max.connections.per.ip.overrides": "192.0.2.1:5"})
+    for _ in range(already_open):
+        harness.connect("192.0.2.7")
+    assert harness.connect("192.0.2.7").closed is is_refused
+    assert not harness.connect("192.0.2.1").closed
+    assert not harness.connect("192.0.2.2").closed
+
+
+def test_a_closed_connection_frees_its_place(make_harness: MakeHarness) -> None:
+    harness = make_harness({"max.connections.per.ip": "1"})
+    harness.connect().lose()
+    assert not harness.connect().closed
+    assert harness.connect().closed
+
+
+def test_a_refused_connection_frees_no_place(make_harness: MakeHarness) -> None:
+    harness = make_harness({"max.connections.per.ip": "1"})
+    harness.connect()
+    harness.connect().lose()
+    assert harness.connect().closed
+
+
+def test_idle_connections_are_closed_and_parked_ones_are_not(make_harness: MakeHarness, handle: Handle) -> None:
+    harness = make_harness({"connections.max.idle.ms": "1000"})
+    harness.env.run(harness.server.listen([]))
+    handle(ApiKey.HEARTBEAT, Parking())
+    idle, parked, busy = (harness.connect(f"192.0.2.{number}") for number in range(3))
+    parked.feed(heartbeat(1))
+    for _ in range(3):
+        harness.env.clock.advance(400)
+        busy.request(ApiKey.API_VERSIONS, 0, ApiVersionsRequest())
+    assert idle.closed
+    assert not parked.closed
+    assert not busy.closed
+    harness.env.clock.advance(1100)
+    assert busy.closed

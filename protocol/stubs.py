@@ -1,0 +1,95 @@
+"""`python -m barnabas.protocol.stubs` writes messages.pyi and records.pyi, so that editors and mypy know every field.
+
+Run it after a change of a schema; a test says when it was forgotten.
+"""
+
+import sys
+from pathlib import Path
+
+from barnabas.protocol import messages, schema
+from barnabas.protocol.schema import Field, MessageSchema, Structure
+
+_TYPES = {"bool": "bool", "float64": "float", "string": "str", "bytes": "bytes", "uuid": "bytes", "records": "Buffer"}
+
+_HEADER = '''"""Types of the classes that {module} makes from the schemas. Written by stubs.py; not to be edited."""
+
+'''
+_MESSAGES = """from typing import ClassVar
+
+from barnabas.protocol.codec import Buffer as Buffer
+from barnabas.protocol.codec import Message as Message
+from barnabas.protocol.codec import Struct as Struct
+
+def request_class(key: int) -> type[Message]: ...
+def response_class(key: int) -> type[Message]: ...
+def valid_versions(key: int) -> range: ...
+def flexible(key: int, version: int) -> bool: ...
+"""
+_RECORDS = """from typing import TypeVar
+
+from barnabas.protocol.codec import Buffer as Buffer
+from barnabas.protocol.codec import Message as Message
+from barnabas.protocol.codec import Struct as Struct
+
+M = TypeVar("M", bound=Message)
+
+def encode_versioned(value: Message, version: int | None = None) -> bytes: ...
+def decode_versioned(cls: type[M], buffer: Buffer, *, newer_as_latest: bool = False) -> tuple[int, M]: ...
+def version_of(buffer: Buffer) -> int: ...
+"""
+
+
+def render() -> dict[str, str]:
+    """The text of each stub by file name."""
+    folder = Path(messages.__file__).parent / "schemas"
+    apis = [message for path in sorted(folder.glob("*.txt")) for message in schema.load(path.stem).values()]
+    records = [
+        message
+        for path in sorted((folder / "records").glob("*.txt"))
+        for message in schema.load(f"records/{path.stem}").values()
+    ]
+    return {
+        "messages.pyi": _HEADER.format(module="messages.py") + _MESSAGES + "".join(map(_message, apis)),
+        "records.pyi": _HEADER.format(module="records.py") + _RECORDS + "".join(map(_message, records)),
+    }
+
+
+def main() -> int:
+    """Write both files beside the modules they describe."""
+    for name, text in render().items():
+        (Path(messages.__file__).parent / name).write_text(text, encoding="utf-8")
+    return 0
+
+
+def _message(message: MessageSchema) -> str:
+    lines = ["", f"class {message.name}(Message):"]
+    if message.api_key is not None:
+        lines.append(f"    API_KEY: ClassVar[int] = {message.api_key}")
+    for structure in message.structures.values():
+        lines += [f"    class {structure.name}(Struct):", *_members(structure, message.name, " " * 8), ""]
+    return "\n".join([*lines, *_members(message.root, message.name, " " * 4)]) + "\n"
+
+
+def _members(structure: Structure, message: str, indent: str) -> list[str]:
+    attributes = [f"{indent}{field.name}: {_type(field, message)}" for field in structure.fields]
+    parameters = [f"{indent}    {field.name}: {_type(field, message)} = ...," for field in structure.fields]
+    parameters.append(f"{indent}    unknown_tagged_fields: dict[int, bytes] | None = ...,")
+    return [
+        *attributes,
+        f"{indent}def __init__(",
+        f"{indent}    self,",
+        f"{indent}    *,",
+        *parameters,
+        f"{indent}) -> None: ...",
+    ]
+
+
+def _type(field: Field, message: str) -> str:
+    name = f"{message}.{field.type}" if field.structure is not None else _TYPES.get(field.type, "int")
+    if field.array:
+        name = f"list[{name}]"
+    return f"{name} | None" if field.nullable[0] <= field.nullable[1] else name
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -3,6 +3,7 @@
 Nothing is decided here; whoever wants to know how a broker hangs together reads `__init__` and `start`.
 """
 
+import asyncio
 import logging
 
 from barnabas.broker import api as _handlers  # noqa: F401  (importing it fills the table of APIs)
@@ -12,20 +13,20 @@ from barnabas.broker.fetch_sessions import FetchSessionCache
 from barnabas.broker.server import Server
 from barnabas.config.broker import BrokerConfig
 from barnabas.config.listeners import Endpoint
-from barnabas.coordination import paths, payloads
-from barnabas.coordination.port import Coordination, NodeExistsError, NoNodeError
+from barnabas.coordination import paths
+from barnabas.coordination.port import Coordination
 from barnabas.groups.coordinator import GroupCoordinator
 from barnabas.groups.runtime import CoordinatorLog, PartitionLog
-from barnabas.protocol import uuids
 from barnabas.protocol.errors import ErrorCode
+from barnabas.replication import registration
 from barnabas.replication.broker_channel import LocalChannel
 from barnabas.replication.config_changes import ConfigChanges
 from barnabas.replication.controller import Controller
+from barnabas.replication.metadata_cache import Endpoint as RegisteredEndpoint
 from barnabas.replication.metadata_cache import MetadataCache
 from barnabas.replication.partition import Partition
 from barnabas.replication.producer_ids import ProducerIds
-from barnabas.replication.registration import Registration
-from barnabas.replication.replica_manager import ReplicaManager
+from barnabas.replication.replica_manager import INTERNAL_TOPICS, ReplicaManager
 from barnabas.replication.topic_admin import TopicAdmin
 from barnabas.runtime.ports import Env
 from barnabas.storage.log_manager import LogManager
@@ -55,19 +56,19 @@ class Broker:
             coordination = EmbeddedCoordination(env, path)
         self.coordination = coordination
         self.metadata_cache = MetadataCache(env.clock)
-        self.config_changes = ConfigChanges(env, config, self.node_id, coordination)
+        self.config_changes = ConfigChanges(env.clock, config, self.node_id, coordination)
         self.log_manager = LogManager(env, data_directory, config, self.config_changes.topic_overrides)
+        self.config_changes.on_topic_change = self.log_manager.update_topic_config
         self.replica_manager = ReplicaManager(
             env, config, self.node_id, self.log_manager, self.metadata_cache, coordination
         )
         self.controller = Controller(
             env, config, self.node_id, coordination, LocalChannel(env.clock, self.replica_manager)
         )
-        self.registration = Registration(env, config, self.node_id, coordination)
         self.topic_admin = TopicAdmin(env, config, coordination, self.metadata_cache)
-        self.producer_ids = ProducerIds(env, self.node_id, coordination)
+        self.producer_ids = ProducerIds(env.clock, coordination, self.node_id)
         self.group_coordinator = GroupCoordinator(
-            env, config, self._offsets_log, self._offsets_partition_count, coordination
+            env, config, self._offsets_log, self._offsets_partition_count, self.metadata_cache, coordination
         )
         self.replica_manager.on_leadership.append(self.group_coordinator.on_leadership)
         self.auto_topics = AutoTopics(self)
@@ -91,8 +92,8 @@ class Broker:
     async def _start(self) -> None:
         self.env.disk.make_directory(self.data_directory)
         await self.coordination.start()
-        await self._make_paths()
-        self.cluster_id = await self._cluster_id()
+        await registration.make_persistent_paths(self.coordination)
+        self.cluster_id = await registration.cluster_id(self.env, self.coordination)
         await self.config_changes.start()
         self.log_manager.start()
         self.log_manager.initialise(self.node_id, self.cluster_id)
@@ -100,18 +101,41 @@ class Broker:
         await self.server.listen(self.config.endpoints)
         self.group_coordinator.start()
         self.replica_manager.start()
-        self.replica_manager.broker_epoch = await self.registration.register(self._registered_endpoints())
-        topics = await self._topics_in_the_tree()
-        await self.controller.start()
-        told = self.metadata_cache.wait_for(
-            lambda: self.node_id in self.metadata_cache.brokers and topics <= self.metadata_cache.topics.keys(),
-            TOLD_WITHIN_MS,
-        )
-        if not await told_in_time(told):
-            logger.warning("the controller has not told of all partitions within %d ms", TOLD_WITHIN_MS)
-        await self.producer_ids.start()
+        await self._register()
+        await self._hear_from_the_controller()
+        self.producer_ids.start()
         self.server.serve()
         logger.info("broker %d of cluster %s serves at %s", self.node_id, self.cluster_id, self.bootstrap)
+
+    async def _register(self) -> None:
+        """Say in the tree that this broker lives; again with every new session, before the election."""
+        place = registration.Registration(
+            self.env, self.coordination, self.node_id, self._registered_endpoints(), self.config.broker_rack
+        )
+
+        async def register() -> None:
+            self.replica_manager.broker_epoch = await place.register()
+
+        self.controller.register_again = register
+        await register()
+
+    async def _hear_from_the_controller(self) -> None:
+        """Take part in the election, and wait until this broker has been told what the tree says of its partitions."""
+        deleted = await self.coordination.children(paths.DELETE_TOPICS)
+        topics = set(await self.coordination.children(paths.TOPICS)).difference(deleted)
+        await self.controller.start()
+        cache = self.metadata_cache
+        told = asyncio.Event()
+        cache.wait_for(lambda: self.node_id in cache.brokers and topics <= cache.topics.keys(), TOLD_WITHIN_MS).then(
+            lambda in_time: self._told(told, in_time)
+        )
+        await told.wait()
+
+    @staticmethod
+    def _told(told: asyncio.Event, in_time: bool) -> None:
+        if not in_time:
+            logger.warning("the controller has not told of all partitions within %d ms", TOLD_WITHIN_MS)
+        told.set()
 
     async def stop(self) -> None:
         """Controlled: answer what can be answered, checkpoint, leave the clean-shutdown marker, end the session."""
@@ -127,32 +151,10 @@ class Broker:
         self.server.close()
         self.producer_ids.stop()
         await self.controller.stop()
-        self.config_changes.stop()
+        await self.config_changes.stop()
         self.replica_manager.shutdown()
         self.log_manager.shutdown()
         await self.coordination.close()
-
-    async def _make_paths(self) -> None:
-        for path in paths.PERSISTENT:
-            try:
-                await self.coordination.create(path, make_parents=True)
-            except NodeExistsError:
-                continue
-
-    async def _cluster_id(self) -> str:
-        try:
-            data, _ = await self.coordination.get(paths.CLUSTER_ID)
-        except NoNodeError:
-            data = payloads.encode_cluster_id(uuids.to_text(self.env.random_uuid()))
-            try:
-                await self.coordination.create(paths.CLUSTER_ID, data, make_parents=True)
-            except NodeExistsError:
-                data, _ = await self.coordination.get(paths.CLUSTER_ID)
-        return payloads.decode_cluster_id(data)
-
-    async def _topics_in_the_tree(self) -> set[str]:
-        topics = await self.coordination.children(paths.TOPICS)
-        return set(topics) - set(await self.coordination.children(paths.DELETE_TOPICS))
 
     # ------------------------------------------------------------------ addresses
 
@@ -163,17 +165,15 @@ class Broker:
         host = LOOPBACK if first.host in WILDCARD_HOSTS else first.host
         return f"[{host}]:{self.server.ports[first.name]}" if ":" in host else f"{host}:{self.server.ports[first.name]}"
 
-    def _registered_endpoints(self) -> list[Endpoint]:
+    def _registered_endpoints(self) -> list[RegisteredEndpoint]:
         """What the tree says, for other brokers and their clients: advertised, or how this machine reaches it."""
-        return [
-            self._advertised.get(endpoint.name)
-            or Endpoint(
-                endpoint.name,
-                LOOPBACK if endpoint.host in WILDCARD_HOSTS else endpoint.host,
-                self.server.ports[endpoint.name],
-            )
-            for endpoint in self.config.endpoints
-        ]
+        registered = []
+        for listener in self.config.endpoints:
+            told = self._advertised.get(listener.name)
+            host = told.host if told else LOOPBACK if listener.host in WILDCARD_HOSTS else listener.host
+            port = told.port if told else self.server.ports[listener.name]
+            registered.append(RegisteredEndpoint(listener.name, host, port))
+        return registered
 
     def endpoint(self, node_id: int, context: RequestContext) -> Endpoint | None:
         """Where this client finds a live broker on its own listener; None where that broker has none.
@@ -187,7 +187,11 @@ class Broker:
         found = broker.endpoint(name) if broker is not None else None
         return Endpoint(name, found.host, found.port) if found is not None else None
 
-    # ------------------------------------------------------------------ the coordinator's topic
+    # ------------------------------------------------------------------ internal topics
+
+    def is_internal(self, topic: str) -> bool:
+        """Whether the topic belongs to a coordinator."""
+        return topic in INTERNAL_TOPICS
 
     def _offsets_log(self, index: int) -> CoordinatorLog | ErrorCode:
         partition = self.replica_manager.leader_partition(OFFSETS_TOPIC, index)

@@ -13,7 +13,6 @@ from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import MetadataRequest, MetadataResponse
 from barnabas.replication.metadata_cache import NO_TOPIC_ID, PartitionMetadata
-from barnabas.replication.replica_manager import INTERNAL_TOPICS
 
 if TYPE_CHECKING:
     from barnabas.broker.broker import Broker
@@ -66,7 +65,7 @@ def metadata(broker: "Broker", request: MetadataRequest, context: RequestContext
                 topics.append(_topic(broker, name, operations, context))
             else:
                 error = broker.auto_topics.missing(name, may_create)
-                absent.append(Topic(name=name, error_code=error, is_internal=name in INTERNAL_TOPICS))
+                absent.append(Topic(name=name, error_code=error, is_internal=broker.is_internal(name)))
     asked_cluster = 8 <= version <= 10 and request.include_cluster_authorized_operations
     return MetadataResponse(
         brokers=[
@@ -90,7 +89,7 @@ def _topic(
     return Topic(
         name=name,
         topic_id=cache.topic_id(name),
-        is_internal=name in INTERNAL_TOPICS,
+        is_internal=broker.is_internal(name),
         partitions=[_partition(broker, index, state, context) for index, state in cache.topics[name].items()],
         topic_authorized_operations=operations,
     )

@@ -14,7 +14,7 @@ from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import ProduceRequest, ProduceResponse
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Buffer
-from barnabas.storage.log import AppendOrigin, AppendResult
+from barnabas.storage.validation import AppendOrigin, AppendResult
 
 if TYPE_CHECKING:
     from barnabas.broker.broker import Broker
@@ -55,6 +55,7 @@ def produce(broker: "Broker", request: ProduceRequest, context: RequestContext) 
     acks = request.acks
     refused = ErrorCode.NONE if -1 <= acks <= 1 else ErrorCode.INVALID_REQUIRED_ACKS
     entries: list[tuple[str, int, Buffer]] = []
+    places: list[tuple[str, int]] = []  # of the entries; kept while waiting, when the frame's memory is reused
     answers: list[ProduceResponse.PartitionProduceResponse] = []  # of the entries
     topics: list[ProduceResponse.TopicProduceResponse] = []
     has_error = False
@@ -80,6 +81,7 @@ def produce(broker: "Broker", request: ProduceRequest, context: RequestContext) 
                 assert name is not None
                 assert records is not None
                 entries.append((name, partition.index, records))
+                places.append((name, partition.index))
                 answers.append(answer)
         topics.append(
             ProduceResponse.TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=of_topic)
@@ -97,7 +99,6 @@ def produce(broker: "Broker", request: ProduceRequest, context: RequestContext) 
     if isinstance(outcome, Pending):
         pending: Pending[ProduceResponse] = Pending()
         pending.on_cancel = outcome.cancel
-        places = [(name, index) for name, index, _ in entries]  # not the records: the frame's memory is reused
 
         def decided(results: list[AppendResult]) -> None:
             fill(broker, response, places, answers, results, context)
@@ -108,11 +109,11 @@ def produce(broker: "Broker", request: ProduceRequest, context: RequestContext) 
     if acks == 0:
         has_error = has_error or any(result.error for result in outcome)
         return CLOSE if has_error else None
-    fill(broker, response, entries, answers, outcome, context)
+    fill(broker, response, places, answers, outcome, context)
     return response
 
 
-def unreadable(records: memoryview | None, version: int) -> ErrorCode:
+def unreadable(records: Buffer | None, version: int) -> ErrorCode:
     """What is wrong with the records before anybody asks for their log: exactly one batch of magic 2 must be there."""
     if records is None or len(records) < BATCH_HEADER_SIZE:
         return ErrorCode.INVALID_RECORD
@@ -129,7 +130,7 @@ def unreadable(records: memoryview | None, version: int) -> ErrorCode:
 def fill(
     broker: "Broker",
     response: ProduceResponse,
-    places: "list[tuple[str, int]] | list[tuple[str, int, Buffer]]",
+    places: list[tuple[str, int]],
     answers: list[ProduceResponse.PartitionProduceResponse],
     results: list[AppendResult],
     context: RequestContext,
@@ -149,19 +150,18 @@ def fill(
                     for index, message in result.record_errors
                 ]
             if result.error == ErrorCode.NOT_LEADER_OR_FOLLOWER and context.api_version >= FIRST_VERSION_WITH_LEADERS:
-                tell_leader(broker, response, answer, place[0], place[1], context)
+                tell_leader(broker, response, answer, place, context)
 
 
 def tell_leader(
     broker: "Broker",
     response: ProduceResponse,
     answer: ProduceResponse.PartitionProduceResponse,
-    topic: str,
-    index: int,
+    place: tuple[str, int],
     context: RequestContext,
 ) -> None:
     """Who leads the partition instead, and where that broker is (KIP-951)."""
-    leader = broker.replica_manager.current_leader(topic, index)
+    leader = broker.replica_manager.current_leader(*place)
     if leader is None:
         return
     leader_id, leader_epoch = leader

@@ -1,0 +1,81 @@
+"""AlterConfigs and IncrementalAlterConfigs as functions from settings to settings. Nothing is stored here."""
+
+from collections.abc import Iterable, Mapping
+from enum import IntEnum
+
+from barnabas.config.settings import ConfigError, Table, Type
+from barnabas.protocol.errors import ErrorCode
+
+
+class ConfigOperation(IntEnum):
+    """What IncrementalAlterConfigs does with a setting."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+def replaced(entries: Iterable[tuple[str, str | None]]) -> dict[str, str]:
+    """AlterConfigs: all settings of a resource after it. Whether they are allowed is for its `validate` to say.
+
+    ConfigError for a name given twice or a null value.
+    """
+    pairs = list(entries)
+    _check_request(pairs, [name for name, value in pairs if value is None])
+    return {name: value for name, value in pairs if value is not None}
+
+
+def altered(
+    settings: Table, current: Mapping[str, str], operations: Iterable[tuple[str, int, str | None]]
+) -> dict[str, str]:
+    """IncrementalAlterConfigs: all settings of a resource after it, in the order set. `current` stays as it is.
+
+    Appending leaves out words already there; a list that is not set counts as its default. ConfigError for a name
+    given twice, a missing value, an unknown operation, and a list operation on what is no list.
+    """
+    rows = list(operations)
+    _check_request(
+        [(name, value) for name, _, value in rows],
+        [name for name, operation, value in rows if value is None and operation != ConfigOperation.DELETE],
+    )
+    result = dict(current)
+    for name, operation, value in rows:
+        if operation == ConfigOperation.DELETE:
+            result.pop(name, None)
+            continue
+        assert value is not None
+        if operation == ConfigOperation.SET:
+            result[name] = value
+        elif operation in (ConfigOperation.APPEND, ConfigOperation.SUBTRACT):
+            setting = settings.get(name)
+            if setting is None or setting.type is not Type.LIST:
+                verb = ConfigOperation(operation).name
+                raise ConfigError(f"Can't {verb} to key {name} because its type is not LIST.", key=name)
+            words = _words(result.get(name, setting.default or ""))
+            result[name] = ",".join(_changed_words(words, _words(value), append=operation == ConfigOperation.APPEND))
+        else:  # Kafka stumbles over it, and says no more than this
+            raise ConfigError("", key=name, error=ErrorCode.UNKNOWN_SERVER_ERROR)
+    return result
+
+
+def _check_request(pairs: list[tuple[str, str | None]], without_value: list[str]) -> None:
+    if len({name for name, _ in pairs}) < len(pairs):
+        raise ConfigError("Error due to duplicate config keys", error=ErrorCode.INVALID_REQUEST)
+    if without_value:
+        message = f"Null value not supported for : {','.join(without_value)}"
+        raise ConfigError(message, key=without_value[0], error=ErrorCode.INVALID_REQUEST)
+
+
+def _words(text: str) -> list[str]:
+    return text.split(",") if text else []
+
+
+def _changed_words(words: list[str], others: list[str], *, append: bool) -> list[str]:
+    if append:
+        return [*words, *(word for word in dict.fromkeys(others) if word not in words)]
+    left = list(words)
+    for word in others:
+        if word in left:
+            left.remove(word)
+    return left

@@ -1,0 +1,179 @@
+"""Rows of DescribeConfigs: what is set, where it comes from, what else stands behind it."""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+from barnabas.config.broker import BrokerConfig
+from barnabas.config.broker_settings import BROKER_SETTINGS
+from barnabas.config.entities import CLIENT_METRICS_SETTINGS, GROUP_SETTINGS, group_default
+from barnabas.config.settings import ConfigError, Dynamic, Setting, Type, Value, render
+from barnabas.config.topic import BROKER_NAMES, TOPIC_SETTINGS, broker_default
+
+
+class ConfigSource(IntEnum):
+    """Where a value comes from, by its number in DescribeConfigs."""
+
+    UNKNOWN = 0
+    TOPIC = 1
+    DYNAMIC_BROKER = 2
+    DYNAMIC_CLUSTER = 3
+    STATIC_BROKER = 4
+    DEFAULT = 5
+    BROKER_LOGGER = 6
+    CLIENT_METRICS = 7
+    GROUP = 8
+
+
+Synonym = tuple[str, str | None, ConfigSource]
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigRow:
+    """One setting of one resource, with the names of the response's fields."""
+
+    name: str
+    value: str | None  # None when not set or sensitive
+    read_only: bool
+    config_source: ConfigSource
+    is_sensitive: bool
+    synonyms: tuple[Synonym, ...]  # name, value, source; strongest first
+    config_type: int
+    documentation: str
+
+
+UNKNOWN_TYPE = 0
+
+# The names under which Kafka's broker answers for a setting. The flush interval has its family one way only.
+_FAMILIES = {
+    name: names
+    for names in (BROKER_NAMES["retention.ms"], BROKER_NAMES["segment.ms"], BROKER_NAMES["segment.jitter.ms"])
+    for name in names
+}
+_FAMILIES["log.flush.interval.ms"] = BROKER_NAMES["flush.ms"]
+
+
+def topic_rows(
+    overrides: Mapping[str, str], broker: BrokerConfig, names: Collection[str] | None = None
+) -> list[ConfigRow]:
+    """Every topic setting (or those named), for a topic with these of its own."""
+    rows = []
+    for setting in _wanted(TOPIC_SETTINGS.values(), names):
+        value: Value = None
+        own = overrides.get(setting.name)
+        if own is not None:
+            try:
+                value = setting.parse(own)
+            except ConfigError:  # another version's: TopicConfig takes the broker's value, and so does this
+                own = None
+        synonyms: list[Synonym] = []
+        if own is not None:
+            synonyms.append((setting.name, render(value), ConfigSource.TOPIC))
+        else:
+            value = broker_default(setting.name, broker)
+        if setting.name in BROKER_NAMES:
+            synonyms += _broker_synonyms(BROKER_NAMES[setting.name][0], broker)
+        rows.append(_row(setting, render(value), synonyms, read_only=False))
+    return rows
+
+
+def broker_rows(broker: BrokerConfig, names: Collection[str] | None = None) -> list[ConfigRow]:
+    """Every broker setting (or those named) as it is for this broker."""
+    levels = (broker.dynamic_broker, broker.dynamic_cluster, broker.file)
+    given = {name for level in levels for name in level}
+    listed = (setting for setting in BROKER_SETTINGS.values() if not setting.hidden or setting.name in given)
+    rows = []
+    for setting in _wanted(listed, names):
+        value = render(getattr(broker, setting.attribute))
+        synonyms = _broker_synonyms(setting.name, broker)
+        rows.append(_row(setting, value, synonyms, read_only=setting.dynamic is Dynamic.NEVER))
+    for name in sorted(given - BROKER_SETTINGS.keys()):
+        if names and name not in names:
+            continue
+        synonyms = [(name, None, source) for level, source in zip(levels, _LEVEL_SOURCES, strict=True) if name in level]
+        # Nobody knows what an unknown setting is: it may be a password.
+        rows.append(
+            ConfigRow(
+                name, None, True, synonyms[0][2], True, tuple(synonyms), UNKNOWN_TYPE, "Not a setting of Barnabas."
+            )
+        )
+    return rows
+
+
+def cluster_rows(broker: BrokerConfig, names: Collection[str] | None = None) -> list[ConfigRow]:
+    """The dynamic settings of all brokers (resource broker, name empty): only those that are set."""
+    rows = []
+    for name, text in sorted(broker.dynamic_cluster.items()):
+        if names and name not in names:
+            continue
+        setting = BROKER_SETTINGS[name]
+        synonym = (name, None if setting.sensitive else text, ConfigSource.DYNAMIC_CLUSTER)
+        rows.append(_row(setting, text, [synonym], read_only=False))
+    return rows
+
+
+def group_rows(
+    overrides: Mapping[str, str], broker: BrokerConfig, names: Collection[str] | None = None
+) -> list[ConfigRow]:
+    """Every group setting (or those named), for a group with these of its own."""
+    rows = []
+    for setting in _wanted(GROUP_SETTINGS.values(), names):
+        default = render(group_default(setting.name, broker))
+        rows.append(_entity_row(setting, overrides.get(setting.name), default, ConfigSource.GROUP))
+    return rows
+
+
+def client_metrics_rows(overrides: Mapping[str, str], names: Collection[str] | None = None) -> list[ConfigRow]:
+    """Every setting of a client metrics subscription (or those named)."""
+    return [
+        _entity_row(setting, overrides.get(setting.name), setting.default, ConfigSource.CLIENT_METRICS)
+        for setting in _wanted(CLIENT_METRICS_SETTINGS.values(), names)
+    ]
+
+
+def _entity_row(setting: Setting, own: str | None, default: str | None, source: ConfigSource) -> ConfigRow:
+    synonyms: list[Synonym] = [] if own is None else [(setting.name, own, source)]
+    synonyms.append((setting.name, default, ConfigSource.DEFAULT))
+    return _row(setting, default if own is None else own, synonyms, read_only=False)
+
+
+_LEVEL_SOURCES = (ConfigSource.DYNAMIC_BROKER, ConfigSource.DYNAMIC_CLUSTER, ConfigSource.STATIC_BROKER)
+
+
+def _broker_synonyms(name: str, broker: BrokerConfig) -> list[Synonym]:
+    """Every level at which the setting, or one behind it, has a value.
+
+    What stands before the setting itself is left out, as Kafka does it: with only log.retention.hours set, nothing is
+    said of log.retention.ms.
+    """
+    synonyms: list[Synonym] = []
+    family = _FAMILIES.get(name, (name,))
+    for level, source in zip((broker.dynamic_broker, broker.dynamic_cluster, broker.file), _LEVEL_SOURCES, strict=True):
+        synonyms += [(one, level[one], source) for one in family if one in level]
+    for one in family:
+        default = BROKER_SETTINGS[one].default
+        if default is not None:
+            synonyms.append((one, default, ConfigSource.DEFAULT))
+    while synonyms and synonyms[0][0] != name:
+        del synonyms[0]
+    if BROKER_SETTINGS[name].type is Type.PASSWORD:
+        synonyms = [(one, None, source) for one, _, source in synonyms]
+    return synonyms
+
+
+def _row(setting: Setting, value: str | None, synonyms: list[Synonym], *, read_only: bool) -> ConfigRow:
+    return ConfigRow(
+        setting.name,
+        None if setting.sensitive else value,
+        read_only,
+        synonyms[0][2] if synonyms else ConfigSource.DEFAULT,
+        setting.sensitive,
+        tuple(synonyms),
+        setting.type,
+        setting.doc,
+    )
+
+
+def _wanted(settings: Iterable[Setting], names: Collection[str] | None) -> Iterable[Setting]:
+    """Those named; all when none is."""
+    return (setting for setting in settings if not names or setting.name in names)

@@ -1,0 +1,917 @@
+"""The classic group protocol (JoinGroup, SyncGroup, Heartbeat, LeaveGroup) as one group's state machine.
+
+Nothing here knows a clock, a log or a connection. A transition changes the group's volatile state at once, and puts
+what else must happen into `Effects`: records to append, what to do when they are committed, replies to parked
+requests. Times are deadlines kept as data (monotonic milliseconds); `wake_ms` is when `on_time` must be called next,
+and since a heartbeat only moves a deadline, being called too early is normal and costs a look.
+"""
+
+import logging
+from collections.abc import Callable, Iterable
+from enum import Enum
+from typing import Protocol
+
+from barnabas.groups.records import GroupRecord, store_error, subscribed_topics
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.messages import (
+    DescribeGroupsResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from barnabas.protocol.records import GroupMetadataValue
+from barnabas.runtime.pending import Pending
+from barnabas.runtime.ports import Timer
+
+logger = logging.getLogger("barnabas.groups")
+
+NEVER = float("inf")
+NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000  # it has no id to send heartbeats with until its first join ends
+CONSUMER_PROTOCOL_TYPE = "consumer"
+
+
+class State(Enum):
+    """States of a classic group, by their names on the wire."""
+
+    EMPTY = "Empty"
+    PREPARING_REBALANCE = "PreparingRebalance"
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+_TRANSITIONS = {
+    State.EMPTY: {State.PREPARING_REBALANCE, State.DEAD},
+    State.PREPARING_REBALANCE: {State.COMPLETING_REBALANCE, State.EMPTY, State.DEAD},
+    State.COMPLETING_REBALANCE: {State.STABLE, State.PREPARING_REBALANCE, State.DEAD},
+    State.STABLE: {State.PREPARING_REBALANCE, State.DEAD},
+    State.DEAD: set(),
+}
+
+
+class GroupConfig(Protocol):
+    """The settings a group looks at, each time it needs them."""
+
+    group_initial_rebalance_delay_ms: int
+    group_max_size: int
+
+
+Waiter = Pending[JoinGroupResponse] | Pending[SyncGroupResponse]
+
+
+class Effects:
+    """What a transition wants done, beside the state it changed: first `stores`, then `replies`."""
+
+    __slots__ = ("monotonic_ms", "now_ms", "replies", "stores")
+
+    def __init__(self, now_ms: int, monotonic_ms: float) -> None:
+        self.now_ms = now_ms
+        self.monotonic_ms = monotonic_ms
+        self.replies: list[Callable[[], None]] = []
+        self.stores: list[tuple[GroupRecord, Callable[[ErrorCode, Effects], None] | None]] = []
+
+    def reply_join(self, waiter: Pending[JoinGroupResponse], response: JoinGroupResponse) -> None:
+        """Answer a parked JoinGroup."""
+        self.replies.append(lambda: waiter.complete(response))
+
+    def reply_sync(self, waiter: Pending[SyncGroupResponse], response: SyncGroupResponse) -> None:
+        """Answer a parked SyncGroup."""
+        self.replies.append(lambda: waiter.complete(response))
+
+    def store(self, record: GroupRecord, then: "Callable[[ErrorCode, Effects], None] | None" = None) -> None:
+        """Append a record; `then` is told the outcome once it is committed, with effects of its own."""
+        self.stores.append((record, then))
+
+
+class Member:
+    """One member, with its parked requests. `session_deadline_ms` moves with every sign of life."""
+
+    __slots__ = (
+        "assignment",
+        "awaiting_join",
+        "awaiting_sync",
+        "client_host",
+        "client_id",
+        "group_instance_id",
+        "is_new",
+        "join_version",
+        "member_id",
+        "protocols",
+        "rebalance_timeout_ms",
+        "session_deadline_ms",
+        "session_timeout_ms",
+    )
+
+    def __init__(
+        self,
+        member_id: str,
+        group_instance_id: str | None,
+        client_id: str,
+        client_host: str,
+        rebalance_timeout_ms: int,
+        session_timeout_ms: int,
+        protocols: list[tuple[str, bytes]],
+        assignment: bytes = b"",
+    ) -> None:
+        self.member_id = member_id
+        self.group_instance_id = group_instance_id
+        self.client_id = client_id
+        self.client_host = client_host
+        self.rebalance_timeout_ms = rebalance_timeout_ms
+        self.session_timeout_ms = session_timeout_ms
+        self.protocols = protocols
+        self.assignment = assignment
+        self.awaiting_join: Pending[JoinGroupResponse] | None = None
+        self.join_version = 0
+        self.awaiting_sync: Pending[SyncGroupResponse] | None = None
+        self.is_new = False
+        self.session_deadline_ms = NEVER
+
+    def metadata(self, protocol_name: str | None) -> bytes:
+        """What the member said with one of its protocols; empty when it does not have it."""
+        for name, metadata in self.protocols:
+            if name == protocol_name:
+                return metadata
+        return b""
+
+
+class ClassicGroup:
+    """One group. `protocol_type` None: it only has offsets, nobody ever joined."""
+
+    __slots__ = (
+        "_awaiting_join_count",
+        "_config",
+        "_entered_from_empty",
+        "_initial_delay_ms",
+        "_initial_remaining_ms",
+        "_new_member_added",
+        "_support",
+        "generation",
+        "group_id",
+        "join_deadline_ms",
+        "leader",
+        "members",
+        "pending_members",
+        "pending_sync",
+        "protocol_name",
+        "protocol_type",
+        "state",
+        "state_timestamp_ms",
+        "static_members",
+        "subscribed_topics",
+        "sync_deadline_ms",
+        "timer",
+        "timer_ms",
+        "wake_ms",
+    )
+
+    def __init__(self, group_id: str, config: GroupConfig, now_ms: int) -> None:
+        self.group_id = group_id
+        self._config = config
+        self.state = State.EMPTY
+        self.state_timestamp_ms: int | None = now_ms
+        self.generation = 0
+        self.protocol_type: str | None = None
+        self.protocol_name: str | None = None
+        self.leader: str | None = None
+        self.members: dict[str, Member] = {}
+        self.static_members: dict[str, str] = {}
+        self.pending_members: dict[str, float] = {}  # ids given out with MEMBER_ID_REQUIRED, and until when
+        self.pending_sync: set[str] = set()
+        self.subscribed_topics: frozenset[str] | None = None
+        self.join_deadline_ms = NEVER
+        self.sync_deadline_ms = NEVER
+        self.wake_ms = NEVER
+        self.timer: Timer | None = None  # the owner's: the timer armed for this group, and when it goes off
+        self.timer_ms = NEVER
+        self._awaiting_join_count = 0
+        self._support: dict[str, int] = {}  # protocol name -> members that have it
+        self._entered_from_empty = False
+        self._new_member_added = False
+        self._initial_delay_ms = 0
+        self._initial_remaining_ms = 0
+
+    # ---- what a group is stored as, and made of again ----
+
+    @classmethod
+    def restore(cls, group_id: str, config: GroupConfig, metadata: GroupMetadataValue) -> "ClassicGroup":
+        """The group a stored record tells of. Session timers are started by `start_sessions`."""
+        timestamp = metadata.current_state_timestamp
+        group = cls(group_id, config, timestamp)
+        group.state_timestamp_ms = None if timestamp < 0 else timestamp
+        group.generation = metadata.generation
+        group.protocol_type = metadata.protocol_type or None
+        group.protocol_name = metadata.protocol
+        group.state = State.STABLE if metadata.members else State.EMPTY
+        for stored in metadata.members:
+            protocols = [(metadata.protocol or "", stored.subscription)]
+            timeout = stored.rebalance_timeout if stored.rebalance_timeout >= 0 else stored.session_timeout
+            member = Member(
+                stored.member_id,
+                stored.group_instance_id,
+                stored.client_id,
+                stored.client_host,
+                timeout,
+                stored.session_timeout,
+                protocols,
+                stored.assignment,
+            )
+            group._add(member)
+        group.leader = metadata.leader if metadata.leader is not None else group.leader
+        group._compute_subscribed_topics()
+        return group
+
+    def start_sessions(self, monotonic_ms: float) -> None:
+        """After loading: every member has its full session timeout to show itself."""
+        for member in self.members.values():
+            self._restart_session(member, monotonic_ms)
+
+    def record(self, assignments: dict[str, bytes] | None = None) -> GroupRecord:
+        """The group as it is to be stored; `assignments` stand in for the members' own."""
+        return GroupRecord(
+            self.group_id,
+            GroupMetadataValue(
+                protocol_type=self.protocol_type or "",
+                generation=self.generation,
+                protocol=self.protocol_name,
+                leader=self.leader,
+                current_state_timestamp=-1 if self.state_timestamp_ms is None else self.state_timestamp_ms,
+                members=[
+                    GroupMetadataValue.MemberMetadata(
+                        member_id=member.member_id,
+                        group_instance_id=member.group_instance_id,
+                        client_id=member.client_id,
+                        client_host=member.client_host,
+                        rebalance_timeout=member.rebalance_timeout_ms,
+                        session_timeout=member.session_timeout_ms,
+                        subscription=member.metadata(self.protocol_name),
+                        assignment=member.assignment if assignments is None else assignments.get(member.member_id, b""),
+                    )
+                    for member in self.members.values()
+                ],
+            ),
+        )
+
+    def describe(self) -> DescribeGroupsResponse.DescribedGroup:
+        """As DescribeGroups tells it: protocol and members' metadata only while Stable."""
+        stable = self.state is State.STABLE
+        protocol_name = self.protocol_name
+        return DescribeGroupsResponse.DescribedGroup(
+            group_id=self.group_id,
+            group_state=self.state.value,
+            protocol_type=self.protocol_type or "",
+            protocol_data=(protocol_name or "") if stable else "",
+            members=[
+                DescribeGroupsResponse.DescribedGroupMember(
+                    member_id=member.member_id,
+                    group_instance_id=member.group_instance_id,
+                    client_id=member.client_id,
+                    client_host=member.client_host,
+                    member_metadata=member.metadata(protocol_name) if stable else b"",
+                    member_assignment=member.assignment,
+                )
+                for member in self.members.values()
+            ],
+        )
+
+    # ---- JoinGroup ----
+
+    def join(
+        self,
+        request: JoinGroupRequest,
+        version: int,
+        client_id: str,
+        client_host: str,
+        make_id: Callable[[str], str],
+        effects: Effects,
+    ) -> JoinGroupResponse | Pending[JoinGroupResponse]:
+        """One JoinGroup, answered at once or parked until the join phase ends. `make_id(prefix)` makes a member id."""
+        member_id = request.member_id
+        if not self._has_room_for(member_id):
+            self._remove(member_id, effects)
+            return join_error(version, "", ErrorCode.GROUP_MAX_SIZE_REACHED)
+        if self.state is State.DEAD:
+            return join_error(version, member_id, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        protocols = [(protocol.name, bytes(protocol.metadata)) for protocol in request.protocols]
+        if not self._supports(request.protocol_type, protocols):
+            return join_error(version, member_id, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        instance_id = request.group_instance_id
+        rebalance_timeout_ms = request.rebalance_timeout_ms if version >= 1 else request.session_timeout_ms
+        if member_id == "":
+            new_id = make_id(client_id if instance_id is None else instance_id)
+            if instance_id is not None and instance_id in self.static_members:
+                return self._replace_static(
+                    request, version, instance_id, new_id, protocols, rebalance_timeout_ms, effects
+                )
+            if instance_id is None and version >= 4:  # KIP-394: an id first, so that a lost answer leaves no ghost
+                deadline = effects.monotonic_ms + request.session_timeout_ms
+                self.pending_members[new_id] = deadline
+                self._wake_at(deadline)
+                return join_error(version, new_id, ErrorCode.MEMBER_ID_REQUIRED)
+            member_id = new_id
+        elif member_id in self.pending_members:
+            del self.pending_members[member_id]
+        else:
+            error = self._check_member(member_id, instance_id)
+            if error:
+                return join_error(version, member_id, error)
+            return self._rejoin(request, version, protocols, rebalance_timeout_ms, effects)
+        member = Member(
+            member_id, instance_id, client_id, client_host, rebalance_timeout_ms, request.session_timeout_ms, protocols
+        )
+        member.is_new = True
+        if self.state is State.PREPARING_REBALANCE and self.generation == 0:
+            self._new_member_added = True
+        if not self.members:
+            self.protocol_type = request.protocol_type
+        self._add(member)
+        waiter = self._park_join(member, version, effects)
+        member.session_deadline_ms = effects.monotonic_ms + NEW_MEMBER_JOIN_TIMEOUT_MS
+        self._wake_at(member.session_deadline_ms)
+        self._prepare_or_try_complete("a member joined", effects)
+        return waiter
+
+    def _rejoin(
+        self,
+        request: JoinGroupRequest,
+        version: int,
+        protocols: list[tuple[str, bytes]],
+        rebalance_timeout_ms: int,
+        effects: Effects,
+    ) -> JoinGroupResponse | Pending[JoinGroupResponse]:
+        member = self.members[request.member_id]
+        is_leader = member.member_id == self.leader
+        same = member.protocols == protocols
+        if self.state is State.COMPLETING_REBALANCE and same:
+            return self._join_response(member, version, with_members=is_leader)  # it missed the first answer
+        if self.state is State.STABLE and same and not is_leader:
+            return self._join_response(member, version, with_members=False)
+        if self.state is State.EMPTY:
+            return join_error(version, member.member_id, ErrorCode.UNKNOWN_MEMBER_ID)
+        self._update(member, protocols, rebalance_timeout_ms, request.session_timeout_ms)
+        waiter = self._park_join(member, version, effects)
+        reason = "the leader rejoined" if is_leader else "a member rejoined"
+        self._prepare_or_try_complete(reason, effects)
+        return waiter
+
+    def _replace_static(
+        self,
+        request: JoinGroupRequest,
+        version: int,
+        instance_id: str,
+        new_id: str,
+        protocols: list[tuple[str, bytes]],
+        rebalance_timeout_ms: int,
+        effects: Effects,
+    ) -> JoinGroupResponse | Pending[JoinGroupResponse]:
+        """A static member came back under its instance id (KIP-345): it takes over its predecessor's place."""
+        old_id = self.static_members[instance_id]
+        leader_before = self.leader
+        member = self._rename(old_id, new_id, instance_id, effects)
+        before = (member.protocols, member.rebalance_timeout_ms, member.session_timeout_ms)
+        self._update(member, protocols, rebalance_timeout_ms, request.session_timeout_ms)
+        waiter = self._park_join(member, version, effects)
+        self._restart_session(member, effects.monotonic_ms)
+        if self.state is State.STABLE and self.protocol_name == self._select_protocol():
+
+            def stored(error: ErrorCode, effects: Effects) -> None:
+                if error:
+                    logger.warning(
+                        "group %s: static member %s could not be stored: %s", self.group_id, new_id, error.name
+                    )
+                    if self.members.get(new_id) is not member:
+                        return
+                    self._update(member, *before)
+                    self._unpark_join(member)
+                    self._rename(new_id, old_id, instance_id, effects)
+                    self._restart_session(member, effects.monotonic_ms)
+                    failed = self._join_response(member, version, with_members=False)
+                    failed.error_code = store_error(error)
+                    failed.member_id = ""
+                    failed.leader = leader_before or ""
+                    effects.reply_join(waiter, failed)
+                elif member.awaiting_join is waiter and self.members.get(new_id) is member:
+                    self._unpark_join(member)
+                    if version >= 9:
+                        is_leader = self.leader == new_id
+                        response = self._join_response(member, version, with_members=is_leader)
+                        response.skip_assignment = is_leader
+                    else:  # told of a leader that is not itself, an old client does not assign
+                        response = self._join_response(member, version, with_members=False)
+                        response.leader = leader_before or ""
+                    effects.reply_join(waiter, response)
+
+            effects.store(self.record(), stored)
+        elif self.state is State.PREPARING_REBALANCE:
+            self._try_complete_join(effects)
+        else:
+            self._prepare_rebalance(f"static member {instance_id} came back", effects)
+        return waiter
+
+    def _has_room_for(self, member_id: str) -> bool:
+        limit = self._config.group_max_size
+        if self.state is State.PREPARING_REBALANCE:
+            member = self.members.get(member_id)
+            return (member is not None and member.awaiting_join is not None) or self._awaiting_join_count < limit
+        if self.state in (State.COMPLETING_REBALANCE, State.STABLE):
+            return member_id in self.members or len(self.members) < limit
+        return True
+
+    def _supports(self, protocol_type: str, protocols: list[tuple[str, bytes]]) -> bool:
+        if self.state is State.EMPTY:
+            return protocol_type != "" and bool(protocols)
+        everyone = len(self.members)
+        return protocol_type == self.protocol_type and any(
+            self._support.get(name, 0) == everyone for name, _ in protocols
+        )
+
+    # ---- the join phase ----
+
+    def _prepare_or_try_complete(self, reason: str, effects: Effects) -> None:
+        if State.PREPARING_REBALANCE in _TRANSITIONS[self.state]:
+            self._prepare_rebalance(reason, effects)
+        else:
+            self._try_complete_join(effects)
+
+    def _prepare_rebalance(self, reason: str, effects: Effects) -> None:
+        if self.state is State.COMPLETING_REBALANCE:
+            self._propagate_sync_error(ErrorCode.REBALANCE_IN_PROGRESS, effects)
+        self.sync_deadline_ms = NEVER
+        initial = self.state is State.EMPTY
+        self._move_to(State.PREPARING_REBALANCE, effects)
+        self._entered_from_empty = initial
+        logger.info("group %s: rebalance from generation %d: %s", self.group_id, self.generation, reason)
+        if initial:
+            delay = self._config.group_initial_rebalance_delay_ms
+            self._initial_delay_ms = delay
+            self._initial_remaining_ms = max(self.rebalance_timeout_ms - delay, 0)
+            self._set_join_deadline(effects.monotonic_ms + delay)
+        elif self._all_joined():
+            self._complete_join(effects)
+        else:
+            self._set_join_deadline(effects.monotonic_ms + self.rebalance_timeout_ms)
+
+    def _try_complete_join(self, effects: Effects) -> None:
+        if self.state is State.PREPARING_REBALANCE and not self._entered_from_empty and self._all_joined():
+            self._complete_join(effects)
+
+    def _all_joined(self) -> bool:
+        return len(self.members) <= self._awaiting_join_count and not self.pending_members
+
+    def _initial_delay_over(self, effects: Effects) -> None:
+        if self._new_member_added and self._initial_remaining_ms:
+            self._new_member_added = False
+            delay = min(self._config.group_initial_rebalance_delay_ms, self._initial_remaining_ms)
+            self._initial_remaining_ms = max(self._initial_remaining_ms - self._initial_delay_ms, 0)
+            self._initial_delay_ms = delay
+            self._set_join_deadline(effects.monotonic_ms + delay)
+        else:
+            self._complete_join(effects)
+
+    def _complete_join(self, effects: Effects) -> None:
+        self.join_deadline_ms = NEVER
+        absent = [member for member in self.members.values() if member.awaiting_join is None]
+        for member in absent:
+            if member.group_instance_id is None:
+                self._remove(member.member_id, effects)
+        if self.members and not self._elect_joined_leader():  # only absent static members: their sessions decide
+            self._entered_from_empty = False
+            self._set_join_deadline(effects.monotonic_ms + self.rebalance_timeout_ms)
+            return
+        self.generation += 1
+        self._entered_from_empty = False
+        self.pending_sync.clear()
+        if not self.members:
+            self.protocol_name = None
+            self._compute_subscribed_topics()
+            self._move_to(State.EMPTY, effects)
+            logger.info("group %s: empty with generation %d", self.group_id, self.generation)
+            effects.store(self.record())
+            return
+        self.protocol_name = self._select_protocol()
+        self._compute_subscribed_topics()
+        self._move_to(State.COMPLETING_REBALANCE, effects)
+        logger.info("group %s: generation %d with %d members", self.group_id, self.generation, len(self.members))
+        for member in self.members.values():
+            waiter = self._unpark_join(member)
+            if waiter is not None:
+                is_leader = member.member_id == self.leader
+                effects.reply_join(waiter, self._join_response(member, member.join_version, with_members=is_leader))
+            self._restart_session(member, effects.monotonic_ms)
+            member.is_new = False
+            self.pending_sync.add(member.member_id)
+        self.sync_deadline_ms = effects.monotonic_ms + self.rebalance_timeout_ms
+        self._wake_at(self.sync_deadline_ms)
+
+    def _elect_joined_leader(self) -> bool:
+        leader = None if self.leader is None else self.members.get(self.leader)
+        if leader is not None and leader.awaiting_join is not None:
+            return True
+        for member in self.members.values():
+            if member.awaiting_join is not None:
+                self.leader = member.member_id
+                return True
+        return False
+
+    def _select_protocol(self) -> str:
+        """Of what all support, what most members put first."""
+        everyone = len(self.members)
+        votes: dict[str, int] = {}
+        for member in self.members.values():
+            for name, _ in member.protocols:
+                if self._support.get(name, 0) == everyone:
+                    votes[name] = votes.get(name, 0) + 1
+                    break
+        return max(votes, key=lambda name: votes[name])
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        """The longest time a member asked for."""
+        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
+
+    # ---- SyncGroup ----
+
+    def sync(self, request: SyncGroupRequest, effects: Effects) -> SyncGroupResponse | Pending[SyncGroupResponse]:
+        """One SyncGroup, answered at once or parked until the leader's assignment is committed."""
+        error = self._check_sync(request)
+        if error:
+            return SyncGroupResponse(error_code=error)
+        member = self.members[request.member_id]
+        self.pending_sync.discard(member.member_id)
+        if not self.pending_sync:
+            self.sync_deadline_ms = NEVER
+        if self.state is State.STABLE:
+            self._restart_session(member, effects.monotonic_ms)
+            return self._sync_response(member)
+        if member.awaiting_sync is not None:  # asked again over another connection; the first one gets an answer too
+            effects.reply_sync(member.awaiting_sync, SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS))
+        waiter: Pending[SyncGroupResponse] = Pending()
+        member.awaiting_sync = waiter
+        if member.member_id == self.leader:
+            given = {entry.member_id: bytes(entry.assignment) for entry in request.assignments}
+            assignments = {member_id: given.get(member_id, b"") for member_id in self.members}
+            generation = self.generation
+
+            def stored(error: ErrorCode, effects: Effects) -> None:
+                if self.state is not State.COMPLETING_REBALANCE or self.generation != generation:
+                    return  # somebody joined or left meanwhile: what was parked is answered already
+                if error:
+                    logger.warning("group %s: assignment could not be stored: %s", self.group_id, error.name)
+                    self._propagate_sync_error(store_error(error), effects)
+                    self._prepare_or_try_complete("the assignment could not be stored", effects)
+                    return
+                for member_id, assignment in assignments.items():
+                    if member_id in self.members:
+                        self.members[member_id].assignment = assignment
+                self._move_to(State.STABLE, effects)
+                self._answer_parked_syncs(effects)
+
+            effects.store(self.record(assignments), stored)
+        return waiter
+
+    def _check_sync(self, request: SyncGroupRequest) -> ErrorCode:
+        if self.state is State.DEAD:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        error = self._check_member(request.member_id, request.group_instance_id)
+        if error:
+            return error
+        if request.generation_id != self.generation:
+            return ErrorCode.ILLEGAL_GENERATION
+        if (request.protocol_type is not None and request.protocol_type != self.protocol_type) or (
+            request.protocol_name is not None
+            and self.protocol_name is not None
+            and request.protocol_name != self.protocol_name
+        ):
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        if self.state is State.EMPTY:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        if self.state is State.PREPARING_REBALANCE:
+            return ErrorCode.REBALANCE_IN_PROGRESS
+        return ErrorCode.NONE
+
+    def _answer_parked_syncs(self, effects: Effects) -> None:
+        for member in self.members.values():
+            if member.awaiting_sync is not None:
+                effects.reply_sync(member.awaiting_sync, self._sync_response(member))
+                member.awaiting_sync = None
+                self._restart_session(member, effects.monotonic_ms)
+
+    def _propagate_sync_error(self, error: ErrorCode, effects: Effects) -> None:
+        for member in self.members.values():
+            member.assignment = b""
+            if member.awaiting_sync is not None:
+                effects.reply_sync(member.awaiting_sync, SyncGroupResponse(error_code=error))
+                member.awaiting_sync = None
+                self._restart_session(member, effects.monotonic_ms)
+
+    # ---- Heartbeat, LeaveGroup, commits ----
+
+    def heartbeat(self, member_id: str, instance_id: str | None, generation: int, monotonic_ms: float) -> ErrorCode:
+        """A sign of life: moves the member's deadline, nothing else."""
+        if self.state is State.DEAD:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        member = self.members.get(member_id)
+        if member is None or instance_id is not None:
+            error = self._check_member(member_id, instance_id)
+            if error:
+                return error
+        if generation != self.generation:
+            return ErrorCode.ILLEGAL_GENERATION
+        if self.state is State.EMPTY:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        assert member is not None
+        member.session_deadline_ms = monotonic_ms + member.session_timeout_ms
+        return ErrorCode.REBALANCE_IN_PROGRESS if self.state is State.PREPARING_REBALANCE else ErrorCode.NONE
+
+    def leave(self, leavers: Iterable[tuple[str, str | None]], effects: Effects) -> list[ErrorCode]:
+        """Members leave, named by member id, or by instance id alone. One error each."""
+        errors = []
+        left = False
+        for member_id, instance_id in leavers:
+            if member_id == "":
+                known = None if instance_id is None else self.static_members.get(instance_id)
+                error = ErrorCode.UNKNOWN_MEMBER_ID if known is None else ErrorCode.NONE
+                member_id = known or ""
+            elif member_id in self.pending_members:
+                error = ErrorCode.NONE
+            else:
+                error = self._check_member(member_id, instance_id)
+            if not error:
+                self._remove(member_id, effects)
+                left = True
+            errors.append(error)
+        if left:
+            self._after_removal("a member left", effects)
+        return errors
+
+    def check_commit(
+        self,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        monotonic_ms: float,
+        *,
+        transactional: bool = False,
+    ) -> ErrorCode:
+        """Whether offsets may be committed so; a member's commit is a sign of life."""
+        state = self.state
+        if state is State.DEAD:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        if generation < 0 and state is State.EMPTY:
+            return ErrorCode.NONE
+        if generation >= 0 or member_id != "" or instance_id is not None:
+            error = self._check_member(member_id, instance_id)
+            if error:
+                return error
+            if generation != self.generation:
+                return ErrorCode.ILLEGAL_GENERATION
+        elif not transactional and state is not State.EMPTY:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        if transactional:
+            return ErrorCode.NONE
+        if state is State.COMPLETING_REBALANCE:
+            return ErrorCode.REBALANCE_IN_PROGRESS
+        member = self.members.get(member_id)
+        if member is not None:
+            member.session_deadline_ms = monotonic_ms + member.session_timeout_ms
+        return ErrorCode.NONE
+
+    def subscribes(self, topic: str) -> bool:
+        """Whether members of a consumer group read that topic; all topics, when what they said cannot be read."""
+        if self.subscribed_topics is None:
+            return self.protocol_type == CONSUMER_PROTOCOL_TYPE
+        return topic in self.subscribed_topics
+
+    # ---- time, removal, end ----
+
+    def on_time(self, effects: Effects) -> None:
+        """Do what is due, in the order of the deadlines; then tell in `wake_ms` when to come again."""
+        now = effects.monotonic_ms
+        due: list[tuple[float, int, str]] = [(at, 0, key) for key, at in self.pending_members.items() if at <= now]
+        due += [(m.session_deadline_ms, 1, m.member_id) for m in self.members.values() if m.session_deadline_ms <= now]
+        due += [(at, kind, "") for at, kind in ((self.sync_deadline_ms, 2), (self.join_deadline_ms, 3)) if at <= now]
+        for _, kind, member_id in sorted(due):
+            if kind == 0:
+                if self.pending_members.pop(member_id, NEVER) <= now:
+                    self._try_complete_join(effects)
+            elif kind == 1:
+                self._session_over(member_id, effects)
+            elif kind == 2 and self.sync_deadline_ms <= now:
+                self._sync_over(effects)
+            elif kind == 3 and self.join_deadline_ms <= now:
+                if self._entered_from_empty:
+                    self._initial_delay_over(effects)
+                else:
+                    self._complete_join(effects)
+        self.wake_ms = min(
+            min(self.pending_members.values(), default=NEVER),
+            min((member.session_deadline_ms for member in self.members.values()), default=NEVER),
+            self.sync_deadline_ms,
+            self.join_deadline_ms,
+        )
+
+    def _session_over(self, member_id: str, effects: Effects) -> None:
+        member = self.members.get(member_id)
+        if member is None or member.session_deadline_ms > effects.monotonic_ms:
+            return
+        if not member.is_new and (member.awaiting_join is not None or member.awaiting_sync is not None):
+            member.session_deadline_ms = NEVER  # waiting is a sign of life; starts anew with the answer
+            return
+        logger.info("group %s: member %s expired", self.group_id, member_id)
+        self._remove(member_id, effects)
+        self._after_removal("a member expired", effects)
+
+    def _sync_over(self, effects: Effects) -> None:
+        self.sync_deadline_ms = NEVER
+        if self.state not in (State.COMPLETING_REBALANCE, State.STABLE) or not self.pending_sync:
+            return
+        missing = [member_id for member_id in self.members if member_id in self.pending_sync]
+        logger.info("group %s: no sync from %s in time", self.group_id, ", ".join(missing))
+        for member_id in missing:
+            self._remove(member_id, effects)
+        self._prepare_rebalance("members did not sync in time", effects)
+
+    def _after_removal(self, reason: str, effects: Effects) -> None:
+        if self.state in (State.STABLE, State.COMPLETING_REBALANCE):
+            self._prepare_rebalance(reason, effects)
+        else:
+            self._try_complete_join(effects)
+
+    def rebalance(self, reason: str, effects: Effects) -> None:
+        """Make the members join again."""
+        if self.state in (State.STABLE, State.COMPLETING_REBALANCE):
+            self._prepare_rebalance(reason, effects)
+
+    def die(self, error: ErrorCode, effects: Effects) -> None:
+        """The group is gone from this broker: whoever is parked is told so."""
+        for member in self.members.values():
+            waiter = self._unpark_join(member)
+            if waiter is not None:
+                effects.reply_join(waiter, join_error(member.join_version, member.member_id, error))
+            if member.awaiting_sync is not None:
+                effects.reply_sync(member.awaiting_sync, SyncGroupResponse(error_code=error))
+                member.awaiting_sync = None
+        self._move_to(State.DEAD, effects)
+        self.join_deadline_ms = self.sync_deadline_ms = self.wake_ms = NEVER
+
+    # ---- bookkeeping ----
+
+    def _check_member(self, member_id: str, instance_id: str | None) -> ErrorCode:
+        if instance_id is not None:
+            known = self.static_members.get(instance_id)
+            if known is None:
+                return ErrorCode.UNKNOWN_MEMBER_ID
+            if known != member_id:
+                return ErrorCode.FENCED_INSTANCE_ID
+        return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
+
+    def _add(self, member: Member) -> None:
+        self.members[member.member_id] = member
+        if member.group_instance_id is not None:
+            self.static_members[member.group_instance_id] = member.member_id
+        if self.leader is None:
+            self.leader = member.member_id
+        self._count_protocols(member, 1)
+
+    def _remove(self, member_id: str, effects: Effects) -> None:
+        self.pending_members.pop(member_id, None)
+        self.pending_sync.discard(member_id)
+        member = self.members.get(member_id)
+        if member is None:
+            return
+        waiter = self._unpark_join(member)
+        if waiter is not None:
+            effects.reply_join(waiter, join_error(member.join_version, "", ErrorCode.UNKNOWN_MEMBER_ID))
+        if member.awaiting_sync is not None:
+            effects.reply_sync(member.awaiting_sync, SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
+            member.awaiting_sync = None
+        del self.members[member_id]
+        self._count_protocols(member, -1)
+        if member.group_instance_id is not None:
+            self.static_members.pop(member.group_instance_id, None)
+        if self.leader == member_id:
+            self.leader = next(iter(self.members), None)
+
+    def _rename(self, old_id: str, new_id: str, instance_id: str, effects: Effects) -> Member:
+        member = self.members.pop(old_id)
+        waiter = self._unpark_join(member)
+        if waiter is not None:
+            effects.reply_join(waiter, join_error(member.join_version, old_id, ErrorCode.FENCED_INSTANCE_ID))
+        if member.awaiting_sync is not None:
+            effects.reply_sync(member.awaiting_sync, SyncGroupResponse(error_code=ErrorCode.FENCED_INSTANCE_ID))
+            member.awaiting_sync = None
+        member.member_id = new_id
+        self.members[new_id] = member
+        self.static_members[instance_id] = new_id
+        if self.leader == old_id:
+            self.leader = new_id
+        if old_id in self.pending_sync:
+            self.pending_sync.discard(old_id)
+            self.pending_sync.add(new_id)
+        return member
+
+    def _update(
+        self, member: Member, protocols: list[tuple[str, bytes]], rebalance_timeout_ms: int, session_timeout_ms: int
+    ) -> None:
+        self._count_protocols(member, -1)
+        member.protocols = protocols
+        self._count_protocols(member, 1)
+        member.rebalance_timeout_ms = rebalance_timeout_ms
+        member.session_timeout_ms = session_timeout_ms
+
+    def _count_protocols(self, member: Member, change: int) -> None:
+        for name in {name for name, _ in member.protocols}:
+            left = self._support.get(name, 0) + change
+            if left:
+                self._support[name] = left
+            else:
+                del self._support[name]
+
+    def _park_join(self, member: Member, version: int, effects: Effects) -> Pending[JoinGroupResponse]:
+        if member.awaiting_join is not None:  # asked again over another connection; the first one gets an answer too
+            superseded = join_error(member.join_version, member.member_id, ErrorCode.REBALANCE_IN_PROGRESS)
+            effects.reply_join(member.awaiting_join, superseded)
+        else:
+            self._awaiting_join_count += 1
+        waiter: Pending[JoinGroupResponse] = Pending()
+        member.awaiting_join = waiter
+        member.join_version = version
+        return waiter
+
+    def _unpark_join(self, member: Member) -> Pending[JoinGroupResponse] | None:
+        waiter = member.awaiting_join
+        if waiter is not None:
+            member.awaiting_join = None
+            self._awaiting_join_count -= 1
+        return waiter
+
+    def _join_response(self, member: Member, version: int, *, with_members: bool) -> JoinGroupResponse:
+        return JoinGroupResponse(
+            generation_id=self.generation,
+            protocol_type=self.protocol_type,
+            protocol_name=self.protocol_name or (None if version >= 7 else ""),
+            leader=self.leader or "",
+            member_id=member.member_id,
+            members=[
+                JoinGroupResponse.JoinGroupResponseMember(
+                    member_id=each.member_id,
+                    group_instance_id=each.group_instance_id,
+                    metadata=each.metadata(self.protocol_name),
+                )
+                for each in self.members.values()
+            ]
+            if with_members
+            else [],
+        )
+
+    def _sync_response(self, member: Member) -> SyncGroupResponse:
+        return SyncGroupResponse(
+            protocol_type=self.protocol_type, protocol_name=self.protocol_name, assignment=member.assignment
+        )
+
+    def _restart_session(self, member: Member, monotonic_ms: float) -> None:
+        member.session_deadline_ms = monotonic_ms + member.session_timeout_ms
+        self._wake_at(member.session_deadline_ms)
+
+    def _set_join_deadline(self, deadline_ms: float) -> None:
+        self.join_deadline_ms = deadline_ms
+        self._wake_at(deadline_ms)
+
+    def _wake_at(self, deadline_ms: float) -> None:
+        if deadline_ms < self.wake_ms:
+            self.wake_ms = deadline_ms
+
+    def _compute_subscribed_topics(self) -> None:
+        """As of this generation: what a consumer-type group's members read, None when that cannot be told."""
+        if not self.members:
+            self.subscribed_topics = frozenset()
+            return
+        self.subscribed_topics = None
+        if self.protocol_type != CONSUMER_PROTOCOL_TYPE or self.protocol_name is None:
+            return
+        union: set[str] = set()
+        for member in self.members.values():
+            topics = subscribed_topics(member.metadata(self.protocol_name))
+            if topics is None:
+                return
+            union.update(topics)
+        self.subscribed_topics = frozenset(union)
+
+    def _move_to(self, state: State, effects: Effects) -> None:
+        assert state in _TRANSITIONS[self.state], f"{self.group_id}: {self.state} -> {state}"
+        self.state = state
+        self.state_timestamp_ms = effects.now_ms
+
+
+def join_error(version: int, member_id: str, error: ErrorCode) -> JoinGroupResponse:
+    """A JoinGroup answer that is an error: no generation, no protocol, no leader."""
+    return JoinGroupResponse(
+        error_code=error,
+        generation_id=-1,
+        protocol_type=None,
+        protocol_name=None if version >= 7 else "",
+        leader="",
+        member_id=member_id,
+        members=[],
+    )

@@ -1,0 +1,548 @@
+"""The group coordinator: the gate in front of every group request, and who answers behind it.
+
+Groups live in shards, one for each partition of `__consumer_offsets` that this broker leads (runtime.py); what a
+member may do is the group's own affair (classic.py); where offsets are kept is the offset manager's (offsets/).
+Methods take the request message and its context, and return the response or a `Pending` of it.
+"""
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol, TypeVar
+
+from barnabas.coordination.port import Coordination
+from barnabas.groups import offset_requests
+from barnabas.groups.classic import ClassicGroup, Effects, State, join_error
+from barnabas.groups.hashing import partition_for
+from barnabas.groups.loading import Loader
+from barnabas.groups.records import GroupRecord, store_error
+from barnabas.groups.runtime import CoordinatorLog, Shard, StoredRecord
+from barnabas.offsets.kafka import KafkaOffsetManager, OffsetShard
+from barnabas.offsets.manager import OffsetManager
+from barnabas.offsets.records import commit_error
+from barnabas.offsets.zookeeper import ZooKeeperOffsetManager
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.messages import (
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from barnabas.runtime.pending import Pending
+from barnabas.runtime.ports import Env
+
+logger = logging.getLogger("barnabas.groups")
+
+T = TypeVar("T")
+CLASSIC = "classic"
+OFFSETS_TOPIC = "__consumer_offsets"
+GROUP_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11  # read, delete, describe, and the two on configs
+
+
+class CoordinatorConfig(Protocol):
+    """The broker settings the coordinator looks at, each time it needs them."""
+
+    group_initial_rebalance_delay_ms: int
+    group_max_session_timeout_ms: int
+    group_max_size: int
+    group_min_session_timeout_ms: int
+    offset_metadata_max_bytes: int
+    offsets_commit_timeout_ms: int
+    offsets_load_buffer_size: int
+    offsets_retention_check_interval_ms: int
+    offsets_retention_minutes: int
+    offsets_storage: str
+    offsets_topic_compression_codec: int
+
+
+class Context(Protocol):
+    """What is asked of a request's context."""
+
+    api_version: int
+    client_id: str | None
+    client_host: str
+
+
+class Topics(Protocol):
+    """What is asked of the metadata cache."""
+
+    def contains(self, topic: str, index: int | None = None) -> bool:
+        """Whether the topic (and the partition in it) exists."""
+
+    def topic_id(self, topic: str) -> bytes:
+        """Id of a topic; zero when it has none or does not exist."""
+
+    def topic_name(self, topic_id: bytes) -> str | None:
+        """Name of the topic of that id."""
+
+
+class LedPartition(Protocol):
+    """A partition whose leadership changed, as `on_leadership` needs it."""
+
+    topic: str
+    index: int
+    leader_epoch: int
+
+
+class GroupCoordinator:
+    """Membership, group administration and the shards. `offsets` is the storage that `offsets.storage` names."""
+
+    def __init__(
+        self,
+        env: Env,
+        config: CoordinatorConfig,
+        log_of: Callable[[int], CoordinatorLog | ErrorCode],
+        offsets_partition_count: Callable[[], int],
+        topics: Topics,
+        coordination: Coordination,
+    ) -> None:
+        self._env = env
+        self.clock = env.clock
+        self.config = config
+        self.topics = topics
+        self._log_of = log_of
+        self._offsets_partition_count = offsets_partition_count
+        self.shards: dict[int, Shard] = {}
+        self._loaders: dict[int, Loader] = {}
+        self._epochs: dict[int, int] = {}  # highest leader epoch seen of each partition, led or not
+        self.is_active = False
+        self.legacy_offsets = ZooKeeperOffsetManager(coordination)  # OffsetCommit and OffsetFetch v0, always
+        self.kafka_offsets = KafkaOffsetManager(env.clock, config, self)
+        self.offsets: OffsetManager = (
+            self.legacy_offsets if config.offsets_storage == "zookeeper" else self.kafka_offsets
+        )
+
+    # ---- life ----
+
+    def start(self) -> None:
+        """Answer from now on."""
+        self.is_active = True
+        self.kafka_offsets.startup()
+        self.legacy_offsets.startup()
+
+    def shutdown(self) -> None:
+        """Answer nobody any more; who waits is told to look for another coordinator."""
+        self.is_active = False
+        self.kafka_offsets.shutdown()
+        self.legacy_offsets.shutdown()
+        for partition in list(self.shards):
+            self._unload(partition)
+
+    def on_leadership(self, became_leader: Iterable[LedPartition], became_follower: Iterable[LedPartition]) -> None:
+        """Partitions changed hands: load those of `__consumer_offsets` that came, drop those that went."""
+        for partition in became_follower:
+            if partition.topic == OFFSETS_TOPIC:
+                self.unload(partition.index, partition.leader_epoch)
+        for partition in became_leader:
+            if partition.topic == OFFSETS_TOPIC:
+                self.kafka_offsets.trigger_load(partition.index, partition.leader_epoch)
+
+    def load(self, partition: int, leader_epoch: int) -> None:
+        """Become the coordinator of an offsets partition. A smaller epoch than one already seen comes too late."""
+        if leader_epoch <= self._epochs.get(partition, -1) and (
+            partition in self.shards or leader_epoch < self._epochs[partition]
+        ):
+            return
+        log = self._log_of(partition)
+        if isinstance(log, ErrorCode):
+            logger.warning("offsets partition %d: not loaded: %s", partition, log.name)
+            return
+        self._unload(partition)
+        self._epochs[partition] = leader_epoch
+        shard = Shard(partition, leader_epoch, log, self.clock, self.config)
+        self.shards[partition] = shard
+        loader = Loader(
+            shard, self.clock, self.config, self.config.offsets_load_buffer_size, lambda: self._loaded(shard)
+        )
+        self._loaders[partition] = loader
+        logger.info("offsets partition %d: loading in epoch %d", partition, leader_epoch)
+        loader.start()
+
+    def unload(self, partition: int, leader_epoch: int | None = None) -> None:
+        """No longer the coordinator; without an epoch in any case."""
+        if leader_epoch is not None:
+            if leader_epoch < self._epochs.get(partition, -1):
+                return
+            self._epochs[partition] = leader_epoch
+        self._unload(partition)
+
+    def _unload(self, partition: int) -> None:
+        loader = self._loaders.pop(partition, None)
+        if loader is not None:
+            loader.cancel()
+        shard = self.shards.pop(partition, None)
+        if shard is not None:
+            logger.info("offsets partition %d: unloaded, was of epoch %d", partition, shard.leader_epoch)
+            shard.close()
+
+    def _loaded(self, shard: Shard) -> None:
+        self._loaders.pop(shard.partition, None)
+        shard.loading = False
+        effects = self._effects()
+        for group in list(shard.groups.values()):
+            group.start_sessions(effects.monotonic_ms)
+            each = self._effects()
+            if len(group.members) > self.config.group_max_size:
+                group.rebalance(f"more than {self.config.group_max_size} members", each)
+            shard.run_effects(group, each)
+
+    # ---- the gate ----
+
+    def shard_of(self, group_id: str) -> Shard | ErrorCode:
+        """The shard that owns a group, or what its client is told instead."""
+        if not self.is_active:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        count = self._offsets_partition_count()
+        shard = self.shards.get(partition_for(group_id, count)) if count > 0 else None
+        if shard is None:
+            return ErrorCode.NOT_COORDINATOR
+        if shard.loading:
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        return shard
+
+    def owned_shards(self) -> list[Shard]:
+        """All shards that are loaded."""
+        return [shard for shard in self.shards.values() if not shard.loading]
+
+    def _gate(self, group_id: str | None) -> Shard | ErrorCode:
+        if not self.is_active:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        if not group_id:
+            return ErrorCode.INVALID_GROUP_ID
+        return self.shard_of(group_id)
+
+    def when_free(self, shard: Shard, group_id: str, action: Callable[[], T | Pending[T]]) -> Pending[T]:
+        """The answer of `action`, run when nobody holds the group any more."""
+        pending: Pending[T] = Pending()
+        shard.after_hold(group_id, lambda: chain(action(), pending))
+        return pending
+
+    # ---- membership ----
+
+    def join_group(self, request: JoinGroupRequest, context: Context) -> JoinGroupResponse | Pending[JoinGroupResponse]:
+        """Become or stay a member; parked until the join phase ends."""
+        version = context.api_version
+        group_id = request.group_id
+        if self.is_active and group_id:
+            timeout_ms = request.session_timeout_ms
+            if not self.config.group_min_session_timeout_ms <= timeout_ms <= self.config.group_max_session_timeout_ms:
+                return join_error(version, request.member_id, ErrorCode.INVALID_SESSION_TIMEOUT)
+        shard = self._gate(group_id)
+        if isinstance(shard, ErrorCode):
+            return join_error(version, request.member_id, shard)
+        if shard.is_held(group_id):
+            return self.when_free(shard, group_id, lambda: self.join_group(request, context))
+        if group_id in shard.foreign_groups:
+            return join_error(version, request.member_id, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        effects = self._effects()
+        group = shard.groups.get(group_id)
+        is_new = group is None
+        if group is None:
+            if request.member_id != "":
+                return join_error(version, request.member_id, ErrorCode.UNKNOWN_MEMBER_ID)
+            group = shard.groups[group_id] = ClassicGroup(group_id, self.config, effects.now_ms)
+        before = group.record() if is_new else None
+        reply = group.join(request, version, context.client_id or "", context.client_host, self._member_id, effects)
+        if before is not None and not effects.stores:
+            # A new group is stored empty, so that whoever loads it knows of it before its first generation.
+            shard.write(group_id, (before,), self._created(shard, group))
+        shard.run_effects(group, effects)
+        return reply
+
+    def _created(self, shard: Shard, group: ClassicGroup) -> Callable[[ErrorCode], None]:
+        def done(error: ErrorCode) -> None:
+            if error and group.generation == 0 and shard.groups.get(group.group_id) is group:
+                logger.warning("group %s: could not be created: %s", group.group_id, error.name)
+                del shard.groups[group.group_id]
+                effects = self._effects()
+                group.die(store_error(error), effects)
+                shard.run_effects(group, effects)
+
+        return done
+
+    def sync_group(self, request: SyncGroupRequest, context: Context) -> SyncGroupResponse | Pending[SyncGroupResponse]:
+        """Get one's assignment; the leader brings everybody's."""
+        if context.api_version >= 5 and (request.protocol_type is None or request.protocol_name is None):
+            return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        shard = self._gate(request.group_id)
+        if isinstance(shard, ErrorCode):
+            if shard is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+                shard = ErrorCode.REBALANCE_IN_PROGRESS  # old clients do not know the other one here
+            return SyncGroupResponse(error_code=shard)
+        group = shard.groups.get(request.group_id)
+        if group is None:
+            return SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID)
+        effects = self._effects()
+        reply = group.sync(request, effects)
+        shard.run_effects(group, effects)
+        return reply
+
+    def heartbeat(self, request: HeartbeatRequest, context: Context) -> HeartbeatResponse:
+        """A sign of life; tells whether to rejoin."""
+        shard = self._gate(request.group_id)
+        if isinstance(shard, ErrorCode):
+            if shard is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+                shard = ErrorCode.NONE
+            return HeartbeatResponse(error_code=shard)
+        group = shard.groups.get(request.group_id)
+        if group is None:
+            return HeartbeatResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID)
+        return HeartbeatResponse(
+            error_code=group.heartbeat(
+                request.member_id, request.group_instance_id, request.generation_id, self.clock.monotonic_ms()
+            )
+        )
+
+    def leave_group(
+        self, request: LeaveGroupRequest, context: Context
+    ) -> LeaveGroupResponse | Pending[LeaveGroupResponse]:
+        """One member (v0-2) or several (v3+) leave."""
+        shard = self._gate(request.group_id)
+        if isinstance(shard, ErrorCode):
+            return LeaveGroupResponse(error_code=shard)
+        leavers: list[tuple[str, str | None]]
+        if context.api_version >= 3:
+            leavers = [(member.member_id, member.group_instance_id) for member in request.members]
+        else:
+            leavers = [(request.member_id, None)]
+        group = shard.groups.get(request.group_id)
+        effects = self._effects()
+        if group is None:
+            errors = [ErrorCode.UNKNOWN_MEMBER_ID] * len(leavers)
+        elif group.state is State.DEAD:
+            return LeaveGroupResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        else:
+            errors = group.leave(leavers, effects)
+        if context.api_version >= 3:
+            response = LeaveGroupResponse(
+                members=[
+                    LeaveGroupResponse.MemberResponse(
+                        member_id=member_id, group_instance_id=instance_id, error_code=error
+                    )
+                    for (member_id, instance_id), error in zip(leavers, errors, strict=True)
+                ]
+            )
+        else:
+            response = LeaveGroupResponse(error_code=errors[0])
+        if group is None:
+            return response
+        has_stores = bool(effects.stores)
+        shard.run_effects(group, effects)
+        if not has_stores:
+            return response
+        pending: Pending[LeaveGroupResponse] = Pending()
+        shard.write(request.group_id, (), lambda error: pending.complete(response))  # after the group is stored
+        return pending
+
+    # ---- offsets ----
+
+    def offset_commit(
+        self, request: OffsetCommitRequest, context: Context
+    ) -> OffsetCommitResponse | Pending[OffsetCommitResponse]:
+        """Store offsets; answered when they are committed."""
+        return offset_requests.offset_commit(self, request, context)
+
+    def offset_fetch(
+        self, request: OffsetFetchRequest, context: Context
+    ) -> OffsetFetchResponse | Pending[OffsetFetchResponse]:
+        """Committed offsets."""
+        return offset_requests.offset_fetch(self, request, context)
+
+    def offset_delete(
+        self, request: OffsetDeleteRequest, context: Context
+    ) -> OffsetDeleteResponse | Pending[OffsetDeleteResponse]:
+        """Forget offsets of topics nobody in the group reads."""
+        return offset_requests.offset_delete(self, request, context)
+
+    # ---- administration ----
+
+    def list_groups(self, request: ListGroupsRequest, context: Context) -> ListGroupsResponse:
+        """All groups of the loaded shards, filtered by state and type."""
+        if not self.is_active:
+            return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        states = {state.lower() for state in request.states_filter or ()}
+        types = {kind.lower() for kind in request.types_filter or ()}
+        loading = any(shard.loading for shard in self.shards.values())
+        response = ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if loading else ErrorCode.NONE)
+        for shard in self.owned_shards():
+            for group in shard.groups.values():
+                if (not states or group.state.value.lower() in states) and (not types or CLASSIC in types):
+                    response.groups.append(
+                        ListGroupsResponse.ListedGroup(
+                            group_id=group.group_id,
+                            protocol_type=group.protocol_type or "",
+                            group_state=group.state.value,
+                            group_type=CLASSIC,
+                        )
+                    )
+        return response
+
+    def describe_groups(self, request: DescribeGroupsRequest, context: Context) -> DescribeGroupsResponse:
+        """State and members of groups; a group that is not there is Dead."""
+        version = context.api_version
+        response = DescribeGroupsResponse()
+        for group_id in request.groups:
+            shard = self.shard_of(group_id)
+            if isinstance(shard, ErrorCode):
+                described = DescribeGroupsResponse.DescribedGroup(group_id=group_id, error_code=shard)
+                response.groups.append(described)
+                continue
+            group = shard.groups.get(group_id)
+            if group is not None:
+                described = group.describe()
+                if request.include_authorized_operations:
+                    described.authorized_operations = GROUP_OPERATIONS
+            else:
+                described = DescribeGroupsResponse.DescribedGroup(group_id=group_id, group_state=State.DEAD.value)
+                if version >= 6:
+                    described.error_code = ErrorCode.GROUP_ID_NOT_FOUND
+                    foreign = group_id in shard.foreign_groups
+                    described.error_message = (
+                        f"Group {group_id} is not a classic group." if foreign else f"Group {group_id} not found."
+                    )
+            response.groups.append(described)
+        return response
+
+    def delete_groups(
+        self, request: DeleteGroupsRequest, context: Context
+    ) -> DeleteGroupsResponse | Pending[DeleteGroupsResponse]:
+        """Remove empty groups with all their offsets. A group named twice is answered once."""
+        group_ids = list(dict.fromkeys(request.groups_names))
+        errors: dict[str, ErrorCode] = {}
+        pending: Pending[DeleteGroupsResponse] = Pending()
+
+        def finish() -> DeleteGroupsResponse:
+            result = DeleteGroupsResponse.DeletableGroupResult
+            return DeleteGroupsResponse(
+                results=[result(group_id=group_id, error_code=errors[group_id]) for group_id in group_ids]
+            )
+
+        if not group_ids:
+            return finish()
+
+        def decided(group_id: str, error: ErrorCode) -> None:
+            errors[group_id] = error
+            if len(errors) == len(group_ids):
+                pending.complete(finish())
+
+        for group_id in group_ids:
+            shard = self.shard_of(group_id)
+            if isinstance(shard, ErrorCode):
+                decided(group_id, shard)
+            else:
+                self._delete_group(shard, group_id, decided)
+        return pending
+
+    def _delete_group(self, shard: Shard, group_id: str, decided: Callable[[str, ErrorCode], None]) -> None:
+        def act() -> None:
+            def end(error: ErrorCode) -> None:
+                shard.release(group_id)
+                decided(group_id, error)
+
+            if shard.closed:
+                end(ErrorCode.NOT_COORDINATOR)
+                return
+            group = shard.groups.get(group_id)
+            if group is None or group.state is State.DEAD:
+                foreign = group_id in shard.foreign_groups  # its members are not known here, so they cannot be absent
+                end(ErrorCode.NON_EMPTY_GROUP if foreign else ErrorCode.GROUP_ID_NOT_FOUND)
+                return
+            if group.state is not State.EMPTY:
+                end(ErrorCode.NON_EMPTY_GROUP)
+                return
+            logger.info("group %s: deleted", group_id)
+            self._write_both(
+                lambda done: self.offsets.remove(group_id, None, done),
+                lambda done: self.remove_group(shard, group_id, done),
+                lambda error: end(commit_error(error)),
+            )
+
+        shard.hold(group_id, act)
+
+    def remove_group(self, shard: OffsetShard, group_id: str, done: Callable[[ErrorCode], None]) -> None:
+        """Write a group's tombstone."""
+        assert isinstance(shard, Shard)
+        tombstone: list[StoredRecord] = [GroupRecord(group_id, None)]
+        shard.write(group_id, tombstone, done)
+
+    def _write_both(
+        self,
+        first: Callable[[Callable[[ErrorCode], None]], None],
+        second: Callable[[Callable[[ErrorCode], None]], None],
+        done: Callable[[ErrorCode], None],
+    ) -> None:
+        """Two writes of one pass of the loop; `done` after both, with the first error."""
+        outcomes: list[ErrorCode] = []
+
+        def one(error: ErrorCode) -> None:
+            outcomes.append(error)
+            if len(outcomes) == 2:
+                done(next((outcome for outcome in outcomes if outcome), ErrorCode.NONE))
+
+        first(one)
+        second(one)
+
+    def on_partitions_deleted(self, partitions: Iterable[tuple[str, int]]) -> None:
+        """Topics are gone: their offsets go too, in every group of this broker (UpdateMetadata with leader -2)."""
+        gone = set(partitions)
+        if not gone:
+            return
+        for shard in self.owned_shards():
+            for group_id, found in list(shard.offsets.groups_with(gone)):
+                self._forget_partitions(shard, group_id, found)
+
+    def _forget_partitions(self, shard: Shard, group_id: str, partitions: list[tuple[str, int]]) -> None:
+        def act() -> None:
+            def end(error: ErrorCode) -> None:
+                if error:
+                    logger.warning("group %s: offsets of deleted topics remain: %s", group_id, error.name)
+                shard.release(group_id)
+
+            self.kafka_offsets.remove(group_id, partitions, end)
+
+        shard.hold(group_id, act)
+
+    def complete_transaction(self, partition: int, producer_id: int, committed: bool) -> None:
+        """The control record of a transaction stands in an offsets partition: decide the producer's pending offsets,
+        once everything before it is committed."""
+        shard = self.shards.get(partition)
+        if shard is None or shard.loading:
+            return  # loading meets the control record itself
+
+        def decide(error: ErrorCode) -> None:
+            if not error:
+                shard.offsets.replay_end_transaction(producer_id, committed)
+
+        shard.write("", (), decide)
+
+    # ---- odds and ends ----
+
+    def _effects(self) -> Effects:
+        return Effects(self.clock.now_ms(), self.clock.monotonic_ms())
+
+    def _member_id(self, prefix: str) -> str:
+        text = self._env.random_uuid().hex()
+        return f"{prefix}-{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def chain(reply: Any, pending: Pending[Any]) -> None:
+    """Complete `pending` with a reply that is there, or when it is."""
+    if isinstance(reply, Pending):
+        reply.then(pending.complete)
+    else:
+        pending.complete(reply)

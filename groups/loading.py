@@ -1,0 +1,148 @@
+"""Load an offsets partition after a start or a leader change: the same replay, in slices that never hold the loop.
+
+While it runs, and until the high watermark has reached the log end at which the epoch began, the coordinator answers
+COORDINATOR_LOAD_IN_PROGRESS. Records of later group protocols (KIP-848, KIP-932, KIP-1071) are left alone: only which
+groups are theirs is remembered. A record that cannot be read costs a warning, a batch that cannot be read ends the
+load, and the partition is served all the same, as Kafka does.
+"""
+
+import logging
+from collections.abc import Callable
+
+from barnabas.groups.classic import ClassicGroup
+from barnabas.groups.records import GROUP_KEY_VERSION, decode_group
+from barnabas.groups.runtime import Shard, ShardConfig
+from barnabas.offsets.records import OFFSET_KEY_VERSIONS, OffsetRecord, decode_key, decode_value, key_version
+from barnabas.protocol.errors import ErrorCode, ProtocolError
+from barnabas.protocol.record_batch import BatchHeader, Record, batches, records
+from barnabas.protocol.records import GroupMetadataValue
+from barnabas.runtime.ports import Clock
+
+logger = logging.getLogger("barnabas.groups")
+
+SLICE_BYTES = 128 * 1024  # some ten milliseconds of work between two chances for others
+BATCH_BYTES_MAX = 256 * 1024 * 1024
+_COMMIT_MARKER = 1
+
+# Key version -> type of the group that has such a record; the value of these tells whether the group exists.
+_FOREIGN_GROUP_KEYS = {3: "consumer", 11: "share", 17: "streams"}
+_OTHER_KNOWN_KEYS = frozenset(range(3, 24)) - {9, 18}
+
+
+class Loader:
+    """One load of one shard. `done` is called once, when the partition can be served; never after `cancel`."""
+
+    def __init__(
+        self, shard: Shard, clock: Clock, config: ShardConfig, buffer_bytes: int, done: Callable[[], None]
+    ) -> None:
+        self._shard = shard
+        self._clock = clock
+        self._config = config
+        self._slice_bytes = min(buffer_bytes, SLICE_BYTES)
+        self._done = done
+        self._position = shard.log.log_start_offset
+        self._end = shard.log.log_end_offset
+        self._metadata: dict[str, GroupMetadataValue] = {}
+        self._unknown_versions: set[int] = set()
+        self._record_count = 0
+        self._started_ms = clock.monotonic_ms()
+        self._cancelled = False
+
+    def start(self) -> None:
+        """Begin with the next pass of the loop."""
+        self._clock.call_soon(self._step)
+
+    def cancel(self) -> None:
+        """The partition is not ours any more."""
+        self._cancelled = True
+
+    def _step(self) -> None:
+        if self._cancelled:
+            return
+        try:
+            if self._position < self._end:
+                data = self._shard.log.read(self._position, self._slice_bytes)
+                if len(data):
+                    before = self._position
+                    for header, batch in batches(data):
+                        self._replay_batch(header, batch)
+                    assert self._position > before
+                    self._clock.call_soon(self._step)
+                    return
+        except (ProtocolError, OSError, ValueError) as error:
+            logger.error(
+                "offsets partition %d: loading stopped at %d: %s", self._shard.partition, self._position, error
+            )
+        self._restore_groups()
+        self._shard.log.park_until(self._end, self._committed)
+
+    def _replay_batch(self, header: BatchHeader, batch: memoryview) -> None:
+        producer_id = header.producer_id if header.is_transactional else -1
+        for record in records(batch, max_bytes=BATCH_BYTES_MAX):
+            if record.offset >= self._position:
+                self._record_count += 1
+                if header.is_control:
+                    self._replay_control(header.producer_id, record)
+                else:
+                    self._replay_record(record, producer_id)
+        self._position = header.next_offset
+
+    def _replay_control(self, producer_id: int, record: Record) -> None:
+        key = record.key or b""
+        if len(key) >= 4:
+            committed = int.from_bytes(key[2:4], "big") == _COMMIT_MARKER
+            self._shard.offsets.replay_end_transaction(producer_id, committed)
+
+    def _replay_record(self, record: Record, producer_id: int) -> None:
+        shard = self._shard
+        key, value = record.key, record.value
+        try:
+            if key is None:
+                raise ValueError("a record without a key")
+            version = key_version(key)
+            if version in OFFSET_KEY_VERSIONS:
+                group_id, topic, partition = decode_key(key)
+                committed = None if value is None else decode_value(value, record.offset)
+                shard.offsets.replay(OffsetRecord(group_id, topic, partition, committed), producer_id)
+            elif version == GROUP_KEY_VERSION:
+                group = decode_group(key, value)
+                if group.metadata is None:
+                    self._metadata.pop(group.group_id, None)
+                else:
+                    self._metadata[group.group_id] = group.metadata
+            elif version in _FOREIGN_GROUP_KEYS:
+                length = int.from_bytes(key[2:4], "big")
+                group_id = key[4 : 4 + length].decode()
+                if value is None:
+                    shard.foreign_groups.pop(group_id, None)
+                else:
+                    shard.foreign_groups[group_id] = _FOREIGN_GROUP_KEYS[version]
+            elif version not in _OTHER_KNOWN_KEYS and version not in self._unknown_versions:
+                self._unknown_versions.add(version)
+                logger.warning("offsets partition %d: records of key version %d are ignored", shard.partition, version)
+        except (ProtocolError, ValueError) as error:
+            logger.warning("offsets partition %d: record at %d is ignored: %s", shard.partition, record.offset, error)
+
+    def _restore_groups(self) -> None:
+        shard = self._shard
+        now_ms = self._clock.now_ms()
+        for group_id, metadata in self._metadata.items():
+            if group_id not in shard.foreign_groups:
+                shard.groups[group_id] = ClassicGroup.restore(group_id, self._config, metadata)
+        for group_id in [*shard.offsets.committed, *shard.offsets.pending_counts]:
+            if group_id not in shard.groups and group_id not in shard.foreign_groups:
+                shard.groups[group_id] = ClassicGroup(group_id, self._config, now_ms)
+
+    def _committed(self, error: ErrorCode) -> None:
+        if self._cancelled:
+            return
+        if error not in (ErrorCode.NONE, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND):
+            return  # leadership is going: the unload is on its way
+        logger.info(
+            "offsets partition %d: loaded %d groups from %d records in %.0f ms",
+            self._shard.partition,
+            len(self._shard.groups),
+            self._record_count,
+            self._clock.monotonic_ms() - self._started_ms,
+        )
+        self._done()

@@ -1,0 +1,407 @@
+"""OffsetCommit, OffsetFetch and OffsetDelete behind the gate, every version.
+
+Version 0 of the first two belongs to the tree (offsets/zookeeper.py): no membership, any broker answers. Partitions
+that are refused before the group is asked come first in an answer, as in Kafka's.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from barnabas.groups.classic import CONSUMER_PROTOCOL_TYPE, State
+from barnabas.groups.runtime import Shard
+from barnabas.offsets.manager import Offsets
+from barnabas.offsets.records import NO_TOPIC_ID, CommittedOffset, OffsetRecord, commit_error
+from barnabas.offsets.table import TopicPartition
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.messages import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+from barnabas.runtime.pending import Pending
+
+if TYPE_CHECKING:
+    from barnabas.groups.coordinator import Context, GroupCoordinator
+
+S = TypeVar("S")
+R = TypeVar("R")
+CommitReply = OffsetCommitResponse | Pending[OffsetCommitResponse]
+FetchReply = OffsetFetchResponse | Pending[OffsetFetchResponse]
+DeleteReply = OffsetDeleteResponse | Pending[OffsetDeleteResponse]
+
+NO_OFFSET = CommittedOffset(-1)
+
+
+# ---- OffsetCommit ----
+
+
+def offset_commit(coordinator: "GroupCoordinator", request: OffsetCommitRequest, context: "Context") -> CommitReply:
+    """Check, then store; answered when the offsets are committed."""
+    version = context.api_version
+    response, commits, accepted = _screen_commit(coordinator, request, version)
+    if not accepted:
+        return response
+    group_id = request.group_id
+    if version == 0:
+        if group_id == "":
+            return _fail(response, accepted, ErrorCode.INVALID_GROUP_ID)  # names no node
+        pending: Pending[OffsetCommitResponse] = Pending()
+        coordinator.legacy_offsets.put(
+            group_id, commits, lambda error: pending.complete(_fail(response, accepted, error))
+        )
+        return pending
+    shard = coordinator.shard_of(group_id)
+    if isinstance(shard, ErrorCode):
+        return _fail(response, accepted, shard)
+    if shard.is_held(group_id):
+        return coordinator.when_free(shard, group_id, lambda: offset_commit(coordinator, request, context))
+    error = _check_group(coordinator, shard, request, version)
+    if error:
+        return _fail(response, accepted, error)
+    limit = coordinator.config.offset_metadata_max_bytes
+    too_long = [commit for commit in commits if commit.committed and _utf16_length(commit.committed.metadata) > limit]
+    if too_long:
+        for commit, partition in zip(commits, accepted, strict=True):
+            if commit in too_long:
+                partition.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
+        kept = [index for index, commit in enumerate(commits) if commit not in too_long]
+        commits = [commits[index] for index in kept]
+        accepted = [accepted[index] for index in kept]
+        if not commits:
+            return response
+    waiting: Pending[OffsetCommitResponse] = Pending()
+
+    def done(error: ErrorCode) -> None:
+        if error:
+            _fail(response, accepted, commit_error(error))
+        waiting.complete(response)
+
+    coordinator.offsets.put(group_id, commits, done)
+    return waiting
+
+
+def _screen_commit(
+    coordinator: "GroupCoordinator", request: OffsetCommitRequest, version: int
+) -> tuple[OffsetCommitResponse, list[OffsetRecord], list[OffsetCommitResponse.OffsetCommitResponsePartition]]:
+    """Sort out partitions that do not exist. The rest, as records and as places in the answer, side by side."""
+    topics = coordinator.topics
+    group_id = request.group_id
+    now_ms = coordinator.clock.now_ms()
+    expire_timestamp = now_ms + request.retention_time_ms if request.retention_time_ms >= 0 else -1
+    make_partition = OffsetCommitResponse.OffsetCommitResponsePartition
+    response = OffsetCommitResponse()
+    commits: list[OffsetRecord] = []
+    accepted: list[OffsetCommitResponse.OffsetCommitResponsePartition] = []
+    for topic in request.topics:
+        topic_id = NO_TOPIC_ID
+        name: str | None = topic.name
+        if version >= 10:
+            topic_id = topic.topic_id
+            name = topics.topic_name(topic_id)
+        refused = []
+        fine = []
+        for partition in topic.partitions:
+            index = partition.partition_index
+            if name is None:
+                refused.append(make_partition(partition_index=index, error_code=ErrorCode.UNKNOWN_TOPIC_ID))
+                continue
+            if not topics.contains(name, index):
+                refused.append(make_partition(partition_index=index, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+                continue
+            metadata = partition.committed_metadata or ""
+            place = make_partition(partition_index=index)
+            fine.append(place)
+            if version == 0 and _utf16_length(metadata) > coordinator.config.offset_metadata_max_bytes:
+                place.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
+                continue
+            timestamp = partition.commit_timestamp if version == 1 and partition.commit_timestamp >= 0 else now_ms
+            committed = CommittedOffset(
+                partition.committed_offset,
+                partition.committed_leader_epoch,
+                metadata,
+                timestamp,
+                expire_timestamp,
+                topic_id,
+            )
+            commits.append(OffsetRecord(group_id, name, index, committed))
+            accepted.append(place)
+        response.topics.append(
+            OffsetCommitResponse.OffsetCommitResponseTopic(
+                name=topic.name, topic_id=topic.topic_id, partitions=refused + fine if refused else fine
+            )
+        )
+    return response, commits, accepted
+
+
+def _check_group(
+    coordinator: "GroupCoordinator", shard: Shard, request: OffsetCommitRequest, version: int
+) -> ErrorCode:
+    generation = request.generation_id_or_member_epoch
+    group = shard.groups.get(request.group_id)
+    if group is None:
+        if request.group_id in shard.foreign_groups:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        if generation < 0:
+            return ErrorCode.NONE  # it only commits: the first commit makes the group
+        return ErrorCode.GROUP_ID_NOT_FOUND if version >= 9 else ErrorCode.ILLEGAL_GENERATION
+    return group.check_commit(
+        request.member_id, request.group_instance_id, generation, coordinator.clock.monotonic_ms()
+    )
+
+
+def _fail(
+    response: OffsetCommitResponse,
+    accepted: Sequence[OffsetCommitResponse.OffsetCommitResponsePartition],
+    error: ErrorCode,
+) -> OffsetCommitResponse:
+    for partition in accepted:
+        partition.error_code = error
+    return response
+
+
+def _utf16_length(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
+
+
+# ---- OffsetFetch ----
+
+# A topic that was asked for: its name (None: the id is unknown), its id, the partitions.
+_Asked = tuple[str | None, bytes, list[int]]
+
+
+def offset_fetch(coordinator: "GroupCoordinator", request: OffsetFetchRequest, context: "Context") -> FetchReply:
+    """Committed offsets of one group (v0-7) or of several (v8+)."""
+    if context.api_version >= 8:
+        return _fetch_groups(coordinator, request, context.api_version)
+    return _fetch_flat(coordinator, request, context.api_version)
+
+
+def _fetch_flat(coordinator: "GroupCoordinator", request: OffsetFetchRequest, version: int) -> FetchReply:
+    asked: list[_Asked] | None = None
+    if request.topics is not None:
+        asked = [(topic.name, NO_TOPIC_ID, topic.partition_indexes) for topic in request.topics]
+    make_partition = OffsetFetchResponse.OffsetFetchResponsePartition
+
+    def answer(found: Offsets) -> OffsetFetchResponse:
+        response = OffsetFetchResponse()
+        if found.error and version >= 2:
+            response.error_code = found.error
+            return response
+        rows = asked if asked is not None else _all_topics(found)
+        for name, _, indexes in rows:
+            partitions = []
+            for index in indexes:
+                committed, error = _one(found, name, index, NO_TOPIC_ID)
+                if version == 0 and not error and (committed is NO_OFFSET):
+                    error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                partitions.append(
+                    make_partition(
+                        partition_index=index,
+                        committed_offset=committed.offset,
+                        committed_leader_epoch=committed.leader_epoch,
+                        metadata=committed.metadata,
+                        error_code=error,
+                    )
+                )
+            response.topics.append(OffsetFetchResponse.OffsetFetchResponseTopic(name=name or "", partitions=partitions))
+        return response
+
+    keys = _keys(asked)
+    if version == 0:
+        if request.group_id == "":
+            return answer(Offsets(ErrorCode.INVALID_GROUP_ID, {}))
+        known = [key for key in keys or () if coordinator.topics.contains(*key)]
+        return _then(coordinator.legacy_offsets.get(request.group_id, known), answer)
+    return _then(_get(coordinator, request.group_id, keys, request.require_stable), answer)
+
+
+def _fetch_groups(coordinator: "GroupCoordinator", request: OffsetFetchRequest, version: int) -> FetchReply:
+    groups: list[OffsetFetchResponse.OffsetFetchResponseGroup | None] = [None] * len(request.groups)
+    response = OffsetFetchResponse()
+    pending: Pending[OffsetFetchResponse] = Pending()
+    left = len(groups)
+
+    def fetched(position: int, group: OffsetFetchResponse.OffsetFetchResponseGroup) -> None:
+        nonlocal left
+        groups[position] = group
+        left -= 1
+        if left == 0:
+            response.groups.extend(group for group in groups if group is not None)
+            pending.complete(response)
+
+    for position, entry in enumerate(request.groups):
+        asked = _asked_of_group(coordinator, entry, version)
+
+        def answer(
+            found: Offsets, group_id: str = entry.group_id, asked: list[_Asked] | None = asked
+        ) -> OffsetFetchResponse.OffsetFetchResponseGroup:
+            return _group_answer(coordinator, group_id, asked, found, version)
+
+        reply = _then(_get(coordinator, entry.group_id, _keys(asked), request.require_stable), answer)
+        if isinstance(reply, Pending):
+            reply.then(lambda group, position=position: fetched(position, group))  # type: ignore[misc]
+        else:
+            fetched(position, reply)
+    return pending if groups else response
+
+
+def _asked_of_group(
+    coordinator: "GroupCoordinator", entry: OffsetFetchRequest.OffsetFetchRequestGroup, version: int
+) -> list[_Asked] | None:
+    if entry.topics is None:
+        return None
+    if version < 10:
+        return [(topic.name, NO_TOPIC_ID, topic.partition_indexes) for topic in entry.topics]
+    topics = coordinator.topics
+    return [(topics.topic_name(topic.topic_id), topic.topic_id, topic.partition_indexes) for topic in entry.topics]
+
+
+def _group_answer(
+    coordinator: "GroupCoordinator", group_id: str, asked: list[_Asked] | None, found: Offsets, version: int
+) -> OffsetFetchResponse.OffsetFetchResponseGroup:
+    group = OffsetFetchResponse.OffsetFetchResponseGroup(group_id=group_id)
+    if found.error:
+        group.error_code = found.error
+        return group
+    make_partition = OffsetFetchResponse.OffsetFetchResponsePartitions
+    rows = asked
+    if rows is None:
+        rows = _all_topics(found)
+        if version >= 10:  # a topic without an id cannot be told
+            with_ids = [(name, coordinator.topics.topic_id(name or ""), indexes) for name, _, indexes in rows]
+            rows = [row for row in with_ids if row[1] != NO_TOPIC_ID]
+    for name, topic_id, indexes in rows:
+        partitions = []
+        for index in indexes:
+            committed, error = _one(found, name, index, topic_id)
+            partitions.append(
+                make_partition(
+                    partition_index=index,
+                    committed_offset=committed.offset,
+                    committed_leader_epoch=committed.leader_epoch,
+                    metadata=committed.metadata,
+                    error_code=error,
+                )
+            )
+        group.topics.append(
+            OffsetFetchResponse.OffsetFetchResponseTopics(
+                name=(name or "") if version < 10 else "", topic_id=topic_id, partitions=partitions
+            )
+        )
+    return group
+
+
+def _get(
+    coordinator: "GroupCoordinator", group_id: str, keys: list[TopicPartition] | None, require_stable: bool
+) -> Offsets | Pending[Offsets]:
+    shard = coordinator.shard_of(group_id)
+    if isinstance(shard, ErrorCode):
+        return Offsets(shard, {})
+    return coordinator.offsets.get(group_id, keys, require_stable=require_stable)
+
+
+def _one(found: Offsets, name: str | None, index: int, topic_id: bytes) -> tuple[CommittedOffset, ErrorCode]:
+    if found.error:
+        return NO_OFFSET, found.error
+    if name is None:
+        return NO_OFFSET, ErrorCode.UNKNOWN_TOPIC_ID
+    key = (name, index)
+    if key in found.unstable:
+        return NO_OFFSET, ErrorCode.UNSTABLE_OFFSET_COMMIT
+    committed = found.committed.get(key, NO_OFFSET)
+    if topic_id != NO_TOPIC_ID and committed.topic_id not in (NO_TOPIC_ID, topic_id):
+        return NO_OFFSET, ErrorCode.NONE  # of an older topic of that name
+    return committed, ErrorCode.NONE
+
+
+def _keys(asked: list[_Asked] | None) -> list[TopicPartition] | None:
+    if asked is None:
+        return None
+    return [(name, index) for name, _, indexes in asked if name is not None for index in indexes]
+
+
+def _all_topics(found: Offsets) -> list[_Asked]:
+    indexes: dict[str, list[int]] = {}
+    for topic, index in found.committed:
+        indexes.setdefault(topic, []).append(index)
+    return [(topic, NO_TOPIC_ID, partitions) for topic, partitions in indexes.items()]
+
+
+def _then(value: S | Pending[S], change: Callable[[S], R]) -> R | Pending[R]:
+    if not isinstance(value, Pending):
+        return change(value)
+    pending: Pending[R] = Pending()
+    value.then(lambda result: pending.complete(change(result)))
+    return pending
+
+
+# ---- OffsetDelete ----
+
+
+def offset_delete(coordinator: "GroupCoordinator", request: OffsetDeleteRequest, context: "Context") -> DeleteReply:
+    """Forget offsets of topics that no active member of a consumer group reads."""
+    make_partition = OffsetDeleteResponse.OffsetDeleteResponsePartition
+    refused: dict[str, list[OffsetDeleteResponse.OffsetDeleteResponsePartition]] = {}
+    wanted: dict[str, list[int]] = {}
+    for topic in request.topics:
+        for partition in topic.partitions:
+            index = partition.partition_index
+            if coordinator.topics.contains(topic.name, index):
+                wanted.setdefault(topic.name, []).append(index)
+            else:
+                refused.setdefault(topic.name, []).append(
+                    make_partition(partition_index=index, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                )
+
+    def answer(errors: dict[str, ErrorCode]) -> OffsetDeleteResponse:
+        rows = {name: list(partitions) for name, partitions in refused.items()}
+        for name, indexes in wanted.items():
+            rows.setdefault(name, []).extend(
+                make_partition(partition_index=index, error_code=errors.get(name, ErrorCode.NONE)) for index in indexes
+            )
+        make_topic = OffsetDeleteResponse.OffsetDeleteResponseTopic
+        return OffsetDeleteResponse(topics=[make_topic(name=name, partitions=rows[name]) for name in rows])
+
+    group_id = request.group_id
+    if not coordinator.is_active:
+        return OffsetDeleteResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    if group_id == "":
+        return OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID)
+    if not wanted:
+        return answer({})
+    found = coordinator.shard_of(group_id)
+    if isinstance(found, ErrorCode):
+        return OffsetDeleteResponse(error_code=found)
+    shard = found
+    pending: Pending[OffsetDeleteResponse] = Pending()
+
+    def act() -> None:
+        def end(response: OffsetDeleteResponse) -> None:
+            shard.release(group_id)
+            pending.complete(response)
+
+        if shard.closed:
+            end(OffsetDeleteResponse(error_code=ErrorCode.NOT_COORDINATOR))
+            return
+        group = shard.groups.get(group_id)
+        if group is None or group.state is State.DEAD:
+            end(OffsetDeleteResponse(error_code=ErrorCode.GROUP_ID_NOT_FOUND))
+            return
+        errors: dict[str, ErrorCode] = {}
+        if group.state is not State.EMPTY:
+            if group.protocol_type != CONSUMER_PROTOCOL_TYPE:
+                end(OffsetDeleteResponse(error_code=ErrorCode.NON_EMPTY_GROUP))
+                return
+            errors = {name: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC for name in wanted if group.subscribes(name)}
+        partitions = [(name, index) for name, indexes in wanted.items() if name not in errors for index in indexes]
+
+        def removed(error: ErrorCode) -> None:
+            end(OffsetDeleteResponse(error_code=commit_error(error)) if error else answer(errors))
+
+        coordinator.offsets.remove(group_id, partitions, removed)
+
+    shard.hold(group_id, act)
+    return pending

@@ -1,0 +1,70 @@
+"""Group records of `__consumer_offsets`: key version 2, value versions 0-4 read, 3 written (as Kafka 4.1 does)."""
+
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.records import GroupMetadataKey, GroupMetadataValue, decode_versioned, encode_versioned
+
+GROUP_KEY_VERSION = 2
+GROUP_VALUE_VERSION = 3
+
+
+class GroupRecord:
+    """A group's generation, members and assignment as stored, or with `metadata` None its removal."""
+
+    __slots__ = ("group_id", "metadata")
+
+    def __init__(self, group_id: str, metadata: GroupMetadataValue | None) -> None:
+        self.group_id = group_id
+        self.metadata = metadata
+
+    def __repr__(self) -> str:
+        return f"GroupRecord({self.group_id!r}, {self.metadata!r})"
+
+    def key(self) -> bytes:
+        """The record's key."""
+        return encode_versioned(GroupMetadataKey(group=self.group_id), GROUP_KEY_VERSION)
+
+    def value(self) -> bytes | None:
+        """The record's value; None is a tombstone."""
+        return None if self.metadata is None else encode_versioned(self.metadata, GROUP_VALUE_VERSION)
+
+
+def decode_group(key: bytes, value: bytes | None) -> GroupRecord:
+    """Read a record whose key version is 2. ProtocolError when the bytes cannot be read."""
+    group_id = decode_versioned(GroupMetadataKey, key)[1].group
+    return GroupRecord(group_id, None if value is None else decode_versioned(GroupMetadataValue, value)[1])
+
+
+def store_error(append_error: ErrorCode) -> ErrorCode:
+    """What members are told when their group's record could not be appended."""
+    return _STORE_ERRORS.get(append_error, append_error)
+
+
+_STORE_ERRORS = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.REBALANCE_IN_PROGRESS,
+    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.INVALID_FETCH_SIZE: ErrorCode.UNKNOWN_SERVER_ERROR,
+}
+
+
+def subscribed_topics(subscription: bytes) -> list[str] | None:
+    """Topics of an embedded consumer subscription (every version begins so); None when it is something else."""
+    try:
+        position = 6
+        count = int.from_bytes(subscription[2:6], "big", signed=True)
+        topics = []
+        for _ in range(count):
+            length = int.from_bytes(subscription[position : position + 2], "big", signed=True)
+            end = position + 2 + length
+            if length < 0 or end > len(subscription):
+                return None
+            topics.append(subscription[position + 2 : end].decode())
+            position = end
+    except UnicodeDecodeError:
+        return None
+    return topics if len(subscription) >= 6 and count >= 0 else None

@@ -1,0 +1,463 @@
+"""One offsets partition as its coordinator holds it: decide -> append -> replay at commit -> reply.
+
+A decision hands records to `write`. Everything decided in one pass of the loop is appended as one batch; when the
+high watermark passes its end each record is replayed into the table, in order, and then whoever wrote it is told. So
+the table holds committed offsets only, and loading after a restart is the same replay.
+
+What decides from the age or absence of a value (deletion, expiry) takes the group for itself with `hold`: it runs
+when nothing of the group is in flight, and later requests of the group wait until it is committed.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from barnabas.groups.classic import ClassicGroup, Effects, State
+from barnabas.groups.records import GroupRecord
+from barnabas.offsets.expiry import SIMPLE, GroupSituation
+from barnabas.offsets.records import OffsetRecord
+from barnabas.offsets.table import OffsetTable
+from barnabas.protocol.compression import Compression
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.record_batch import Record, build
+from barnabas.replication.partition import ALL_IN_SYNC, Partition
+from barnabas.runtime.ports import Buffer, Clock, Timer
+from barnabas.storage.validation import AppendOrigin, AppendResult
+
+logger = logging.getLogger("barnabas.groups")
+
+StoredRecord = OffsetRecord | GroupRecord
+Done = Callable[[ErrorCode], None]
+BATCH_RECORDS_MAX = 1000  # more than that decided in one pass goes into further batches
+
+_TOO_LARGE = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.INVALID_FETCH_SIZE)
+
+
+class CoordinatorLog(Protocol):
+    """One partition of `__consumer_offsets` as its leader sees it."""
+
+    @property
+    def leader_epoch(self) -> int:
+        """Epoch in which this broker leads."""
+
+    @property
+    def log_start_offset(self) -> int:
+        """First offset that can be read."""
+
+    @property
+    def log_end_offset(self) -> int:
+        """Offset the next record will get."""
+
+    @property
+    def high_watermark(self) -> int:
+        """First offset that is not committed yet."""
+
+    def append(self, batch: Buffer) -> AppendResult:
+        """Append as acks=all; the result's error says why not."""
+
+    def park_until(self, offset: int, waiter: Callable[[ErrorCode], None]) -> object:
+        """Call `waiter` when the high watermark has reached `offset`, or with why it never will."""
+
+    def read(self, offset: int, max_bytes: int) -> Buffer:
+        """Whole batches from `offset` up to the log end, at least one; empty at the end. OSError when it fails."""
+
+
+class PartitionLog:
+    """A `CoordinatorLog` over the replica that leads the partition here."""
+
+    __slots__ = ("partition",)
+
+    def __init__(self, partition: Partition) -> None:
+        self.partition = partition
+
+    @property
+    def leader_epoch(self) -> int:
+        """Epoch in which this broker leads."""
+        return self.partition.leader_epoch
+
+    @property
+    def log_start_offset(self) -> int:
+        """First offset that can be read."""
+        return self.partition.log_start_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        """Offset the next record will get."""
+        return self.partition.log_end_offset
+
+    @property
+    def high_watermark(self) -> int:
+        """First offset that is not committed yet."""
+        return self.partition.high_watermark
+
+    def append(self, batch: Buffer) -> AppendResult:
+        """Append as acks=all."""
+        return self.partition.append_as_leader(batch, origin=AppendOrigin.COORDINATOR, required_acks=ALL_IN_SYNC)
+
+    def park_until(self, offset: int, waiter: Callable[[ErrorCode], None]) -> object:
+        """Wait for the high watermark."""
+        return self.partition.park_until(offset, waiter)
+
+    def read(self, offset: int, max_bytes: int) -> Buffer:
+        """Whole batches from `offset`. OSError when they cannot be read."""
+        log = self.partition.log
+        data = log.read(offset, max_bytes, upper_bound=log.log_end_offset, at_least_one=True)
+        if data.error:
+            raise OSError(f"reading {log.topic}-{log.partition} at {offset}: {data.error.name}")
+        return data.records
+
+
+class ShardConfig(Protocol):
+    """The settings a shard looks at."""
+
+    group_initial_rebalance_delay_ms: int
+    group_max_size: int
+    offsets_commit_timeout_ms: int
+    offsets_topic_compression_codec: int
+
+
+class _Write:
+    """Records that were decided together, and who is told about them."""
+
+    __slots__ = ("done", "group_id", "now_ms", "records")
+
+    def __init__(self, group_id: str, records: Sequence[StoredRecord], now_ms: int, done: Done) -> None:
+        self.group_id = group_id
+        self.records = records
+        self.now_ms = now_ms
+        self.done: Done | None = done
+
+
+class _Batch:
+    """Writes that were appended as one batch and are not committed yet."""
+
+    __slots__ = ("base_offset", "deadline_ms", "end_offset", "writes")
+
+    def __init__(self, writes: list[_Write], base_offset: int, end_offset: int, deadline_ms: float) -> None:
+        self.writes = writes
+        self.base_offset = base_offset
+        self.end_offset = end_offset
+        self.deadline_ms = deadline_ms
+
+
+class Shard:
+    """The groups and offsets of one offsets partition, for the one leader epoch in which this broker owns it."""
+
+    __slots__ = (
+        "_clock",
+        "_config",
+        "_flush_is_due",
+        "_held",
+        "_in_flight",
+        "_quiet_waiters",
+        "_timeout_timer",
+        "_unwritten",
+        "_writing",
+        "closed",
+        "foreign_groups",
+        "groups",
+        "leader_epoch",
+        "loading",
+        "log",
+        "offsets",
+        "partition",
+    )
+
+    def __init__(
+        self, partition: int, leader_epoch: int, log: CoordinatorLog, clock: Clock, config: ShardConfig
+    ) -> None:
+        self.partition = partition
+        self.leader_epoch = leader_epoch
+        self.log = log
+        self.loading = True
+        self.closed = False
+        self.groups: dict[str, ClassicGroup] = {}
+        self.foreign_groups: dict[str, str] = {}  # of later protocols, by type: kept apart, never touched
+        self.offsets = OffsetTable()
+        self._clock = clock
+        self._config = config
+        self._unwritten: list[_Write] = []
+        self._flush_is_due = False
+        self._in_flight: deque[_Batch] = deque()
+        self._writing: dict[str, int] = {}  # group -> writes that are not committed yet
+        self._quiet_waiters: dict[str, list[Callable[[], None]]] = {}
+        self._held: dict[str, deque[Callable[[], None]]] = {}
+        self._timeout_timer: Timer | None = None
+
+    # ---- writing ----
+
+    def write(self, group_id: str, records: Sequence[StoredRecord], done: Done) -> None:
+        """Append the records with whatever else this pass of the loop decides; `done` when they are committed and
+        replayed, or with the append's error. Without records: when all that was written before is committed."""
+        if self.closed:
+            done(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            return
+        self._writing[group_id] = self._writing.get(group_id, 0) + 1
+        self._unwritten.append(_Write(group_id, records, self._clock.now_ms(), done))
+        if not self._flush_is_due:
+            self._flush_is_due = True
+            self._clock.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_is_due = False
+        writes = self._unwritten
+        self._unwritten = []
+        if self.closed:
+            return
+        start = size = 0
+        for position, write in enumerate(writes):
+            size += len(write.records)
+            if size >= BATCH_RECORDS_MAX:
+                self._append(writes[start : position + 1])
+                start, size = position + 1, 0
+        if start < len(writes):
+            self._append(writes[start:])
+
+    def _append(self, writes: list[_Write]) -> None:
+        records = [
+            Record(offset=0, timestamp=write.now_ms, key=record.key(), value=record.value(), headers=[])
+            for write in writes
+            for record in write.records
+        ]
+        if not records:
+            end_offset = self._in_flight[-1].end_offset if self._in_flight else self.log.high_watermark
+            self._park(_Batch(writes, end_offset, end_offset, self._deadline_ms()))
+            return
+        for index, record in enumerate(records):
+            record.offset = index
+        codec = Compression(self._config.offsets_topic_compression_codec)
+        result = self.log.append(build(records, compression=codec))
+        if self.closed:
+            return  # the append itself cost the leadership, and `close` has told everybody
+        if result.error:
+            if len(writes) > 1 and result.error in _TOO_LARGE:
+                for write in writes:  # only the one that is too large is to suffer
+                    self._append([write])
+                return
+            logger.warning("offsets partition %d: append failed: %s", self.partition, result.error.name)
+            for write in writes:
+                self._end(write, result.error)
+            return
+        assert result.last_offset - result.base_offset == len(records) - 1
+        self._park(_Batch(writes, result.base_offset, result.last_offset + 1, self._deadline_ms()))
+
+    def _deadline_ms(self) -> float:
+        return self._clock.monotonic_ms() + self._config.offsets_commit_timeout_ms
+
+    def _park(self, batch: _Batch) -> None:
+        self._in_flight.append(batch)
+        if self.log.high_watermark >= batch.end_offset:
+            self._commit_up_to(self.log.high_watermark)
+            return
+        self.log.park_until(batch.end_offset, self._high_watermark_moved)
+        if self._timeout_timer is None:
+            self._timeout_timer = self._clock.call_later(self._config.offsets_commit_timeout_ms, self._check_timeouts)
+
+    def _high_watermark_moved(self, error: ErrorCode) -> None:
+        if self.closed:
+            return
+        if error not in (ErrorCode.NONE, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND):
+            self._fail_in_flight(error)
+            return
+        # Behind the high watermark is committed, whatever became of the ISR since.
+        self._commit_up_to(self.log.high_watermark)
+
+    def _commit_up_to(self, high_watermark: int) -> None:
+        in_flight = self._in_flight
+        while in_flight and in_flight[0].end_offset <= high_watermark and not self.closed:
+            batch = in_flight.popleft()
+            offset = batch.base_offset
+            for write in batch.writes:
+                for record in write.records:
+                    self.replay(record, offset)
+                    offset += 1
+            assert offset == batch.end_offset
+            for write in batch.writes:
+                self._end(write, ErrorCode.NONE)
+
+    def _end(self, write: _Write, error: ErrorCode) -> None:
+        group_id = write.group_id
+        left = self._writing[group_id] - 1
+        if left:
+            self._writing[group_id] = left
+        else:
+            del self._writing[group_id]
+        done, write.done = write.done, None
+        if done is not None:
+            done(error)
+        if not left and group_id in self._quiet_waiters and group_id not in self._writing:
+            for waiter in self._quiet_waiters.pop(group_id):
+                waiter()
+
+    def _check_timeouts(self) -> None:
+        """offsets.commit.timeout.ms: whoever waits is told; the records count all the same once they are committed."""
+        self._timeout_timer = None
+        now = self._clock.monotonic_ms()
+        for batch in list(self._in_flight):
+            if batch.deadline_ms > now:
+                self._timeout_timer = self._clock.call_later(batch.deadline_ms - now, self._check_timeouts)
+                return
+            for write in batch.writes:
+                done, write.done = write.done, None
+                if done is not None:
+                    done(ErrorCode.REQUEST_TIMED_OUT)
+
+    def _fail_in_flight(self, error: ErrorCode) -> None:
+        batches = list(self._in_flight)
+        self._in_flight.clear()
+        for batch in batches:
+            for write in batch.writes:
+                self._end(write, error)
+
+    # ---- having a group for oneself ----
+
+    def is_quiet(self, group_id: str) -> bool:
+        """Nothing of the group is in flight, and nobody holds it."""
+        return group_id not in self._writing and group_id not in self._held
+
+    def is_held(self, group_id: str) -> bool:
+        """Somebody has the group for himself, or waits to."""
+        return group_id in self._held
+
+    def hold(self, group_id: str, action: Callable[[], None]) -> None:
+        """Run `action` when nothing of the group is in flight; it must end with `release`."""
+        waiting = self._held.get(group_id)
+        if waiting is not None:
+            waiting.append(lambda: self.hold(group_id, action))
+            return
+        self._held[group_id] = deque()
+        if group_id in self._writing:
+            self._quiet_waiters.setdefault(group_id, []).append(action)
+        else:
+            action()
+
+    def after_hold(self, group_id: str, action: Callable[[], None]) -> None:
+        """Run `action` when the group is free again."""
+        self._held[group_id].append(action)
+
+    def release(self, group_id: str) -> None:
+        """Let the requests that waited go on, in their order, as long as none of them holds the group again."""
+        waiting = self._held.pop(group_id, None)
+        while waiting:
+            action = waiting.popleft()
+            action()
+            held_again = self._held.get(group_id)
+            if held_again is not None:
+                held_again.extend(waiting)
+                return
+
+    # ---- the table ----
+
+    def replay(self, record: StoredRecord, record_offset: int) -> None:
+        """Apply a record that is committed. The only way the offsets table changes, and a group disappears; the
+        state of living groups runs ahead of their records, which only say what a restart is to find."""
+        if isinstance(record, OffsetRecord):
+            if record.committed is not None:
+                record.committed.record_offset = record_offset
+                if record.group_id not in self.groups and record.group_id not in self.foreign_groups:
+                    self.groups[record.group_id] = ClassicGroup(record.group_id, self._config, self._clock.now_ms())
+            self.offsets.replay(record)
+        elif record.metadata is None:
+            group = self.groups.pop(record.group_id, None)
+            if group is not None and group.state is not State.DEAD:
+                effects = Effects(self._clock.now_ms(), self._clock.monotonic_ms())
+                group.die(ErrorCode.COORDINATOR_NOT_AVAILABLE, effects)
+                stop_timer(group)
+                for reply in effects.replies:
+                    reply()
+
+    def situation(self, group_id: str) -> GroupSituation | None:
+        """What expiry needs to know; None when the group is not to be touched."""
+        if group_id in self.foreign_groups:
+            return None
+        group = self.groups.get(group_id)
+        if group is None:
+            return SIMPLE
+        state = group.state
+        return GroupSituation(
+            group.protocol_type,
+            state is State.EMPTY,
+            state is State.STABLE,
+            group.state_timestamp_ms,
+            group.subscribed_topics,
+        )
+
+    def group_ids(self) -> list[str]:
+        """All groups that have a state or offsets here."""
+        return list(dict.fromkeys([*self.groups, *self.offsets.committed]))
+
+    def run_effects(self, group: ClassicGroup, effects: Effects) -> None:
+        """Carry out what a transition wants: records first, then timers, then replies."""
+        for record, then in effects.stores:
+            self.write(group.group_id, (record,), self._stored(group, then))
+        if group.wake_ms < group.timer_ms:
+            self._arm(group)
+        for reply in effects.replies:
+            reply()
+
+    def _stored(self, group: ClassicGroup, then: Callable[[ErrorCode, Effects], None] | None) -> Done:
+        def done(error: ErrorCode) -> None:
+            if then is None:
+                if error:
+                    logger.warning("group %s: could not be stored: %s", group.group_id, error.name)
+                return
+            if group.state is State.DEAD:
+                return
+            effects = Effects(self._clock.now_ms(), self._clock.monotonic_ms())
+            then(error, effects)
+            self.run_effects(group, effects)
+
+        return done
+
+    def _arm(self, group: ClassicGroup) -> None:
+        stop_timer(group)
+        group.timer_ms = group.wake_ms
+        delay_ms = max(group.wake_ms - self._clock.monotonic_ms(), 0)
+        group.timer = self._clock.call_later(delay_ms, lambda: self._on_time(group))
+
+    def _on_time(self, group: ClassicGroup) -> None:
+        group.timer = None
+        group.timer_ms = float("inf")
+        if self.closed or group.state is State.DEAD:
+            return
+        effects = Effects(self._clock.now_ms(), self._clock.monotonic_ms())
+        group.on_time(effects)
+        self.run_effects(group, effects)
+
+    # ---- the end ----
+
+    def close(self) -> None:
+        """This broker no longer owns the partition: everybody who waits is told, and the table is dropped."""
+        if self.closed:
+            return
+        self.closed = True
+        if self._timeout_timer is not None:
+            self._timeout_timer.cancel()
+            self._timeout_timer = None
+        unwritten, self._unwritten = self._unwritten, []
+        effects = Effects(self._clock.now_ms(), self._clock.monotonic_ms())
+        for group in self.groups.values():
+            if group.state is not State.DEAD:
+                group.die(ErrorCode.NOT_COORDINATOR, effects)
+            stop_timer(group)
+        self._fail_in_flight(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        for write in unwritten:
+            self._end(write, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        for reply in effects.replies:
+            reply()
+        held, self._held = self._held, {}
+        for waiting in held.values():
+            for action in waiting:
+                action()
+        self.groups = {}
+        self.offsets = OffsetTable()
+
+
+def stop_timer(group: ClassicGroup) -> None:
+    """End the timer of a group that needs none, or another one."""
+    timer = group.timer
+    if timer is not None:
+        timer.cancel()
+    group.timer = None
+    group.timer_ms = float("inf")

@@ -1,0 +1,194 @@
+"""Offset storage in `__consumer_offsets`: a commit is a record, committed when the high watermark has passed it.
+
+The partitions themselves (append, replay, loading) belong to the group coordinator, since groups live in the same
+log; here is what offsets need of them.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+from barnabas.offsets.expiry import GroupSituation, expired_offsets
+from barnabas.offsets.manager import Offsets
+from barnabas.offsets.records import CommittedOffset, OffsetRecord, commit_error
+from barnabas.offsets.table import OffsetTable, TopicPartition
+from barnabas.protocol.errors import ErrorCode
+from barnabas.runtime.pending import Pending
+from barnabas.runtime.ports import Clock, Timer
+
+logger = logging.getLogger("barnabas.offsets")
+
+Done = Callable[[ErrorCode], None]
+
+
+class OffsetShard(Protocol):
+    """One offsets partition that this broker owns."""
+
+    @property
+    def offsets(self) -> OffsetTable:
+        """Its committed offsets."""
+
+    @property
+    def loading(self) -> bool:
+        """Whether it cannot be served yet."""
+
+    def write(self, group_id: str, records: Sequence[OffsetRecord], done: Done) -> None:
+        """Append, replay at commit, then `done`; without records: when all written before is committed."""
+
+    def group_ids(self) -> list[str]:
+        """All groups that have a state or offsets here."""
+
+    def situation(self, group_id: str) -> GroupSituation | None:
+        """What expiry needs to know; None when the group is not to be touched."""
+
+    def is_quiet(self, group_id: str) -> bool:
+        """Nothing of the group is in flight."""
+
+    def hold(self, group_id: str, action: Callable[[], None]) -> None:
+        """Have the group for oneself while `action` and what it starts runs, until `release`."""
+
+    def release(self, group_id: str) -> None:
+        """Let others go on."""
+
+
+class OffsetShards(Protocol):
+    """The offsets partitions of this broker."""
+
+    def shard_of(self, group_id: str) -> OffsetShard | ErrorCode:
+        """The partition of a group, or why it cannot be asked here."""
+
+    def owned_shards(self) -> Iterable[OffsetShard]:
+        """All that are loaded."""
+
+    def load(self, partition: int, leader_epoch: int) -> None:
+        """Begin to load a partition that this broker leads now."""
+
+    def remove_group(self, shard: OffsetShard, group_id: str, done: Done) -> None:
+        """Write the tombstone of a group that is empty and has no offsets any more."""
+
+
+class RetentionConfig(Protocol):
+    """The settings expiry looks at."""
+
+    offsets_retention_check_interval_ms: int
+    offsets_retention_minutes: int
+
+
+class KafkaOffsetManager:
+    """`OffsetManager` over the offsets partitions."""
+
+    def __init__(self, clock: Clock, config: RetentionConfig, shards: OffsetShards) -> None:
+        self._clock = clock
+        self._config = config
+        self._shards = shards
+        self._timer: Timer | None = None
+
+    def startup(self) -> None:
+        """Begin to look for expired offsets every offsets.retention.check.interval.ms."""
+        self._timer = self._clock.call_later(self._config.offsets_retention_check_interval_ms, self._tick)
+
+    def shutdown(self) -> None:
+        """Stop looking."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def trigger_load(self, partition: int, leader_epoch: int) -> None:
+        """Load a partition this broker leads now."""
+        self._shards.load(partition, leader_epoch)
+
+    def get(
+        self, group_id: str, partitions: Sequence[TopicPartition] | None, *, require_stable: bool = False
+    ) -> Offsets | Pending[Offsets]:
+        """From the table. With `require_stable`, after everything of the partition that is in flight now."""
+        shard = self._shards.shard_of(group_id)
+        if isinstance(shard, ErrorCode):
+            return Offsets(shard, {})
+        if not require_stable:
+            return Offsets(ErrorCode.NONE, _pick(shard.offsets, group_id, partitions))
+        if shard.is_quiet(group_id):
+            return _stable(shard.offsets, group_id, partitions)
+        pending: Pending[Offsets] = Pending()
+
+        def written(error: ErrorCode) -> None:
+            if error:
+                pending.complete(Offsets(commit_error(error), {}))
+            else:
+                pending.complete(_stable(shard.offsets, group_id, partitions))
+
+        shard.write(group_id, (), written)
+        return pending
+
+    def put(self, group_id: str, commits: Sequence[OffsetRecord], done: Done) -> None:
+        """Append the commits; `done` at commit, with the error a client understands."""
+        shard = self._shards.shard_of(group_id)
+        if isinstance(shard, ErrorCode):
+            done(shard)
+        else:
+            shard.write(group_id, commits, done)
+
+    def remove(self, group_id: str, partitions: Sequence[TopicPartition] | None, done: Done) -> None:
+        """Append a tombstone for each partition that has an offset, committed or in an open transaction."""
+        shard = self._shards.shard_of(group_id)
+        if isinstance(shard, ErrorCode):
+            done(shard)
+            return
+        held = dict.fromkeys([*shard.offsets.of_group(group_id), *sorted(shard.offsets.pending_of_group(group_id))])
+        chosen = held if partitions is None else [key for key in dict.fromkeys(partitions) if key in held]
+        if chosen:
+            shard.write(group_id, [OffsetRecord(group_id, *key, None) for key in chosen], done)
+        else:
+            done(ErrorCode.NONE)
+
+    def cleanup(self) -> None:
+        """Tombstones for expired offsets, and for groups that are empty and have none left (KIP-211). A group with
+        something in flight is left for the next time."""
+        now_ms = self._clock.now_ms()
+        retention_ms = self._config.offsets_retention_minutes * 60_000
+        for shard in self._shards.owned_shards():
+            for group_id in shard.group_ids():
+                if shard.is_quiet(group_id):
+                    self._clean_group(shard, group_id, now_ms, retention_ms)
+
+    def _clean_group(self, shard: OffsetShard, group_id: str, now_ms: int, retention_ms: int) -> None:
+        situation = shard.situation(group_id)
+        if situation is None:
+            return
+        offsets = shard.offsets.of_group(group_id)
+        pending = shard.offsets.pending_of_group(group_id)
+        expired = expired_offsets(situation, offsets, pending, now_ms, retention_ms)
+        group_ends = situation.is_empty and not pending and len(expired) == len(offsets)
+        if not expired and not group_ends:
+            return
+
+        def clean() -> None:
+            def removed(error: ErrorCode) -> None:
+                if error:
+                    logger.warning("group %s: expired offsets could not be removed: %s", group_id, error.name)
+                shard.release(group_id)
+
+            if expired:
+                logger.info("group %s: %d offsets expired", group_id, len(expired))
+                last = (lambda error: None) if group_ends else removed
+                shard.write(group_id, [OffsetRecord(group_id, *key, None) for key in expired], last)
+            if group_ends:
+                self._shards.remove_group(shard, group_id, removed)
+
+        shard.hold(group_id, clean)
+
+    def _tick(self) -> None:
+        self._timer = self._clock.call_later(self._config.offsets_retention_check_interval_ms, self._tick)
+        self.cleanup()
+
+
+def _pick(
+    table: OffsetTable, group_id: str, partitions: Sequence[TopicPartition] | None
+) -> dict[TopicPartition, CommittedOffset]:
+    offsets = table.of_group(group_id)
+    if partitions is None:
+        return dict(offsets)
+    return {key: offsets[key] for key in partitions if key in offsets}
+
+
+def _stable(table: OffsetTable, group_id: str, partitions: Sequence[TopicPartition] | None) -> Offsets:
+    return Offsets(ErrorCode.NONE, _pick(table, group_id, partitions), table.pending_of_group(group_id))

@@ -1,0 +1,51 @@
+"""The offset manager: where committed offsets are kept. Two storages implement it: `kafka.py` (the topic
+`__consumer_offsets`) and `zookeeper.py` (the coordination tree, as 0.8 clients and OffsetCommit v0 want it); the
+setting `offsets.storage` says which one serves OffsetCommit and OffsetFetch from version 1 on.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from barnabas.offsets.records import CommittedOffset, OffsetRecord
+from barnabas.offsets.table import TopicPartition
+from barnabas.protocol.errors import ErrorCode
+from barnabas.runtime.pending import Pending
+
+
+@dataclass(slots=True)
+class Offsets:
+    """What a group has committed. Partitions without an offset are missing; `unstable` ones have one on its way."""
+
+    error: ErrorCode
+    committed: Mapping[TopicPartition, CommittedOffset]
+    unstable: Collection[TopicPartition] = ()
+
+
+class OffsetManager(Protocol):
+    """Keeps committed offsets. Who may commit what is decided before; here it is only stored and found."""
+
+    def startup(self) -> None:
+        """Begin the background work."""
+
+    def get(
+        self, group_id: str, partitions: Sequence[TopicPartition] | None, *, require_stable: bool = False
+    ) -> Offsets | Pending[Offsets]:
+        """Offsets of these partitions, or of all the group has. Only what is committed is ever seen."""
+
+    def put(self, group_id: str, commits: Sequence[OffsetRecord], done: Callable[[ErrorCode], None]) -> None:
+        """Store commits, all or none; `done` is told when a later `get` by anybody will see them."""
+
+    def remove(
+        self, group_id: str, partitions: Sequence[TopicPartition] | None, done: Callable[[ErrorCode], None]
+    ) -> None:
+        """Forget the offsets of these partitions, or all of the group. `put`s of the group must be over."""
+
+    def trigger_load(self, partition: int, leader_epoch: int) -> None:
+        """This broker became the owner of an offsets partition: get ready to serve its groups."""
+
+    def cleanup(self) -> None:
+        """Let go of what has expired."""
+
+    def shutdown(self) -> None:
+        """End the background work."""

@@ -1,0 +1,227 @@
+"""Offset records of `__consumer_offsets`: key versions 0 and 1, value versions 0-4, in Kafka's binary format.
+
+Key: int16 version, group, topic, int32 partition. Value: int16 version, then
+0: offset, metadata, timestamp; 1: offset, metadata, commit timestamp, expire timestamp; 2: offset, metadata, commit
+timestamp; 3: offset, leader epoch, metadata, commit timestamp; 4: as 3 in flexible encoding with tag 0 = topic id.
+A null value is a tombstone. Written: key 1 and value 4, or value 1 where the client gave a retention time.
+These are the records of the commit path, so they are packed by hand.
+"""
+
+from struct import Struct
+from struct import error as _struct_error
+
+from barnabas.protocol.errors import ErrorCode
+
+NO_TOPIC_ID = bytes(16)
+OFFSET_KEY_VERSIONS = (0, 1)
+EXPLICIT_RETENTION_VALUE_VERSION = 1
+VALUE_VERSION = 4
+
+_INT16 = Struct(">h")
+_INT32 = Struct(">i")
+_OFFSET_AND_EPOCH = Struct(">hqi")
+_OFFSET = Struct(">hq")
+_TIMESTAMP = Struct(">q")
+_TIMESTAMPS = Struct(">qq")
+_TIMESTAMP_AND_NO_TAGS = Struct(">qB")
+_KEY_VERSION_1 = _INT16.pack(1)
+_MALFORMED = "truncated offset record"
+
+
+class CommittedOffset:
+    """One committed position of one partition. `expire_timestamp` -1: by the group's rules; `record_offset` is where
+    in `__consumer_offsets` it stands, which decides what is newer; `topic_id` zero where the commit had none."""
+
+    __slots__ = (
+        "commit_timestamp",
+        "expire_timestamp",
+        "leader_epoch",
+        "metadata",
+        "offset",
+        "record_offset",
+        "topic_id",
+    )
+
+    def __init__(
+        self,
+        offset: int,
+        leader_epoch: int = -1,
+        metadata: str = "",
+        commit_timestamp: int = -1,
+        expire_timestamp: int = -1,
+        topic_id: bytes = NO_TOPIC_ID,
+        record_offset: int = -1,
+    ) -> None:
+        self.offset = offset
+        self.leader_epoch = leader_epoch
+        self.metadata = metadata
+        self.commit_timestamp = commit_timestamp
+        self.expire_timestamp = expire_timestamp
+        self.topic_id = topic_id
+        self.record_offset = record_offset
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, CommittedOffset):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return "CommittedOffset(" + ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__slots__) + ")"
+
+
+class OffsetRecord:
+    """A commit of one partition by one group, or with `committed` None its removal."""
+
+    __slots__ = ("committed", "group_id", "partition", "topic")
+
+    def __init__(self, group_id: str, topic: str, partition: int, committed: CommittedOffset | None) -> None:
+        self.group_id = group_id
+        self.topic = topic
+        self.partition = partition
+        self.committed = committed
+
+    def __repr__(self) -> str:
+        return f"OffsetRecord({self.group_id!r}, {self.topic!r}, {self.partition}, {self.committed!r})"
+
+    def key(self) -> bytes:
+        """The record's key."""
+        group = self.group_id.encode()
+        topic = self.topic.encode()
+        return b"".join(
+            (
+                _KEY_VERSION_1,
+                _INT16.pack(len(group)),
+                group,
+                _INT16.pack(len(topic)),
+                topic,
+                _INT32.pack(self.partition),
+            )
+        )
+
+    def value(self) -> bytes | None:
+        """The record's value; None is a tombstone."""
+        committed = self.committed
+        return None if committed is None else encode_value(committed)
+
+
+def encode_value(committed: CommittedOffset) -> bytes:
+    """Value version 4, or 1 where the client asked for an expiry of its own (OffsetCommit v2-v4)."""
+    metadata = committed.metadata.encode()
+    if committed.expire_timestamp >= 0:
+        return b"".join(
+            (
+                _OFFSET.pack(EXPLICIT_RETENTION_VALUE_VERSION, committed.offset),
+                _INT16.pack(len(metadata)),
+                metadata,
+                _TIMESTAMPS.pack(committed.commit_timestamp, committed.expire_timestamp),
+            )
+        )
+    head = _OFFSET_AND_EPOCH.pack(VALUE_VERSION, committed.offset, committed.leader_epoch)
+    length = len(metadata) + 1
+    if length < 0x80:
+        prefix = bytes((length,))
+    elif length < 0x4000:
+        prefix = bytes((length & 0x7F | 0x80, length >> 7))
+    else:
+        prefix = bytes((length & 0x7F | 0x80, length >> 7 & 0x7F | 0x80, length >> 14))
+    if committed.topic_id == NO_TOPIC_ID:
+        return b"".join((head, prefix, metadata, _TIMESTAMP_AND_NO_TAGS.pack(committed.commit_timestamp, 0)))
+    tags = b"\x01\x00\x10" + committed.topic_id
+    return b"".join((head, prefix, metadata, _TIMESTAMP.pack(committed.commit_timestamp), tags))
+
+
+def key_version(key: bytes) -> int:
+    """The int16 that starts every key of `__consumer_offsets`; ValueError for a shorter key."""
+    if len(key) < 2:
+        raise ValueError("a key of __consumer_offsets without its version")
+    return int(_INT16.unpack_from(key)[0])
+
+
+def decode_key(key: bytes) -> tuple[str, str, int]:
+    """Group, topic and partition of a key of version 0 or 1. ValueError when it is cut short."""
+    group, position = _string(key, 2)
+    topic, position = _string(key, position)
+    if len(key) < position + 4:
+        raise ValueError(_MALFORMED)
+    return group, topic, int(_INT32.unpack_from(key, position)[0])
+
+
+def decode_value(value: bytes, record_offset: int = -1) -> CommittedOffset:
+    """A value of version 0-4. ValueError for another version or when it is cut short."""
+    try:
+        (version,) = _INT16.unpack_from(value)
+        if version == 4:
+            _, offset, leader_epoch = _OFFSET_AND_EPOCH.unpack_from(value)
+            length, position = _unsigned_varint(value, 14)
+            end = position + length - 1
+            metadata = value[position:end].decode()
+            (timestamp,) = _TIMESTAMP.unpack_from(value, end)
+            topic_id = _topic_id_tag(value, end + 8)
+            return CommittedOffset(offset, leader_epoch, metadata, timestamp, -1, topic_id, record_offset)
+        if version == 3:
+            _, offset, leader_epoch = _OFFSET_AND_EPOCH.unpack_from(value)
+            metadata, position = _string(value, 14)
+        elif 0 <= version <= 2:
+            _, offset = _OFFSET.unpack_from(value)
+            leader_epoch = -1
+            metadata, position = _string(value, 10)
+        else:
+            raise ValueError(f"version {version} of an offset value is not known")
+        (timestamp,) = _TIMESTAMP.unpack_from(value, position)
+        expires = int(_TIMESTAMP.unpack_from(value, position + 8)[0]) if version == 1 else -1
+    except (IndexError, _struct_error) as error:
+        raise ValueError(_MALFORMED) from error
+    return CommittedOffset(offset, leader_epoch, metadata, timestamp, expires, NO_TOPIC_ID, record_offset)
+
+
+def commit_error(append_error: ErrorCode) -> ErrorCode:
+    """What a client is told when the append of its commit failed; everything else stays as it is."""
+    return _COMMIT_ERRORS.get(append_error, append_error)
+
+
+_COMMIT_ERRORS = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
+    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
+    ErrorCode.INVALID_FETCH_SIZE: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
+    ErrorCode.NETWORK_EXCEPTION: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+}
+
+
+def _string(data: bytes, position: int) -> tuple[str, int]:
+    if len(data) < position + 2:
+        raise ValueError(_MALFORMED)
+    (length,) = _INT16.unpack_from(data, position)
+    end = position + 2 + length
+    if length < 0 or len(data) < end:
+        raise ValueError(_MALFORMED)
+    return data[position + 2 : end].decode(), end
+
+
+def _unsigned_varint(data: bytes, position: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+        shift += 7
+
+
+def _topic_id_tag(value: bytes, position: int) -> bytes:
+    count, position = _unsigned_varint(value, position)
+    for _ in range(count):
+        tag, position = _unsigned_varint(value, position)
+        size, position = _unsigned_varint(value, position)
+        if tag == 0 and size == 16 and len(value) >= position + 16:
+            return value[position : position + 16]
+        position += size
+    return NO_TOPIC_ID

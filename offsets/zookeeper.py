@@ -1,0 +1,143 @@
+"""Offset storage in the coordination tree, where clients of 0.8 and OffsetCommit and OffsetFetch v0 keep theirs:
+`/consumers/<group>/offsets/<topic>/<partition>` holds the offset as decimal text. No metadata, no time, no expiry,
+no ownership: any broker answers for any group.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+
+from barnabas.coordination import paths, payloads
+from barnabas.coordination.port import Coordination, CoordinationError, NodeExistsError, NoNodeError
+from barnabas.offsets.manager import Offsets
+from barnabas.offsets.records import CommittedOffset, OffsetRecord
+from barnabas.offsets.table import TopicPartition
+from barnabas.protocol.errors import ErrorCode
+from barnabas.runtime.pending import Pending
+
+logger = logging.getLogger("barnabas.offsets")
+
+Done = Callable[[ErrorCode], None]
+
+
+class ZooKeeperOffsetManager:
+    """`OffsetManager` over the coordination tree."""
+
+    def __init__(self, coordination: Coordination) -> None:
+        self._coordination = coordination
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def startup(self) -> None:
+        """Nothing runs in the background."""
+
+    def shutdown(self) -> None:
+        """Let nothing write any more."""
+        for task in self._tasks:
+            task.cancel()
+
+    def trigger_load(self, partition: int, leader_epoch: int) -> None:
+        """The tree is read when asked for: nothing to load."""
+
+    def cleanup(self) -> None:
+        """Offsets in the tree do not expire: they carry no time."""
+
+    def get(
+        self, group_id: str, partitions: Sequence[TopicPartition] | None, *, require_stable: bool = False
+    ) -> Pending[Offsets]:
+        """Read the nodes. Every node is stable: a write is visible when it is done."""
+        pending: Pending[Offsets] = Pending()
+
+        async def run() -> None:
+            try:
+                committed = await self.read(group_id, partitions)
+            except CoordinationError as error:
+                logger.warning("group %s: offsets could not be read: %s", group_id, error)
+                pending.complete(Offsets(ErrorCode.COORDINATOR_NOT_AVAILABLE, {}))
+            else:
+                pending.complete(Offsets(ErrorCode.NONE, committed))
+
+        self._start(run())
+        return pending
+
+    def put(self, group_id: str, commits: Sequence[OffsetRecord], done: Done) -> None:
+        """Write the nodes, one after the other; they are not written together, nor could a 0.8 client tell."""
+
+        async def run() -> None:
+            for commit in commits:
+                if commit.committed is not None:
+                    await self.write(group_id, commit.topic, commit.partition, commit.committed.offset)
+
+        self._start(self._tell(group_id, run(), done))
+
+    def remove(self, group_id: str, partitions: Sequence[TopicPartition] | None, done: Done) -> None:
+        """Delete the nodes."""
+
+        async def run() -> None:
+            if partitions is None:
+                await _ignore_missing(self._coordination.delete_recursive(paths.consumer_offsets(group_id)))
+                return
+            for topic, partition in partitions:
+                await _ignore_missing(self._coordination.delete(paths.consumer_offset(group_id, topic, partition)))
+
+        self._start(self._tell(group_id, run(), done))
+
+    async def read(
+        self, group_id: str, partitions: Sequence[TopicPartition] | None
+    ) -> dict[TopicPartition, CommittedOffset]:
+        """What the tree has of these partitions, or of all of the group. CoordinationError when it cannot be asked."""
+        if partitions is None:
+            partitions = await self._all_partitions(group_id)
+        nodes = [paths.consumer_offset(group_id, topic, partition) for topic, partition in partitions]
+        committed = {}
+        for key, node in zip(partitions, await self._coordination.get_many(nodes), strict=True):
+            if node is None:
+                continue
+            try:
+                committed[key] = CommittedOffset(payloads.decode_offset(node[0]))
+            except ValueError:
+                logger.warning("group %s: the offset node of %s-%d holds no number", group_id, *key)
+        return committed
+
+    async def write(self, group_id: str, topic: str, partition: int, offset: int) -> None:
+        """Set or make one node. CoordinationError when it cannot be done."""
+        path = paths.consumer_offset(group_id, topic, partition)
+        data = payloads.encode_offset(offset)
+        while True:
+            try:
+                await self._coordination.set(path, data)
+            except NoNodeError:
+                try:
+                    await self._coordination.create(path, data, make_parents=True)
+                except NodeExistsError:
+                    continue  # somebody was faster: write over it
+            return
+
+    async def _all_partitions(self, group_id: str) -> list[TopicPartition]:
+        found: list[TopicPartition] = []
+        try:
+            for topic in await self._coordination.children(paths.consumer_offsets(group_id)):
+                children = await self._coordination.children(f"{paths.consumer_offsets(group_id)}/{topic}")
+                found += [(topic, int(name)) for name in children if name.isdecimal()]
+        except NoNodeError:
+            pass  # no such group, or the topic went while we looked
+        return sorted(found)
+
+    async def _tell(self, group_id: str, work: Coroutine[None, None, None], done: Done) -> None:
+        try:
+            await work
+        except CoordinationError as error:
+            logger.warning("group %s: offsets could not be written: %s", group_id, error)
+            done(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        else:
+            done(ErrorCode.NONE)
+
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+async def _ignore_missing(work: Coroutine[None, None, None]) -> None:
+    with contextlib.suppress(NoNodeError):
+        await work

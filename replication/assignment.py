@@ -34,7 +34,9 @@ def assign(
     if replication_factor <= 0:
         raise AssignmentError("Replication factor must be larger than 0.")
     if replication_factor > len(brokers):
-        raise AssignmentError(f"Replication factor: {replication_factor} larger than available brokers: {len(brokers)}.")
+        raise AssignmentError(
+            f"Replication factor: {replication_factor} larger than available brokers: {len(brokers)}."
+        )
     racks = {broker_id: rack for broker_id, rack in brokers.items() if rack is not None}
     if racks and len(racks) != len(brokers):
         raise AssignmentError("Not all brokers have rack information for replica rack aware assignment.")
@@ -66,7 +68,12 @@ def _replica_index(first: int, shift: int, replica: int, count: int) -> int:
 
 
 def _assign_over_racks(
-    racks: Mapping[int, str], partition_count: int, replication_factor: int, start: int, shift: int, first_partition: int
+    racks: Mapping[int, str],
+    partition_count: int,
+    replication_factor: int,
+    start: int,
+    shift: int,
+    first_partition: int,
 ) -> dict[int, list[int]]:
     order = rack_alternated(racks)
     broker_count = len(order)

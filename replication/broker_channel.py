@@ -24,9 +24,7 @@ ControlResponse = LeaderAndIsrResponse | UpdateMetadataResponse | StopReplicaRes
 class BrokerChannel(Protocol):
     """Carries the controller's requests, to each broker in the order they were sent."""
 
-    def send(
-        self, broker_id: int, request: ControlRequest, done: Callable[[ControlResponse | None], None]
-    ) -> None:
+    def send(self, broker_id: int, request: ControlRequest, done: Callable[[ControlResponse | None], None]) -> None:
         """Send; `done` is called later with the answer, or None when the broker went away first."""
 
 
@@ -37,9 +35,7 @@ class LocalChannel:
         self._clock = clock
         self._replica_manager = replica_manager
 
-    def send(
-        self, broker_id: int, request: ControlRequest, done: Callable[[ControlResponse | None], None]
-    ) -> None:
+    def send(self, broker_id: int, request: ControlRequest, done: Callable[[ControlResponse | None], None]) -> None:
         """Have the replica manager handle the request after the current event."""
         assert broker_id == self._replica_manager.node_id
 
@@ -63,9 +59,7 @@ class BrokerChannels:
         self._clock = clock
         self.channels = channels
 
-    def send(
-        self, broker_id: int, request: ControlRequest, done: Callable[[ControlResponse | None], None]
-    ) -> None:
+    def send(self, broker_id: int, request: ControlRequest, done: Callable[[ControlResponse | None], None]) -> None:
         """Send through the broker's own channel."""
         channel = self.channels.get(broker_id)
         if channel is None:

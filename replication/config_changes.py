@@ -7,13 +7,12 @@ from collections.abc import Callable, Mapping
 from barnabas.config.broker import BrokerConfig
 from barnabas.coordination import paths, payloads
 from barnabas.coordination.port import Coordination, CoordinationError, NoNodeError, WatchEvent
-from barnabas.runtime.ports import Clock
+from barnabas.runtime.ports import Env
 
 logger = logging.getLogger("barnabas.replication")
 
 NOTICE_RETENTION_MS = 15 * 60 * 1000
 RETRY_BACKOFF_MS = 100
-DEFAULT_ENTITY = "<default>"
 TOPICS = "topics"
 BROKERS = "brokers"
 
@@ -25,14 +24,13 @@ class ConfigChanges:
 
     def __init__(
         self,
-        clock: Clock,
+        env: Env,
         config: BrokerConfig,
         node_id: int,
         coordination: Coordination,
-        on_topic_change: Callable[[str], None] = lambda topic: None,
     ) -> None:
-        self.on_topic_change = on_topic_change  # LogManager.update_topic_config, once there is one
-        self._clock = clock
+        self.on_topic_change: list[Callable[[str], None]] = []  # LogManager.update_topic_config, once there is one
+        self._clock = env.clock
         self._config = config
         self._node_id = node_id
         self._coordination = coordination
@@ -64,29 +62,28 @@ class ConfigChanges:
         await self._load()
         self._task = asyncio.get_running_loop().create_task(self._follow())
 
-    async def stop(self) -> None:
+    def stop(self) -> None:
         """Follow no more."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
 
     async def _load(self) -> None:
         for topic in await self._names(TOPICS):
             self._topics[topic] = await self._read(TOPICS, topic)
-        self._cluster = await self._read(BROKERS, DEFAULT_ENTITY)
+        self._cluster = await self._read(BROKERS, paths.DEFAULT_ENTITY)
         self._broker = await self._read(BROKERS, str(self._node_id))
         self._config.set_dynamic(self._cluster, self._broker)
 
     async def _names(self, entity_type: str) -> list[str]:
         try:
-            return await self._coordination.children(paths.config_type(entity_type))
+            return await self._coordination.children(f"{paths.CONFIG}/{entity_type}")
         except NoNodeError:
             return []
 
     async def _read(self, entity_type: str, name: str) -> Overrides:
         try:
-            data, _ = await self._coordination.get(paths.config(entity_type, name))
+            data, _ = await self._coordination.get(paths.config(f"{entity_type}/{name}"))
         except NoNodeError:
             return {}
         return payloads.decode_config(data)
@@ -108,9 +105,9 @@ class ConfigChanges:
     async def _read_notices(self, *, apply: bool) -> None:
         """Apply the notices that are new, in order, and remove those older than 15 minutes."""
         names = await self._coordination.children(paths.CONFIG_CHANGES, self._notified)
-        for name in names:
-            number = int(name[-10:])
-            path = f"{paths.CONFIG_CHANGES}/{name}"
+        for notice in names:
+            number = paths.sequence_number(notice)
+            path = f"{paths.CONFIG_CHANGES}/{notice}"
             if number > self._last_processed:
                 self._last_processed = number
                 if apply:
@@ -118,7 +115,8 @@ class ConfigChanges:
                         data, _ = await self._coordination.get(path)
                     except NoNodeError:
                         continue
-                    await self.entity_changed(*payloads.decode_config_change(data))
+                    entity_type, _, name = payloads.decode_config_change(data).partition("/")
+                    await self.entity_changed(entity_type, name)
         await self._remove_old([f"{paths.CONFIG_CHANGES}/{name}" for name in names])
 
     async def _remove_old(self, notices: list[str]) -> None:
@@ -137,22 +135,22 @@ class ConfigChanges:
     async def entity_changed(self, entity_type: str, name: str) -> None:
         """Read one entity again and apply it. Types without meaning here are left alone."""
         if entity_type == TOPICS:
-            self._topics[name] = await self._read(TOPICS, name)
-            logger.info("topic %s: settings are now %s", name, dict(self._topics[name]))
-            self.on_topic_change(name)
-        elif entity_type == BROKERS and name in (DEFAULT_ENTITY, str(self._node_id)):
-            if name == DEFAULT_ENTITY:
+            overrides = await self._read(TOPICS, name)
+            if overrides == self.topic_overrides(name):
+                return
+            if overrides:
+                self._topics[name] = overrides
+            else:
+                del self._topics[name]
+            logger.info("topic %s: its own settings are now %s", name, overrides)
+            self._topic_changed(name)
+        elif entity_type == BROKERS and name in (paths.DEFAULT_ENTITY, str(self._node_id)):
+            if name == paths.DEFAULT_ENTITY:
                 self._cluster = await self._read(BROKERS, name)
             else:
                 self._broker = await self._read(BROKERS, name)
             self._config.set_dynamic(self._cluster, self._broker)
-            for topic in list(self._topics):  # broker settings are the defaults of topics
-                self.on_topic_change(topic)
 
-    def topic_created(self, topic: str, overrides: Overrides) -> None:
-        """A topic was created with these settings: known before its log is opened."""
-        self._topics[topic] = dict(overrides)
-
-    def topic_deleted(self, topic: str) -> None:
-        """The topic is gone; another of its name begins without settings."""
-        self._topics.pop(topic, None)
+    def _topic_changed(self, topic: str) -> None:
+        for listener in self.on_topic_change:
+            listener(topic)

@@ -9,18 +9,17 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 
 from barnabas.config.broker import BrokerConfig
 from barnabas.config.topic import TopicConfig
 from barnabas.coordination import paths, payloads
 from barnabas.coordination.port import (
     BadVersionError,
-    Check,
     ConnectionLossError,
     Coordination,
     CoordinationError,
     Create,
-    Delete,
     MultiError,
     NodeExistsError,
     NoNodeError,
@@ -158,12 +157,12 @@ class Controller:
         watch = self._watch(self._controller_changed, only_active=False)
         while await self._coordination.exists(paths.CONTROLLER, watch) is None:
             epoch, version = await self._read_epoch()
-            data = payloads.encode_controller(self._node_id, self._env.clock.now_ms())
+            data = payloads.ControllerNode(self._node_id, self._env.clock.now_ms()).encode()
             try:
                 results = await self._coordination.multi(
                     [
                         Create(paths.CONTROLLER, data, ephemeral=True),
-                        Set(paths.CONTROLLER_EPOCH, b"%d" % (epoch + 1), version),
+                        Set(paths.CONTROLLER_EPOCH, payloads.encode_controller_epoch(epoch + 1), version),
                     ]
                 )
             except MultiError as error:
@@ -178,7 +177,7 @@ class Controller:
             data, stat = await self._coordination.get(paths.CONTROLLER)
         except NoNodeError:
             return  # gone again: the watch has fired
-        self.controller_id = payloads.decode_controller(data)
+        self.controller_id = payloads.ControllerNode.decode(data).broker_id
         if stat.ephemeral_owner == self._coordination.session_id and not self.active:
             # Won, but the answer was lost: nobody else can have written the epoch since.
             epoch, version = await self._read_epoch()
@@ -188,10 +187,10 @@ class Controller:
         while True:
             try:
                 data, stat = await self._coordination.get(paths.CONTROLLER_EPOCH)
-                return int(data), stat.version
+                return payloads.decode_controller_epoch(data), stat.version
             except NoNodeError:
                 try:
-                    await self._coordination.create(paths.CONTROLLER_EPOCH, b"0")
+                    await self._coordination.create(paths.CONTROLLER_EPOCH, payloads.encode_controller_epoch(0))
                 except NodeExistsError:
                     continue
 
@@ -239,7 +238,7 @@ class Controller:
         await self._load_brokers(await self._children(paths.BROKER_IDS, self._brokers_changed))
         await self._load_topics(await self._children(paths.TOPICS, self._topics_changed))
         await self._tree.read_states(list(state.all_partitions()))
-        deleted = await self._children(paths.DELETED_TOPICS, self._deletions_changed)
+        deleted = await self._children(paths.DELETE_TOPICS, self._deletions_changed)
         state.topics_to_delete.update((topic, None) for topic in deleted if topic in state.assignments)
         self._batch.add_update_metadata(state.brokers, ())
         self._batch.send(self.controller_epoch)
@@ -253,9 +252,7 @@ class Controller:
         await self._machines.move_replicas(self._just_created(), ReplicaState.ONLINE)
         await self._forget_unknown_deletions(deleted)
         await self._deletion.resume()
-        self._balance_timer = self._env.clock.call_later(
-            FIRST_BALANCE_MS, lambda: self._enqueue(self._balance_leaders)
-        )
+        self._balance_timer = self._env.clock.call_later(FIRST_BALANCE_MS, lambda: self._enqueue(self._balance_leaders))
 
     def _begin_states(self) -> None:
         """Where each partition and replica is in its life, as the tree has it."""
@@ -360,15 +357,15 @@ class Controller:
                 continue
             topic_node, stat = node
             if topic_node.topic_id is None:
-                topic_node = topic_node.with_id(self._env.random_uuid())
-                await self._tree.write([Set(paths.topic(topic), payloads.encode_topic(topic_node), stat.version)])
-            self._state.assignments[topic] = {i: tuple(replicas) for i, replicas in topic_node.partitions.items()}
+                topic_node = replace(topic_node, topic_id=self._env.random_uuid())
+                await self._tree.write([Set(paths.topic(topic), topic_node.encode(), stat.version)])
+            self._state.assignments[topic] = dict(topic_node.partitions)
             if topic_node.topic_id is not None:
                 self._state.topic_ids[topic] = topic_node.topic_id
             loaded.append(topic)
         return loaded
 
-    async def _read_topic(self, topic: str) -> tuple[payloads.TopicNode, Stat] | None:
+    async def _read_topic(self, topic: str) -> tuple[payloads.TopicAssignment, Stat] | None:
         async def changed() -> None:
             await self._topic_changed(topic)
 
@@ -376,12 +373,12 @@ class Controller:
             data, stat = await self._coordination.get(paths.topic(topic), self._watch(changed))
         except NoNodeError:
             return None
-        return payloads.decode_topic(data), stat
+        return payloads.TopicAssignment.decode(data), stat
 
     async def _unclean_topics(self, topics: Collection[str]) -> set[str]:
         """Those of the topics that let a replica lead that may lack records."""
         names = sorted(topics)
-        nodes = await self._coordination.get_many([paths.config("topics", topic) for topic in names])
+        nodes = await self._coordination.get_many([paths.topic_config(topic) for topic in names])
         allowed = set()
         for topic, node in zip(names, nodes):
             overrides = {} if node is None else payloads.decode_config(node[0])
@@ -478,13 +475,13 @@ class Controller:
         known = self._state.assignments.get(topic)
         if node is None or known is None:
             return
-        added = {i: tuple(replicas) for i, replicas in node[0].partitions.items() if i not in known}
+        added = {i: replicas for i, replicas in node[0].partitions.items() if i not in known}
         if not added:
             return
         if self._state.is_being_deleted(topic):
             logger.warning("topic %s is being deleted: new partitions %s are refused", topic, sorted(added))
-            restored = node[0].with_partitions({i: list(replicas) for i, replicas in known.items()})
-            await self._tree.write([Set(paths.topic(topic), payloads.encode_topic(restored))])
+            restored = replace(node[0], partitions=dict(known))
+            await self._tree.write([Set(paths.topic(topic), restored.encode())])
             return
         known.update(added)
         await self._create_partitions([(topic, index) for index in sorted(added)])
@@ -503,7 +500,7 @@ class Controller:
 
     async def _deletions_changed(self) -> None:
         """`/admin/delete_topics` has other children."""
-        names = await self._children(paths.DELETED_TOPICS, self._deletions_changed)
+        names = await self._children(paths.DELETE_TOPICS, self._deletions_changed)
         await self._forget_unknown_deletions(names)
         known = [t for t in names if t in self._state.assignments and t not in self._state.topics_to_delete]
         if known and self._config.delete_topic_enable:
@@ -512,7 +509,7 @@ class Controller:
     async def _forget_unknown_deletions(self, names: Sequence[str]) -> None:
         unwanted = [t for t in names if t not in self._state.assignments or not self._config.delete_topic_enable]
         if unwanted:
-            await self._tree.delete_all([paths.deleted_topic(topic) for topic in unwanted])
+            await self._tree.delete_all([paths.delete_topic(topic) for topic in unwanted])
 
     # --- notices and answers ---
 
@@ -579,7 +576,9 @@ class Controller:
         shares = election.imbalance([(state.replicas(p)[0], s.leader) for p, s in candidates.items()])
         limit = self._config.leader_imbalance_per_broker_percentage / 100
         brokers = {broker for broker, share in shares.items() if share > limit and broker in state.brokers}
-        misled = [p for p, s in candidates.items() if state.replicas(p)[0] in brokers and s.leader != state.replicas(p)[0]]
+        misled = [
+            p for p, s in candidates.items() if state.replicas(p)[0] in brokers and s.leader != state.replicas(p)[0]
+        ]
         if misled:
             await self._machines.elect(
                 misled, lambda p, known: election.elect_preferred(state.replicas(p), known, state.online_replicas(p))

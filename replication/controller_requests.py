@@ -38,9 +38,7 @@ class RequestBatch:
         self._update_metadata: dict[int, dict[TopicPartition, None]] = {}
         self._stop_replica: dict[int, dict[TopicPartition, bool]] = {}  # to whether to delete
 
-    def add_leader_and_isr(
-        self, broker_ids: Iterable[int], partition: TopicPartition, *, is_new: bool = False
-    ) -> None:
+    def add_leader_and_isr(self, broker_ids: Iterable[int], partition: TopicPartition, *, is_new: bool = False) -> None:
         """Tell replicas of a partition its state, and everybody the metadata."""
         for broker_id in broker_ids:
             if broker_id in self._state.brokers:
@@ -192,9 +190,7 @@ class RequestBatch:
             )
         return list(topics.values())
 
-    def _send_stop_replica(
-        self, broker_id: int, partitions: dict[TopicPartition, bool], controller_epoch: int
-    ) -> None:
+    def _send_stop_replica(self, broker_id: int, partitions: dict[TopicPartition, bool], controller_epoch: int) -> None:
         topics: dict[str, StopReplicaRequest.StopReplicaTopicState] = {}
         for (topic, index), delete in partitions.items():
             topic_state = topics.get(topic)

@@ -22,7 +22,6 @@ from barnabas.coordination.port import (
 )
 from barnabas.replication.controller_state import ControllerState, TopicPartition
 from barnabas.replication.election import LeaderAndIsr
-from barnabas.replication.state_nodes import decode_state, encode_state
 from barnabas.runtime.ports import Clock
 
 logger = logging.getLogger("barnabas.replication")
@@ -92,7 +91,7 @@ class ControllerTree:
                     self._state.states.pop(partition, None)
                     continue
                 data, stat = node
-                found = decode_state(data, stat.version)
+                found = LeaderAndIsr.decode(data, stat.version)
                 if found.controller_epoch > self.epoch:
                     raise ControllerMovedError
                 self._state.states[partition] = found
@@ -102,17 +101,14 @@ class ControllerTree:
         for chunk in chunks(sorted(states), PARTITIONS_PER_WRITE):
             nodes: dict[str, tuple[int, LeaderAndIsr] | None] = {}
             if topic_is_new:
-                nodes[paths.topic_partitions(topic)] = None
+                nodes[paths.partitions(topic)] = None
             for index in chunk:
-                nodes[paths.topic_partition(topic, index)] = None
+                nodes[paths.partition(topic, index)] = None
                 nodes[paths.partition_state(topic, index)] = (index, states[index].by_controller(self.epoch))
             while nodes:
                 try:
                     await self.write(
-                        [
-                            Create(path, b"" if state is None else encode_state(state[1]))
-                            for path, state in nodes.items()
-                        ]
+                        [Create(path, b"" if state is None else state[1].encode()) for path, state in nodes.items()]
                     )
                 except MultiError as error:
                     if not isinstance(error.cause, NodeExistsError):
@@ -133,10 +129,12 @@ class ControllerTree:
                 continue
             entry = nodes.pop(path)
             if entry is not None:
-                self._state.states[topic, entry[0]] = decode_state(node[0], node[1].version)
+                self._state.states[topic, entry[0]] = LeaderAndIsr.decode(node[0], node[1].version)
 
     async def change_states(
-        self, partitions: Iterable[TopicPartition], decide: Callable[[TopicPartition, LeaderAndIsr], LeaderAndIsr | None]
+        self,
+        partitions: Iterable[TopicPartition],
+        decide: Callable[[TopicPartition, LeaderAndIsr], LeaderAndIsr | None],
     ) -> list[TopicPartition]:
         """Write what `decide` makes of each state (None: leave it), if it is still what we know; else look and ask again.
 
@@ -156,7 +154,7 @@ class ControllerTree:
                 try:
                     stats = await self.write(
                         [
-                            Set(paths.partition_state(*partition), encode_state(proposal), proposal.partition_epoch)
+                            Set(paths.partition_state(*partition), proposal.encode(), proposal.partition_epoch)
                             for partition, proposal in proposals
                         ]
                     )

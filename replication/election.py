@@ -3,6 +3,8 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from barnabas.coordination.payloads import PartitionState
+
 NO_LEADER = -1
 LEADER_DURING_DELETE = -2  # only in messages: the partition is being deleted
 EPOCH_DURING_DELETE = -2
@@ -24,6 +26,16 @@ class LeaderAndIsr:
         return LeaderAndIsr(
             leader, self.leader_epoch + 1, tuple(isr), self.partition_epoch, self.controller_epoch, recovering
         )
+
+    def encode(self) -> bytes:
+        """The data of the state node."""
+        return PartitionState(self.leader, self.leader_epoch, self.isr, self.controller_epoch, self.recovering).encode()
+
+    @classmethod
+    def decode(cls, data: bytes, version: int) -> "LeaderAndIsr":
+        """From the data of the state node and its version."""
+        node = PartitionState.decode(data)
+        return cls(node.leader, node.leader_epoch, node.isr, version, node.controller_epoch, node.recovering)
 
     def at_version(self, partition_epoch: int) -> "LeaderAndIsr":
         """The same, as the node says it at another version."""
@@ -53,7 +65,9 @@ def elect_offline(
     """
     for replica in replicas:
         if replica in live and replica in state.isr:
-            return state.changed(replica, [member for member in state.isr if member in live], recovering=state.recovering)
+            return state.changed(
+                replica, [member for member in state.isr if member in live], recovering=state.recovering
+            )
     if unclean:
         for replica in replicas:
             if replica in live:

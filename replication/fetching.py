@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from barnabas.config.broker import BrokerConfig
-from barnabas.protocol import record_batch
 from barnabas.protocol.errors import ErrorCode
 from barnabas.replication.metadata_cache import NO_TOPIC_ID, MetadataCache
 from barnabas.replication.partition import Partition
@@ -167,7 +166,9 @@ def select_rack_aware(client_rack: str, leader_id: int, candidates: Iterable[Rep
     return leader_id if best is None else best.replica_id
 
 
-def diverging_epoch(partition: Partition, fetch_offset: int, last_fetched_epoch: int) -> tuple[int, int] | ErrorCode | None:
+def diverging_epoch(
+    partition: Partition, fetch_offset: int, last_fetched_epoch: int
+) -> tuple[int, int] | ErrorCode | None:
     """Where the fetcher's log parted from ours: (epoch, end offset); None if nowhere; an error if we cannot tell."""
     log = partition.log
     epoch, end_offset = log.leader_epochs.end_offset_for(last_fetched_epoch, log.log_end_offset)
@@ -292,13 +293,14 @@ class Fetching:
                 return result
         bound = self.upper_bound(params, partition)
         records: Buffer = b""
+        next_offset = offset
         if offset < bound and (limit > 0 or at_least_one):
             data = log.read(
                 offset, min(requested.max_bytes, max(limit, 0)), upper_bound=bound, at_least_one=at_least_one
             )
             if data.error is not ErrorCode.NONE:
                 return FetchResult(requested, data.error)
-            records = data.records
+            records, next_offset = data.records, data.next_offset
         if acknowledges:
             partition.follower_fetched(
                 params.replica_id, offset, requested.log_start_offset, log_end_offset, self.clock.monotonic_ms()
@@ -308,7 +310,8 @@ class Fetching:
         )
         result.records = records
         if params.isolation_level == READ_COMMITTED and params.replica_id < 0:
-            result.aborted_transactions = _aborted_transactions(partition, offset, bound, records)
+            aborted = log.aborted_transactions(offset, next_offset) if next_offset > offset else []
+            result.aborted_transactions = aborted
         return result
 
     def _refusal(self, requested: FetchPartition, error: ErrorCode) -> FetchResult:
@@ -356,19 +359,6 @@ def leader_of(
     if isinstance(partition, Partition) and (state is None or partition.leader_epoch >= state.leader_epoch):
         return partition.leader_id, partition.leader_epoch
     return None if state is None else (state.leader_id, state.leader_epoch)
-
-
-def _aborted_transactions(partition: Partition, offset: int, bound: int, records: Buffer) -> list[tuple[int, int]]:
-    """Those that overlap the records sent: looked up once to the bound, which nearly always finds none."""
-    if not len(records):
-        return []
-    aborted = partition.log.aborted_transactions(offset, bound)
-    if not aborted:
-        return aborted
-    end = offset
-    for header, _ in record_batch.batches(records):
-        end = header.next_offset
-    return partition.log.aborted_transactions(offset, min(end, bound))
 
 
 class ParkedFetch:

@@ -19,7 +19,6 @@ from barnabas.coordination.port import (
 )
 from barnabas.replication.election import LeaderAndIsr
 from barnabas.replication.partition import Partition
-from barnabas.replication.state_nodes import decode_state, encode_state
 from barnabas.runtime.ports import Clock, Timer
 
 logger = logging.getLogger("barnabas.replication")
@@ -39,7 +38,7 @@ async def write_state(coordination: Coordination, topic: str, index: int, state:
     """
     path = paths.partition_state(topic, index)
     try:
-        stat = await coordination.set(path, encode_state(state), state.partition_epoch)
+        stat = await coordination.set(path, state.encode(), state.partition_epoch)
     except BadVersionError:
         pass
     except NoNodeError:
@@ -50,7 +49,7 @@ async def write_state(coordination: Coordination, topic: str, index: int, state:
         data, stat = await coordination.get(path)
     except NoNodeError:
         return None
-    stored = decode_state(data, stat.version)
+    stored = LeaderAndIsr.decode(data, stat.version)
     return stored if (stored.leader, stored.leader_epoch) == (state.leader, state.leader_epoch) else None
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from barnabas.protocol.errors import ErrorCode
 from barnabas.replication.partition import Partition
+from barnabas.runtime.ports import Disk
 from barnabas.storage.log import Log
 
 LATEST = -1
@@ -83,7 +84,7 @@ def list_offset(
         return ListOffsetResult(ErrorCode.NONE, bound, -1, partition.leader_epoch)
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         epoch = log.leader_epochs.epoch_for_offset(log.log_start_offset)
-        return ListOffsetResult(ErrorCode.NONE, log.log_start_offset, -1, -1 if epoch is None else epoch)
+        return ListOffsetResult(ErrorCode.NONE, log.log_start_offset, -1, epoch)
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return ListOffsetResult(ErrorCode.NONE)
     if timestamp == MAX_TIMESTAMP:
@@ -93,13 +94,15 @@ def list_offset(
     if found is None or found[0] >= bound:
         return ListOffsetResult(not_available if is_lagging else ErrorCode.NONE)
     offset, record_timestamp, epoch = found
-    return ListOffsetResult(ErrorCode.NONE, offset, record_timestamp, -1 if epoch is None else epoch)
+    return ListOffsetResult(ErrorCode.NONE, offset, record_timestamp, epoch)
 
 
-def segment_times(log: Log, now_ms: int) -> list[tuple[int, int]]:
+def segment_times(log: Log, disk: Disk, now_ms: int) -> list[tuple[int, int]]:
     """(offset, time) where a client of version 0 may begin: each segment's base, and the end of a log with records."""
-    segments = [(max(segment.base_offset, log.log_start_offset), segment.modified_ms()) for segment in log.segments]
-    if log.segments[-1].size_bytes:
+    segments = [
+        (max(segment.base_offset, log.log_start_offset), disk.modified_ms(segment.path)) for segment in log.segments
+    ]
+    if log.segments[-1].size:
         segments.append((log.log_end_offset, now_ms))
     return segments
 

@@ -16,7 +16,8 @@ from barnabas.replication.isr import RemoteReplica
 from barnabas.replication.parked import Parked, Ticket
 from barnabas.replication.wakes import Wakes
 from barnabas.runtime.ports import Buffer, Clock
-from barnabas.storage.log import AppendOrigin, AppendResult, Log
+from barnabas.storage.log import Log
+from barnabas.storage.validation import AppendOrigin, AppendResult
 
 logger = logging.getLogger("barnabas.replication")
 
@@ -272,7 +273,9 @@ class Partition:
             self._host.log_failed(self)
         return result
 
-    def append_as_follower(self, records: Buffer, leader_high_watermark: int, leader_log_start_offset: int) -> ErrorCode:
+    def append_as_follower(
+        self, records: Buffer, leader_high_watermark: int, leader_log_start_offset: int
+    ) -> ErrorCode:
         """Append what the leader sent, unchanged, and take over its high watermark and log start (§8)."""
         assert not self.is_leader
         log = self.log

@@ -3,13 +3,13 @@
 import asyncio
 import logging
 
-from barnabas.coordination import paths, payloads
+from barnabas.coordination import paths
+from barnabas.coordination.payloads import ProducerIdBlock
 from barnabas.coordination.port import BadVersionError, Coordination, CoordinationError, NodeExistsError, NoNodeError
-from barnabas.runtime.ports import Clock
+from barnabas.runtime.ports import Env
 
 logger = logging.getLogger("barnabas.replication")
 
-BLOCK_SIZE = 1_000
 REFILL_BELOW = 500
 RETRY_BACKOFF_MS = 100
 LARGEST_ID = (1 << 63) - 1
@@ -18,8 +18,8 @@ LARGEST_ID = (1 << 63) - 1
 class ProducerIds:
     """Hands ids out of one block and has the next one fetched in time."""
 
-    def __init__(self, clock: Clock, coordination: Coordination, node_id: int) -> None:
-        self._clock = clock
+    def __init__(self, env: Env, node_id: int, coordination: Coordination) -> None:
+        self._clock = env.clock
         self._coordination = coordination
         self._node_id = node_id
         self._next = 0
@@ -27,8 +27,8 @@ class ProducerIds:
         self._spare: tuple[int, int] | None = None
         self._task: asyncio.Task[None] | None = None
 
-    def start(self) -> None:
-        """Take the first block, in the background."""
+    async def start(self) -> None:
+        """Begin to take the first block; `next` says None until it is there."""
         self._refill()
 
     def next(self) -> int | None:
@@ -75,15 +75,13 @@ async def take_block(coordination: Coordination, node_id: int) -> tuple[int, int
             try:
                 await coordination.create(paths.PRODUCER_ID_BLOCK, make_parents=True)
             except NodeExistsError:
-                pass
+                continue
             continue
-        start = payloads.decode_producer_id_block(data)[1] + 1 if data else 0
-        end = start + BLOCK_SIZE - 1
-        assert end <= LARGEST_ID, "the producer ids of this cluster are used up"
+        block = ProducerIdBlock.after(ProducerIdBlock.decode(data), node_id)
+        assert block.last <= LARGEST_ID, "the producer ids of this cluster are used up"
         try:
-            block = payloads.encode_producer_id_block(node_id, start, end)
-            await coordination.set(paths.PRODUCER_ID_BLOCK, block, stat.version)
+            await coordination.set(paths.PRODUCER_ID_BLOCK, block.encode(), stat.version)
         except BadVersionError:
             continue  # another broker took it; or we did and did not hear, then that block is lost
-        logger.info("producer ids %d to %d are ours", start, end)
-        return start, end + 1
+        logger.info("producer ids %d to %d are ours", block.first, block.last)
+        return block.first, block.last + 1

@@ -1,77 +1,51 @@
-"""A broker's place in the tree: the persistent folders, the cluster id, `/brokers/ids/<id>` (zookeeper.md §1, §4)."""
+"""A broker's place in the tree: `/brokers/ids/<id>` (zookeeper.md §4), and leaving ISRs after an unclean stop."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from barnabas.coordination import paths, payloads
-from barnabas.coordination.port import (
-    Coordination,
-    Create,
-    MultiError,
-    NodeExistsError,
-    NoNodeError,
-    Set,
-    Stat,
-)
-from barnabas.protocol import uuids
+from barnabas.config.broker import BrokerConfig
+from barnabas.config.listeners import Endpoint, security_protocols
+from barnabas.coordination import paths
+from barnabas.coordination.payloads import BrokerEndpoint, BrokerRegistration, TopicAssignment, encode_isr_change
+from barnabas.coordination.port import Coordination, Create, MultiError, NodeExistsError, NoNodeError, Set, Stat
+from barnabas.replication import metadata_cache
 from barnabas.replication.controller_state import LiveBroker
-from barnabas.replication.metadata_cache import Endpoint
+from barnabas.replication.election import LeaderAndIsr, without_replica
 from barnabas.runtime.ports import Env
 
 logger = logging.getLogger("barnabas.replication")
+
+SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 
 
 class BrokerIdInUseError(Exception):
     """Another live broker has this id; str() is a sentence that says what to do."""
 
 
-async def cluster_id(env: Env, coordination: Coordination, preferred: str | None = None) -> str:
-    """The cluster's id: what the first broker wrote (`preferred`, or a fresh one)."""
-    try:
-        data = payloads.encode_cluster_id(preferred or uuids.to_text(env.random_uuid()))
-        await coordination.create(paths.CLUSTER_ID, data, make_parents=True)
-    except NodeExistsError:
-        data, _ = await coordination.get(paths.CLUSTER_ID)
-    return payloads.decode_cluster_id(data)
-
-
-async def make_persistent_paths(coordination: Coordination) -> None:
-    """Make the folders that everybody expects, where they are missing."""
-    nodes = await coordination.get_many(paths.PERSISTENT)
-    for path, node in zip(paths.PERSISTENT, nodes):
-        if node is None:
-            try:
-                await coordination.create(path, make_parents=True)
-            except NodeExistsError:
-                continue
-
-
 class Registration:
     """The node that says this broker lives, and its epoch: the number of the change that made it."""
 
-    def __init__(
-        self,
-        env: Env,
-        coordination: Coordination,
-        node_id: int,
-        endpoints: Sequence[Endpoint],
-        rack: str | None = None,
-    ) -> None:
+    def __init__(self, env: Env, config: BrokerConfig, node_id: int, coordination: Coordination) -> None:
         self.broker_epoch = -1
-        self.endpoints = tuple(endpoints)
-        self.rack = rack
         self._env = env
-        self._coordination = coordination
+        self._config = config
         self._node_id = node_id
+        self._coordination = coordination
+        self._endpoints: Sequence[Endpoint] = ()
         self._session_id = 0
 
-    async def register(self) -> int:
-        """Make the node, for the first time or in a new session; returns the broker epoch. BrokerIdInUseError."""
+    async def register(self, endpoints: Sequence[Endpoint] | None = None) -> int:
+        """Make the node; returns the broker epoch. Again without endpoints: in a new session, as before.
+
+        BrokerIdInUseError when a broker of this id lives.
+        """
+        if endpoints is not None:
+            self._endpoints = endpoints
         path = paths.broker(self._node_id)
         previous_session = self._session_id
         while True:
             self._session_id = self._coordination.session_id
-            data = encode_broker(self.endpoints, self.rack, self._env.clock.now_ms())
+            data = self._encode()
             try:
                 results = await self._coordination.multi([Create(path, data, ephemeral=True), Set(path, data, 0)])
             except MultiError as error:
@@ -97,19 +71,72 @@ class Registration:
                 )
             await self._coordination.delete(path, stat.version)
 
-    async def update(self, endpoints: Sequence[Endpoint], rack: str | None) -> None:
+    async def update(self, endpoints: Sequence[Endpoint]) -> None:
         """Say other endpoints; the controller passes them on."""
-        self.endpoints = tuple(endpoints)
-        self.rack = rack
-        data = encode_broker(self.endpoints, self.rack, self._env.clock.now_ms())
-        await self._coordination.set(paths.broker(self._node_id), data)
+        self._endpoints = endpoints
+        await self._coordination.set(paths.broker(self._node_id), self._encode())
 
-
-def encode_broker(endpoints: Sequence[Endpoint], rack: str | None, now_ms: int) -> bytes:
-    """The node's data."""
-    return b""
+    def _encode(self) -> bytes:
+        protocols = security_protocols(self._config.listener_security_protocol_map)
+        return BrokerRegistration(
+            tuple(BrokerEndpoint(endpoint.name, endpoint.host, endpoint.port) for endpoint in self._endpoints),
+            self._env.clock.now_ms(),
+            self._config.broker_rack,
+            protocols,
+        ).encode()
 
 
 def decode_broker(broker_id: int, data: bytes, stat: Stat) -> LiveBroker:
     """A live broker from its node."""
-    return LiveBroker(broker_id, stat.czxid, (), None)
+    node = BrokerRegistration.decode(data)
+    endpoints = []
+    for endpoint in node.endpoints:
+        protocol = node.security_protocols.get(endpoint.listener_name, endpoint.listener_name)
+        number = SECURITY_PROTOCOLS.get(protocol, 0)
+        endpoints.append(metadata_cache.Endpoint(endpoint.listener_name, endpoint.host, endpoint.port, number))
+    return LiveBroker(broker_id, stat.czxid, tuple(endpoints), node.rack)
+
+
+async def leave_isrs(coordination: Coordination, node_id: int) -> int:
+    """After an unclean stop, before registering: leave every ISR this broker is in, and every lead. How many nodes.
+
+    The tree may still say this broker has records that its disk has lost. Where it is the last member it stays (nobody
+    has more), but its lead ends too, so that it leads again in a new epoch: a follower that had fetched what was lost
+    then sees where the logs part (KIP-101). What the controller writes meanwhile wins; it has seen the death itself.
+    """
+    left: list[tuple[str, int]] = []
+    for topic in await coordination.children(paths.TOPICS):
+        node = await coordination.get_many([paths.topic(topic)])
+        assignment = TopicAssignment.decode(node[0][0]) if node[0] is not None else None
+        if assignment is None:
+            continue
+        indexes = [index for index, replicas in assignment.partitions.items() if node_id in replicas]
+        states = await coordination.get_many([paths.partition_state(topic, index) for index in indexes])
+        changes: dict[int, LeaderAndIsr] = {}
+        for index, state in zip(indexes, states):
+            known = None if state is None else LeaderAndIsr.decode(state[0], state[1].version)
+            changed = None if known is None else without_replica(known, node_id)
+            if changed is not None:
+                changes[index] = changed
+        left += [(topic, index) for index in await _write_all(coordination, topic, changes)]
+    if left:
+        logger.warning("broker %d stopped uncleanly: it has left the ISRs of %d partitions", node_id, len(left))
+        await coordination.create(paths.ISR_CHANGE_PREFIX, encode_isr_change(left), sequential=True, make_parents=True)
+    return len(left)
+
+
+async def _write_all(coordination: Coordination, topic: str, changes: Mapping[int, LeaderAndIsr]) -> list[int]:
+    """Write a topic's states as one change; those that somebody else has written meanwhile are left to them."""
+    remaining = dict(changes)
+    while remaining:
+        operations = [
+            Set(paths.partition_state(topic, index), state.encode(), state.partition_epoch)
+            for index, state in remaining.items()
+        ]
+        try:
+            await coordination.multi(operations)
+        except MultiError as error:
+            del remaining[list(remaining)[error.index]]
+        else:
+            break
+    return list(remaining)

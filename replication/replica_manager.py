@@ -20,13 +20,14 @@ from barnabas.replication.fetching import Fetching, FetchParams, FetchPartition,
 from barnabas.replication.isr_writer import IsrWriter
 from barnabas.replication.metadata_cache import NO_TOPIC_ID, MetadataCache
 from barnabas.replication.offset_lookup import EpochEndOffset, ListOffsetResult
-from barnabas.replication.partition import ALL_IN_SYNC, Partition
 from barnabas.replication.parked import Ticket
+from barnabas.replication.partition import ALL_IN_SYNC, Partition
 from barnabas.replication.wakes import Wakes
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Buffer, Clock, Env, Timer
-from barnabas.storage.log import AppendOrigin, AppendResult, Log
+from barnabas.storage.log import Log
 from barnabas.storage.log_manager import LogManager
+from barnabas.storage.validation import AppendOrigin, AppendResult
 
 logger = logging.getLogger("barnabas.replication")
 
@@ -62,6 +63,7 @@ class ReplicaManager:
         coordination: Coordination,
     ) -> None:
         self.node_id = node_id
+        self._env = env
         self.clock = env.clock
         self.wakes = Wakes(env.clock)
         self.config = config
@@ -105,9 +107,11 @@ class ReplicaManager:
         self._timers[name] = self.clock.call_later(interval_ms(), run)
 
     def shrink_isrs(self) -> None:
-        """Have every led partition drop who fell behind."""
-        for partition in self.partitions.values():
-            if partition.remote:
+        """Have every led partition drop who fell behind, and notice logs that failed in the background."""
+        for partition in list(self.partitions.values()):
+            if partition.log.failed is not None:
+                self.log_failed(partition)
+            elif partition.remote:
                 partition.shrink_isr()
 
     # --- what partitions ask (PartitionHost) ---
@@ -244,7 +248,7 @@ class ReplicaManager:
         if not isinstance(partition, Partition):
             return partition, []
         bound = partition.log_end_offset if replica_id >= 0 else partition.high_watermark
-        segments = offset_lookup.segment_times(partition.log, self.clock.now_ms())
+        segments = offset_lookup.segment_times(partition.log, self._env.disk, self.clock.now_ms())
         return ErrorCode.NONE, offset_lookup.offsets_before(segments, timestamp, max_offsets, bound, replica_id < 0)
 
     def offset_for_leader_epoch(
@@ -258,9 +262,7 @@ class ReplicaManager:
         epoch, end_offset = log.leader_epochs.end_offset_for(leader_epoch, log.log_end_offset)
         return EpochEndOffset(ErrorCode.NONE, epoch, end_offset)
 
-    def _for_lookup(
-        self, topic: str, index: int, replica_id: int, current_leader_epoch: int
-    ) -> Partition | ErrorCode:
+    def _for_lookup(self, topic: str, index: int, replica_id: int, current_leader_epoch: int) -> Partition | ErrorCode:
         partition = self.partition(topic, index)
         if not isinstance(partition, Partition):
             return partition
@@ -318,7 +320,9 @@ class ReplicaManager:
         if broker_epoch != -1 and broker_epoch < self.broker_epoch:
             return ErrorCode.STALE_BROKER_EPOCH
         if controller_epoch < self.controller_epoch:
-            logger.info("refused a request of controller epoch %d, %d is known", controller_epoch, self.controller_epoch)
+            logger.info(
+                "refused a request of controller epoch %d, %d is known", controller_epoch, self.controller_epoch
+            )
             return ErrorCode.STALE_CONTROLLER_EPOCH
         self.controller_epoch = controller_epoch
         return ErrorCode.NONE

@@ -76,7 +76,9 @@ class TopicDeletion:
     async def replicas_failed(self, replicas: Iterable[Replica]) -> None:
         """Replicas of topics being deleted cannot be deleted now."""
         state = self._state
-        failed = [r for r in replicas if state.replica_states.get(r) in (ReplicaState.DELETION_STARTED, ReplicaState.OFFLINE)]
+        failed = [
+            r for r in replicas if state.replica_states.get(r) in (ReplicaState.DELETION_STARTED, ReplicaState.OFFLINE)
+        ]
         await self._machines.move_replicas(failed, ReplicaState.DELETION_INELIGIBLE)
         state.topics_ineligible.update(replica[0] for replica in failed)
         await self.resume()
@@ -85,12 +87,12 @@ class TopicDeletion:
         await self._machines.move_replicas(replicas, ReplicaState.NON_EXISTENT)
         nodes = []
         for partition in self._state.partitions_of(topic):
-            nodes += [paths.partition_state(*partition), paths.topic_partition(*partition)]
+            nodes += [paths.partition_state(*partition), paths.partition(*partition)]
         nodes += [
-            paths.topic_partitions(topic),
+            paths.partitions(topic),
             paths.topic(topic),
-            paths.config("topics", topic),
-            paths.deleted_topic(topic),
+            paths.topic_config(topic),
+            paths.delete_topic(topic),
         ]
         await self._tree.delete_all(nodes)
         self._state.forget_topic(topic)

@@ -7,7 +7,7 @@ from enum import IntEnum
 from barnabas.config.broker import BrokerConfig
 from barnabas.config.broker_settings import BROKER_SETTINGS
 from barnabas.config.entities import CLIENT_METRICS_SETTINGS, GROUP_SETTINGS, group_default
-from barnabas.config.settings import ConfigError, Dynamic, Setting, Type, Value, render
+from barnabas.config.settings import UNUSED, ConfigError, Dynamic, Setting, Type, Value, render
 from barnabas.config.topic import BROKER_NAMES, TOPIC_SETTINGS, broker_default
 
 
@@ -88,16 +88,27 @@ def broker_rows(broker: BrokerConfig, names: Collection[str] | None = None) -> l
         synonyms = _broker_synonyms(setting.name, broker)
         rows.append(_row(setting, value, synonyms, read_only=setting.dynamic is Dynamic.NEVER))
     for name in sorted(given - BROKER_SETTINGS.keys()):
-        if names and name not in names:
-            continue
-        synonyms = [(name, None, source) for level, source in zip(levels, _LEVEL_SOURCES, strict=True) if name in level]
-        # Nobody knows what an unknown setting is: it may be a password.
-        rows.append(
-            ConfigRow(
-                name, None, True, synonyms[0][2], True, tuple(synonyms), UNKNOWN_TYPE, "Not a setting of Barnabas."
-            )
-        )
+        if not names or name in names:
+            rows.append(_unlisted_row(name, broker))
     return rows
+
+
+def _unlisted_row(name: str, broker: BrokerConfig) -> ConfigRow:
+    """A name outside the table: of another release, of a plug-in, or of one listener."""
+    # listener.name.<listener>[.<mechanism>].<setting>
+    tail = name.split(".")[3:] if name.startswith("listener.name.") else []
+    bases = (BROKER_SETTINGS.get(".".join(tail[start:])) for start in range(len(tail)))
+    base = next((setting for setting in bases if setting is not None), None)
+    sensitive = base is None or base.sensitive  # nobody knows what an unknown setting is: it may be a password
+    levels = (broker.dynamic_broker, broker.dynamic_cluster, broker.file)
+    synonyms = [
+        (name, None if sensitive else level[name], source)
+        for level, source in zip(levels, _LEVEL_SOURCES, strict=True)
+        if name in level
+    ]
+    _, value, source = synonyms[0]
+    type_number = UNKNOWN_TYPE if base is None else base.type
+    return ConfigRow(name, value, True, source, sensitive, tuple(synonyms), type_number, UNUSED)
 
 
 def cluster_rows(broker: BrokerConfig, names: Collection[str] | None = None) -> list[ConfigRow]:

@@ -1,0 +1,132 @@
+"""Java's .properties files, and what is to be said about a server.properties."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from barnabas.config.broker import BrokerConfig, problems
+from barnabas.config.listeners import own_endpoints, read_endpoints
+from barnabas.config.settings import ConfigError
+
+_BLANKS = " \t\f"
+_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+class PropertiesError(Exception):
+    """A file that is no .properties file; str() names the line."""
+
+
+class Properties(NamedTuple):
+    """What a file sets: the text of each key, and the number of its line (of the last, if it stands twice)."""
+
+    values: dict[str, str]
+    lines: dict[str, int]
+
+
+def read(text: str) -> Properties:
+    """Keys and values of a file, as java.util.Properties reads them. PropertiesError for a broken escape."""
+    properties = Properties({}, {})
+    for number, line in _logical_lines(text):
+        key, value = _split(line)
+        try:
+            name = _unescape(key)
+            properties.values[name] = _unescape(value)
+        except ValueError:
+            raise PropertiesError(f"line {number}: \\u needs four hexadecimal digits after it") from None
+        properties.lines[name] = number
+    return properties
+
+
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Lines without comments and blank ones, continued lines joined, each with the number of its first."""
+    joined, first = "", 0
+    for number, raw in enumerate(text.replace("\r\n", "\n").replace("\r", "\n").split("\n"), start=1):
+        line = raw.lstrip(_BLANKS)
+        if not first:
+            if not line or line[0] in "#!":
+                continue
+            first = number
+        joined += line
+        if (len(joined) - len(joined.rstrip("\\"))) % 2:
+            joined = joined[:-1]
+            continue
+        yield first, joined
+        joined, first = "", 0
+    if first:
+        yield first, joined
+
+
+def _split(line: str) -> tuple[str, str]:
+    """Key and value, which `=`, `:` or a blank separates, with blanks around it; still escaped."""
+    end = 0
+    while end < len(line) and line[end] not in "=:" + _BLANKS:
+        end += 2 if line[end] == "\\" else 1
+    rest = line[end:].lstrip(_BLANKS)
+    if rest[:1] in ("=", ":"):
+        rest = rest[1:].lstrip(_BLANKS)
+    return line[:end], rest
+
+
+def _unescape(text: str) -> str:
+    if "\\" not in text:
+        return text
+    out: list[str] = []
+    position = 0
+    while position < len(text):
+        character = text[position]
+        position += 1
+        if character == "\\" and position < len(text):
+            character = text[position]
+            position += 1
+            if character == "u":
+                digits = text[position : position + 4]
+                if len(digits) < 4 or not all(digit in "0123456789abcdefABCDEF" for digit in digits):
+                    raise ValueError(text)
+                position += 4
+                character = chr(int(digits, 16))
+            else:
+                character = _ESCAPES.get(character, character)
+        out.append(character)
+    # Java's text is UTF-16: a character beyond the first 65,536 is written as two escapes
+    return "".join(out).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def complaints(source: str, file: Properties) -> list[str]:
+    """Everything wrong with a server.properties, each naming the file and the line where there is one."""
+    return [f"{_place(source, file, problem)}: {problem}" for problem in problems(file.values)]
+
+
+def _place(source: str, file: Properties, problem: ConfigError) -> str:
+    line = file.lines.get(problem.key or "")
+    return source if line is None else f"{source}:{line}"
+
+
+def notes(source: str, file: Properties) -> list[str]:
+    """What a server.properties asks for that has no effect here. The file must be without complaints."""
+    config = BrokerConfig.of(file.values)
+    found = [
+        f"{source}:{file.lines[name]}: {name} {_why(name)}" for name in config.without_effect() if name in file.lines
+    ]
+    kept = {endpoint.name for endpoint in own_endpoints(config.listeners, config.controller_listener_names)}
+    for endpoint in read_endpoints(config.listeners):
+        if endpoint.name not in kept:
+            place = f"{source}:{file.lines.get('listeners', 0)}"
+            found.append(f"{place}: listener {endpoint.name} is left out: controllers need none here")
+    return found
+
+
+_WHY = (
+    (("zookeeper.",), "has no effect: the coordination tree is embedded, no ZooKeeper is asked"),
+    (("controller.quorum.", "metadata.", "internal.metadata."), "has no effect: there is no KRaft quorum here"),
+    (("ssl.", "sasl.", "listener.name."), "has no effect: only PLAINTEXT listeners are offered so far"),
+    (("remote.", "rlmm.", "rsm.", "log.local."), "has no effect: there is no tiered storage here"),
+    (("metric", "kafka.metrics.", "kafka.csv."), "has no effect: metrics are not reported that way"),
+)
+
+
+def _why(name: str) -> str:
+    for prefixes, why in _WHY:
+        if name.startswith(prefixes):
+            return why
+    if "thread" in name:
+        return "has no effect: a broker is one process with one thread"
+    return "has no effect here"

@@ -25,8 +25,12 @@ DEFAULT_DATA = "data"
 
 @app.command()
 def start(
-    config: Annotated[str | None, typer.Option(metavar="FILE", help="A server.properties file, Kafka's own too.")] = None,
-    data: Annotated[str | None, typer.Option(metavar="DIR", help="Where the data lives (log.dirs); else ./data.")] = None,
+    config: Annotated[
+        str | None, typer.Option(metavar="FILE", help="A server.properties file, Kafka's own too.")
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Where the data lives (log.dirs); else ./data.")
+    ] = None,
     port: Annotated[
         int | None, typer.Option(min=0, max=65535, metavar="N", help="Listen on this port; 0 takes a free one.")
     ] = None,
@@ -69,3 +73,79 @@ def start(
         given["listeners"] = listeners
     broker_config = _configure(env, config, profile, given, port)
     raise typer.Exit(_run(env, broker_config, as_json))
+
+
+def _configure(
+    env: "Env", path: str | None, profile: str | None, given: Mapping[str, str], port: int | None
+) -> "BrokerConfig":
+    """Everything that was said about this broker, checked; what is wrong ends the command, all of it at once."""
+    from barnabas.config import profiles, properties
+    from barnabas.config.broker import BrokerConfig, problems
+
+    values: dict[str, str] = {}
+    lines: dict[str, int] = {}
+    if path is not None:
+        try:
+            file = properties.read(_text_of(env, path))
+        except properties.PropertiesError as error:
+            fail(f"{path}: {error}", ExitCode.NOT_VALID)
+        values, lines = file.values, file.lines
+    if profile is not None:
+        pass
+    values |= given
+
+
+def _run(env: "Env", config: "BrokerConfig", as_json: bool) -> int:
+    """Serve on the fastest loop there is; the exit code."""
+    try:
+        import uvloop
+    except ImportError:  # an optional speed-up: not built for every platform
+        new_loop = asyncio.new_event_loop
+    else:
+        new_loop = uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        return runner.run(_serve(env, config, as_json))
+
+
+async def _serve(env: "Env", config: "BrokerConfig", as_json: bool) -> int:
+    from barnabas.broker.broker import Broker
+    from barnabas.storage.log_manager import DataDirectoryError
+
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    data = os.path.abspath(config.data_directories[0])
+    broker = Broker(env, config, data)
+    try:
+        await broker.start()
+    except DataDirectoryError as error:
+        say(f"barnabas: {error}")
+        return ExitCode.FAILED
+    except OSError as error:
+        say(f"barnabas: {_what_to_do(error, config)}")
+        return ExitCode.FAILED
+    ready = {
+        "event": "ready",
+        "bootstrap": broker.bootstrap,
+        "node_id": broker.node_id,
+        "cluster_id": broker.cluster_id,
+        "data": data,
+        "pid": os.getpid(),
+    }
+    if as_json:
+        print(json.dumps(ready), flush=True)
+    else:
+        print(
+            f"Barnabas serves at {broker.bootstrap} (node {broker.node_id}, cluster {broker.cluster_id}, data in {data}). "
+            "Ctrl-C stops it.",
+            flush=True,
+        )
+    # What was made to start lives as long as the process: no collection needs to look at it again.
+    gc.collect()
+    gc.freeze()
+    await stop.wait()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.remove_signal_handler(number)  # a second Ctrl-C ends it at once
+    await broker.stop()
+    return ExitCode.DONE

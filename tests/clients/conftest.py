@@ -1,0 +1,136 @@
+"""A real broker process for the clients, and what every client's tests need.
+
+`CLIENTS_BROKER_COMMAND` runs the same tests against another broker, which proves the tests right: a command that stays
+in the foreground, with `{port}` and `{data}` in it, for example Apache Kafka's.
+"""
+
+import json
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+OTHER_BROKER = os.environ.get("CLIENTS_BROKER_COMMAND")
+START_TIMEOUT_S = 30
+STOP_TIMEOUT_S = 20
+
+
+class BrokerProcess:
+    """One broker process, which can be stopped, killed and started again on its data and port."""
+
+    def __init__(self, folder: Path) -> None:
+        self.data = folder / "data"
+        self.log = folder / "broker.log"
+        self.port = 0
+        self.process: subprocess.Popen[str] | None = None
+        self.start()
+
+    @property
+    def bootstrap(self) -> str:
+        """What clients are given."""
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Returns when it serves."""
+        with self.log.open("a") as log:
+            if OTHER_BROKER is not None:
+                self._start_other(OTHER_BROKER, log)
+                return
+            command = [sys.executable, "-m", "barnabas.broker.main", "start", "--json", "--profile", "ci"]
+            command += ["--data", str(self.data), "--listeners", f"PLAINTEXT://127.0.0.1:{self.port}"]
+            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, f"the broker did not start:\n{self.log.read_text()[-3000:]}"
+        ready = json.loads(line)
+        assert ready["event"] == "ready"
+        self.port = int(ready["bootstrap"].rpartition(":")[2])
+
+    def _start_other(self, command: str, log: object) -> None:
+        if not self.port:
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", 0))
+                self.port = probe.getsockname()[1] % 20_000 + 20_000
+        words = shlex.split(command.format(port=self.port, data=self.data))
+        self.process = subprocess.Popen(words, stdout=log, stderr=log, text=True)  # type: ignore[call-overload]
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", self.port), 1).close()
+                return
+            except OSError:
+                assert time.monotonic() < deadline, "the other broker did not start"
+                time.sleep(0.1)
+
+    def end(self, number: signal.Signals) -> int:
+        """Send a signal and wait; the exit code."""
+        assert self.process is not None
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        try:
+            return self.process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise
+
+    def stop(self) -> int:
+        """As an operator does; the exit code."""
+        return self.end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """As the kernel does when memory is short."""
+        self.end(signal.SIGKILL)
+
+    def tracebacks(self) -> str:
+        """What looks like a bug in the log: a handler that raised."""
+        text = self.log.read_text()
+        return text[text.index("Traceback") - 500 :][:4000] if "Traceback" in text and OTHER_BROKER is None else ""
+
+
+def _served(folder: Path) -> Iterator[BrokerProcess]:
+    process = BrokerProcess(folder)
+    try:
+        yield process
+    finally:
+        process.end(signal.SIGTERM)
+    assert process.tracebacks() == ""
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """One broker for all tests that leave it running."""
+    yield from _served(tmp_path_factory.mktemp("broker"))
+
+
+@pytest.fixture
+def own_broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    """A broker that the test may end."""
+    yield from _served(tmp_path)
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> str:
+    """A name that no other test uses, for a topic or a group."""
+    return f"{request.node.originalname.removeprefix('test_')[:60]}-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture(scope="session")
+def wait_until() -> Callable[..., None]:
+    """`wait_until(condition, timeout_s)`: calls until it is true; fails the test when it never is."""
+
+    def wait(condition: Callable[[], object], timeout_s: float = 30, pause_s: float = 0.02) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            assert time.monotonic() < deadline, f"did not happen in {timeout_s} s"
+            time.sleep(pause_s)
+
+    return wait

@@ -1,0 +1,204 @@
+"""The broker stops, or is killed, under running clients: what it acknowledged is served afterwards."""
+
+import signal
+import threading
+import time
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from kafka import KafkaConsumer, KafkaProducer, OffsetAndMetadata, TopicPartition
+from kafka.admin import KafkaAdminClient
+from kafka.errors import KafkaError
+
+pytestmark = pytest.mark.timeout(110)
+
+TOPIC, GROUP = "restarts", "restart-readers"
+ENDINGS = [signal.SIGTERM, signal.SIGKILL]
+
+
+def create(broker: Any, partitions: int = 3) -> None:
+    admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap)
+    admin.create_topics({TOPIC: {"num_partitions": partitions}}, wait_for_metadata=True)
+    admin.close()
+
+
+def restart(broker: Any, ending: signal.Signals) -> None:
+    code = broker.end(ending)
+    if ending is signal.SIGTERM:
+        assert code in (0, 143)  # 143: what a JVM answers to SIGTERM
+    broker.start()
+
+
+def everything(broker: Any) -> dict[int, list[bytes]]:
+    """Values of all records by partition, read from the beginning."""
+    consumer = KafkaConsumer(bootstrap_servers=broker.bootstrap, enable_auto_commit=False)
+    partitions = [TopicPartition(TOPIC, index) for index in sorted(consumer.partitions_for_topic(TOPIC) or ())]
+    consumer.assign(partitions)
+    consumer.seek_to_beginning(*partitions)
+    ends = consumer.end_offsets(partitions)
+    values: dict[int, list[bytes]] = {partition.partition: [] for partition in partitions}
+    deadline = time.monotonic() + 30
+    while any(consumer.position(partition) < ends[partition] for partition in partitions):
+        assert time.monotonic() < deadline
+        for partition, records in consumer.poll(200).items():
+            values[partition.partition] += [record.value for record in records]
+    consumer.close()
+    return values
+
+
+class Load:
+    """A thread that produces without a pause; `acknowledged` holds what the broker confirmed, by partition."""
+
+    def __init__(self, bootstrap: str, **configs: Any) -> None:
+        self.producer = KafkaProducer(
+            bootstrap_servers=bootstrap, linger_ms=2, reconnect_backoff_max_ms=200, max_block_ms=60_000, **configs
+        )
+        self.acknowledged: dict[int, list[bytes]] = {0: [], 1: [], 2: []}
+        self.failures: list[BaseException] = []
+        self.count = 0
+        self.stopping = threading.Event()
+        self.thread = threading.Thread(target=self._run)
+        self.thread.start()
+
+    def _run(self) -> None:
+        number = 0
+        while not self.stopping.is_set():
+            value = b"%08d" % number
+            try:
+                future = self.producer.send(TOPIC, value, partition=number % 3)
+            except KafkaError as error:
+                self.failures.append(error)
+                return
+            future.add_callback(self._acknowledge, value)
+            future.add_errback(self.failures.append)
+            number += 1
+            time.sleep(0.0005)
+
+    def _acknowledge(self, value: bytes, metadata: Any) -> None:
+        self.acknowledged[metadata.partition].append(value)
+        self.count += 1
+
+    def stop(self) -> None:
+        self.stopping.set()
+        self.thread.join(60)
+        self.producer.flush(40)
+        self.producer.close(10)
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_producer_goes_on_after_a_restart(own_broker: Any, wait_until: Any, ending: signal.Signals) -> None:
+    create(own_broker)
+    load = Load(own_broker.bootstrap)
+    try:
+        wait_until(lambda: load.count > 300)
+        restart(own_broker, ending)
+        before = load.count
+        wait_until(lambda: load.count > before + 300, 60)
+    finally:
+        load.stop()
+    assert load.failures == []
+    # Idempotent: every record once, in order, although requests were repeated.
+    assert everything(own_broker) == {partition: sorted(values) for partition, values in load.acknowledged.items()}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_consumer_in_a_group_goes_on_after_a_restart(own_broker: Any, ending: signal.Signals) -> None:
+    create(own_broker)
+    consumer = KafkaConsumer(
+        TOPIC,
+        bootstrap_servers=own_broker.bootstrap,
+        group_id=GROUP,
+        auto_offset_reset="earliest",
+        auto_commit_interval_ms=100,
+        reconnect_backoff_max_ms=200,
+        heartbeat_interval_ms=300,
+    )
+    seen: list[bytes] = []
+
+    def send_and_read(values: list[bytes]) -> None:
+        producer = KafkaProducer(bootstrap_servers=own_broker.bootstrap)
+        futures = [producer.send(TOPIC, value, partition=index % 3) for index, value in enumerate(values)]
+        for future in futures:
+            future.get(30)
+        producer.close()
+        deadline = time.monotonic() + 50
+        while not set(values) <= set(seen):
+            assert time.monotonic() < deadline, (len(seen), consumer.assignment())
+            for batch in consumer.poll(200).values():
+                seen.extend(record.value for record in batch)
+
+    send_and_read([b"before %d" % number for number in range(30)])
+    consumer.commit()
+    restart(own_broker, ending)
+    send_and_read([b"after %d" % number for number in range(30)])
+    consumer.close()
+    assert len(seen) == len(set(seen)) == 60
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_librdkafka_goes_on_after_a_restart(own_broker: Any, wait_until: Any, ending: signal.Signals) -> None:
+    create(own_broker)
+    servers = {"bootstrap.servers": own_broker.bootstrap, "reconnect.backoff.max.ms": 200}
+    consumer = Consumer(servers | {"group.id": GROUP, "auto.offset.reset": "earliest", "heartbeat.interval.ms": 300})
+    consumer.subscribe([TOPIC])
+    producer = Producer(servers | {"enable.idempotence": True})
+    acknowledged: list[bytes] = []
+    errors: list[Any] = []
+    seen: list[bytes] = []
+
+    def delivered(error: Any, message: Any) -> None:
+        if error is not None:
+            errors.append(error)
+        else:
+            acknowledged.append(message.value())
+
+    def exchange(until: int) -> bool:
+        producer.produce(TOPIC, b"%d" % (len(acknowledged) + len(producer)), on_delivery=delivered)
+        producer.poll(0)
+        seen.extend(message.value() for message in consumer.consume(100, 0.01) if not message.error())
+        return len(seen) >= until and len(acknowledged) >= until
+
+    wait_until(lambda: exchange(200))
+    restart(own_broker, ending)
+    already = len(seen)
+    wait_until(lambda: exchange(already + 200), 60)
+    assert producer.flush(30) == 0
+    wait_until(lambda: exchange(0) and set(acknowledged) <= set(seen), 60)
+    consumer.close()
+    assert errors == []
+
+
+def test_what_was_acknowledged_before_sigkill_is_served(own_broker: Any, wait_until: Any) -> None:
+    """Records of all acknowledgements and the committed offsets, twice in a row."""
+    create(own_broker)
+    committed: dict[Any, int] = {}
+    load = Load(own_broker.bootstrap)
+    committer = KafkaConsumer(
+        bootstrap_servers=own_broker.bootstrap, group_id=GROUP, enable_auto_commit=False, reconnect_backoff_max_ms=200
+    )
+    partitions = [TopicPartition(TOPIC, index) for index in range(3)]
+    committer.assign(partitions)
+    try:
+        for _ in range(2):
+            target = load.count + 500
+
+            def committing() -> bool:
+                offsets = {partition: len(load.acknowledged[partition.partition]) for partition in partitions}
+                committer.commit({partition: OffsetAndMetadata(o, "", -1) for partition, o in offsets.items()})
+                committed.update(offsets)
+                return load.count > target  # noqa: B023
+
+            wait_until(committing, 60, pause_s=0.005)
+            own_broker.kill()
+            acknowledged = {partition: list(values) for partition, values in load.acknowledged.items()}
+            own_broker.start()
+            served = everything(own_broker)
+            for partition, values in acknowledged.items():
+                assert set(values) <= set(served[partition])
+            assert {partition: committer.committed(partition) for partition in partitions} == committed
+    finally:
+        load.stop()
+        committer.close()
+    assert load.failures == []
+    assert everything(own_broker) == {partition: sorted(values) for partition, values in load.acknowledged.items()}

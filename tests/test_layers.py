@@ -1,0 +1,215 @@
+"""The architecture as a test: who may import whom, and what only runtime/ may ask of the operating system."""
+
+import ast
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# A package imports from packages left of it, and from itself.
+LAYERS = ["protocol", "config", "runtime", "storage", "coordination", "replication", "offsets", "groups", "broker"]
+TWIN = "sim"  # of runtime: imports anything, is imported by tests only
+
+# What to use instead. A name that ends with a dot stands for everything below it.
+BANNED = {
+    "time.": "env.clock",
+    "random.": "env.rng",
+    "secrets.": "env.rng",
+    "uuid.uuid1": "env.random_uuid()",
+    "uuid.uuid4": "env.random_uuid()",
+    "datetime.datetime.now": "env.clock.now_ms()",
+    "datetime.datetime.utcnow": "env.clock.now_ms()",
+    "datetime.datetime.today": "env.clock.now_ms()",
+    "datetime.date.today": "env.clock.now_ms()",
+    "asyncio.sleep": "env.clock.sleep",
+    "asyncio.wait_for": "env.clock.call_later",
+    "asyncio.timeout": "env.clock.call_later",
+    "asyncio.to_thread": "env.disk.sync_in_background",
+    "asyncio.open_connection": "env.network.connect",
+    "asyncio.start_server": "env.network.listen",
+    "open": "env.disk.open",
+    "io.open": "env.disk.open",
+    "pathlib.": "env.disk",
+    "shutil.": "env.disk",
+    "tempfile.": "env.disk",
+    "glob.": "env.disk",
+    "fcntl.": "env.disk.lock",
+    "mmap.": "env.disk",
+    "sqlite3.": "env.disk",
+    "socket.": "env.network",
+    "select.": "env.network",
+    "selectors.": "env.network",
+    "threading.": "nothing: one loop, one thread",
+    "multiprocessing.": "nothing: one loop, one thread",
+    "concurrent.": "nothing: one loop, one thread",
+    "subprocess.": "nothing: one process",
+}
+
+BANNED |= dict.fromkeys(
+    (
+        f"os.{name}"
+        for name in """
+    open close read write pread pwrite preadv pwritev fsync fdatasync ftruncate truncate rename replace remove unlink
+    mkdir makedirs rmdir removedirs listdir scandir walk stat lstat fstat statvfs utime link symlink access sendfile
+    posix_fallocate urandom getrandom path.exists path.lexists path.isfile path.isdir path.islink path.getsize
+    path.getmtime path.getctime path.getatime path.realpath path.samefile
+    """.split()
+    ),  # noqa: SIM905
+    "env.disk",
+)
+
+# Where a rule does not hold, and why.
+ALLOWED = {
+    ("coordination/embedded.py", "sqlite3."): "SQLite does its own file access; its twin is a coordination in memory",
+    ("broker/cli/demo.py", "subprocess."): "a client: it starts the broker that it shows",
+    ("broker/cli/demo.py", "tempfile."): "a client: data that is gone when the show is over",
+    ("broker/cli/demo.py", "shutil."): "a client: data that is gone when the show is over",
+    ("broker/cli/consume.py", "os.open"): "a client: output goes nowhere when its reader has left",
+}
+
+
+def packages() -> list[str]:
+    """The top-level folders that are sub-packages of barnabas."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    return [folder for folder in settings["package-dir"].values() if "/" not in folder]
+
+
+def sources() -> list[str]:
+    """Every module of the import package, as a path from the root."""
+    return sorted(str(path.relative_to(ROOT)) for package in packages() for path in (ROOT / package).rglob("*.py"))
+
+
+def imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Line and dotted name of everything that is imported, also inside functions."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"line {node.lineno}: imports are absolute"
+            for alias in node.names:
+                yield node.lineno, f"{node.module}.{alias.name}"
+
+
+def names_used(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Line and full name of every outside name that is mentioned: `from time import time as t; t()` is time.time."""
+    known: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                known[alias.asname or alias.name.split(".")[0]] = (
+                    alias.name if alias.asname else alias.name.split(".")[0]
+                )
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                known[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+                yield node.lineno, f"{node.module}.{alias.name}"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            parts = [node.attr]
+            value: ast.expr = node.value
+            while isinstance(value, ast.Attribute):
+                parts.append(value.attr)
+                value = value.value
+            if isinstance(value, ast.Name) and value.id in known:
+                yield node.lineno, ".".join([known[value.id], *reversed(parts)])
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            yield node.lineno, known.get(node.func.id, node.func.id)
+
+
+def guarded_for_types(tree: ast.AST) -> set[int]:
+    """Lines under `if TYPE_CHECKING:`, which never run."""
+    return {
+        line
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        for statement in node.body
+        for line in range(statement.lineno, (statement.end_lineno or statement.lineno) + 1)
+    }
+
+
+def violations(path: str, text: str) -> list[str]:
+    """What a module does that the architecture does not allow."""
+    tree = ast.parse(text)
+    package = path.split("/")[0]
+    found = []
+    for line, name in imports(tree):
+        top, _, rest = name.partition(".")
+        if top != "barnabas":
+            continue
+        target = rest.split(".")[0]
+        if package == TWIN:
+            continue
+        if target not in LAYERS or LAYERS.index(target) > LAYERS.index(package):
+            found.append(f"{path}:{line}: {package} may not import {name}")
+    if package in ("runtime", TWIN):
+        return found
+    never_run = guarded_for_types(tree)
+    for line, name in names_used(tree):
+        for banned, instead in BANNED.items():
+            if not (name == banned or (banned.endswith(".") and name.startswith(banned))):
+                continue
+            if (path, banned) not in ALLOWED and line not in never_run and name != "random.Random":
+                found.append(f"{path}:{line}: {name} is not for {package}: use {instead}")
+    return sorted(set(found))
+
+
+@pytest.mark.parametrize("path", sources())
+def test_a_module_keeps_to_its_layer(path: str) -> None:
+    assert violations(path, (ROOT / path).read_text()) == []
+
+
+def test_every_package_has_its_layer() -> None:
+    assert sorted(packages()) == sorted([*LAYERS, TWIN])
+
+
+def test_every_exception_is_still_needed() -> None:
+    for path, banned in ALLOWED:
+        used = {name for _, name in names_used(ast.parse((ROOT / path).read_text()))}
+        assert any(name == banned or (banned.endswith(".") and name.startswith(banned)) for name in used), path
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("protocol/frames.py", "from barnabas.config.broker import BrokerConfig"),
+        ("storage/log.py", "import barnabas.coordination.port"),
+        ("storage/log.py", "def late():\n    from barnabas.broker.broker import Broker"),
+        ("groups/classic.py", "from barnabas.sim.env import sim_env"),
+        ("groups/classic.py", "import time\nnow = time.time()"),
+        ("groups/classic.py", "from time import monotonic as m\nm()"),
+        ("groups/classic.py", "import random as r\nr.random()"),
+        ("broker/broker.py", "import asyncio\nasync def wait():\n    await asyncio.sleep(1)"),
+        ("storage/segment.py", "open('x')"),
+        ("storage/segment.py", "import os\nos.fsync(3)"),
+        ("storage/segment.py", "import os.path\nos.path.exists('x')"),
+        ("storage/segment.py", "from os.path import getsize"),
+        ("broker/server.py", "import socket\nsocket.socket()"),
+        ("offsets/expiry.py", "from datetime import datetime\ndatetime.now()"),
+        ("offsets/expiry.py", "import datetime\ndatetime.datetime.now()"),
+        ("replication/partition.py", "import sqlite3\nsqlite3.connect('x')"),
+        ("broker/server.py", "from threading import Thread"),
+    ],
+)
+def test_a_planted_violation_is_found(path: str, text: str) -> None:
+    assert len(violations(path, text)) >= 1
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("storage/log.py", "from barnabas.protocol.record_batch import read_header"),
+        ("broker/broker.py", "from barnabas.runtime.env import real"),
+        ("sim/env.py", "from barnabas.broker.broker import Broker\nimport random\nrandom.random()"),
+        ("runtime/clock.py", "import time\ntime.time()"),
+        ("storage/log.py", "import random\ndef f(rng: random.Random) -> None: ..."),
+        ("storage/log.py", "def f(disk):\n    return disk.open('x')"),
+        ("coordination/embedded.py", "import sqlite3\nsqlite3.connect('x')"),
+        ("storage/log.py", "import os\nos.path.join('a', 'b')"),
+    ],
+)
+def test_what_is_allowed_is_not_found(path: str, text: str) -> None:
+    assert violations(path, text) == []

@@ -1,0 +1,58 @@
+"""What is installed: a wheel that puts `barnabas` and nothing else into its users' environment."""
+
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+LEFT_OUT = shutil.ignore_patterns(".*", "tests", "build", "dist", "data", "*.egg-info", "__pycache__", "node_modules")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+    """Names in a wheel built from a copy: a build leaves folders behind, and takes up what an older one left."""
+    folder = tmp_path_factory.mktemp("wheel")
+    source = folder / "source"
+    shutil.copytree(ROOT, source, ignore=LEFT_OUT)
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*command, "--wheel-dir", str(folder), str(source)], check=True, timeout=100)
+    (path,) = folder.glob("barnabas-*.whl")
+    return set(zipfile.ZipFile(path).namelist())
+
+
+def test_only_one_name_is_installed(wheel: set[str]) -> None:
+    tops = {name.split("/")[0] for name in wheel}
+    assert {re.sub(r"-.*\.dist-info$", ".dist-info", top) for top in tops} == {"barnabas", "barnabas.dist-info"}
+
+
+def test_every_module_of_the_tree_is_installed(wheel: set[str]) -> None:
+    folders = [path.parent for path in ROOT.glob("*/py.typed")]
+    expected = {
+        f"barnabas/{path.relative_to(ROOT)}"
+        for folder in folders
+        for pattern in ("*.py", "*.pyi", "py.typed")
+        for path in folder.rglob(pattern)
+    }
+    assert "barnabas/broker/cli/start.py" in expected
+    assert expected - wheel == set()
+
+
+def test_data_is_installed(wheel: set[str]) -> None:
+    schemas = {f"barnabas/{path.relative_to(ROOT)}" for path in (ROOT / "protocol/schemas").glob("*.txt")}
+    assert schemas
+    assert schemas - wheel == set()
+    assert "barnabas/config/server.properties" in wheel
+    assert {"barnabas/protocol/messages.pyi", "barnabas/protocol/records.pyi"} <= wheel
+
+
+def test_tests_are_not_installed(wheel: set[str]) -> None:
+    assert not [name for name in wheel if "test" in name]
+
+
+def test_the_command_is_installed(wheel: set[str]) -> None:
+    assert any(name.endswith(".dist-info/entry_points.txt") for name in wheel)

@@ -1,8 +1,8 @@
 """Rows of DescribeConfigs: what is set, where it comes from, what else stands behind it."""
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 from barnabas.config.broker import BrokerConfig
 from barnabas.config.broker_settings import BROKER_SETTINGS
@@ -28,8 +28,7 @@ class ConfigSource(IntEnum):
 Synonym = tuple[str, str | None, ConfigSource]
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigRow:
+class ConfigRow(NamedTuple):
     """One setting of one resource, with the names of the response's fields."""
 
     name: str
@@ -87,10 +86,8 @@ def broker_rows(broker: BrokerConfig, names: Collection[str] | None = None) -> l
         value = render(getattr(broker, setting.attribute))
         synonyms = _broker_synonyms(setting.name, broker)
         rows.append(_row(setting, value, synonyms, read_only=setting.dynamic is Dynamic.NEVER))
-    for name in sorted(given - BROKER_SETTINGS.keys()):
-        if not names or name in names:
-            rows.append(_unlisted_row(name, broker))
-    return rows
+    unlisted = (name for name in sorted(given - BROKER_SETTINGS.keys()) if not names or name in names)
+    return rows + [_unlisted_row(name, broker) for name in unlisted]
 
 
 def _unlisted_row(name: str, broker: BrokerConfig) -> ConfigRow:

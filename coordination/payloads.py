@@ -5,12 +5,14 @@ Readers ignore keys they do not know and take older versions. Bytes that are no 
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from barnabas.protocol import uuids
 
 PRODUCER_ID_BLOCK_SIZE = 1000
+
+_NONE: Mapping[Any, Any] = MappingProxyType({})
 
 
 def _dump(value: Mapping[str, Any]) -> bytes:
@@ -40,8 +42,7 @@ def decode_cluster_id(data: bytes) -> str:
 # /controller, /controller_epoch
 
 
-@dataclass(frozen=True, slots=True)
-class ControllerNode:
+class ControllerNode(NamedTuple):
     """Who the controller is."""
 
     broker_id: int
@@ -79,8 +80,7 @@ def decode_controller_epoch(data: bytes) -> int:
 # /brokers/ids/<id>
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerEndpoint:
+class BrokerEndpoint(NamedTuple):
     """One listener of a registered broker."""
 
     listener_name: str
@@ -99,15 +99,14 @@ class BrokerEndpoint:
         return cls(name, host.removeprefix("[").removesuffix("]"), int(port))
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerRegistration:
+class BrokerRegistration(NamedTuple):
     """How a broker can be reached. `security_protocols` maps listener names."""
 
     endpoints: tuple[BrokerEndpoint, ...]
     timestamp_ms: int
     rack: str | None = None
-    security_protocols: Mapping[str, str] = field(default_factory=dict)
-    features: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    security_protocols: Mapping[str, str] = _NONE
+    features: Mapping[str, Mapping[str, int]] = _NONE
     jmx_port: int = -1
 
     def encode(self) -> bytes:
@@ -152,14 +151,13 @@ class BrokerRegistration:
 # /brokers/topics/<topic>
 
 
-@dataclass(frozen=True, slots=True)
-class TopicAssignment:
+class TopicAssignment(NamedTuple):
     """Replicas of each partition, the preferred leader first; `adding` and `removing` while partitions move."""
 
     partitions: Mapping[int, tuple[int, ...]]
     topic_id: bytes | None = None
-    adding: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
-    removing: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    adding: Mapping[int, tuple[int, ...]] = _NONE
+    removing: Mapping[int, tuple[int, ...]] = _NONE
 
     def encode(self) -> bytes:
         """Version 3, or 2 for a topic without an id."""
@@ -197,8 +195,7 @@ def _replicas(value: Mapping[str, Sequence[int]]) -> dict[int, tuple[int, ...]]:
 # /brokers/topics/<topic>/partitions/<partition>/state
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionState:
+class PartitionState(NamedTuple):
     """Leader (-1: none) and ISR. The node's version is the partition epoch."""
 
     leader: int
@@ -308,8 +305,7 @@ def decode_config_change(data: bytes) -> str:
 # /latest_producer_id_block
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerIdBlock:
+class ProducerIdBlock(NamedTuple):
     """The newest block of producer ids and the broker it was given to. Both ends belong to it."""
 
     broker_id: int
@@ -357,8 +353,7 @@ def decode_feature(data: bytes) -> dict[str, int]:
 # /kafka-acl/…, and the notices of their changes
 
 
-@dataclass(frozen=True, slots=True)
-class AclRule:
+class AclRule(NamedTuple):
     """One access rule, words spelled as in the tree (Allow, Read)."""
 
     principal: str
@@ -407,8 +402,7 @@ def decode_extended_acl_change(data: bytes) -> tuple[str, str, str]:
 # /consumers/<group>/…
 
 
-@dataclass(frozen=True, slots=True)
-class OldConsumer:
+class OldConsumer(NamedTuple):
     """A member of an old consumer group: topic (or, with a pattern, the expression) to number of streams."""
 
     subscription: Mapping[str, int]

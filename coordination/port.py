@@ -14,9 +14,8 @@ What every implementation promises (tests/unit/coordination holds them to it):
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 ANY_VERSION = -1
 
@@ -66,8 +65,7 @@ class MultiError(CoordinationError):
         self.cause = cause
 
 
-@dataclass(frozen=True, slots=True)
-class Stat:
+class Stat(NamedTuple):
     """What is known about a node beside its data. A zxid numbers the changes of the whole tree, always growing."""
 
     czxid: int  # of the change that made the node: a broker's epoch
@@ -89,8 +87,7 @@ class EventType(Enum):
     CHILDREN = 4
 
 
-@dataclass(frozen=True, slots=True)
-class WatchEvent:
+class WatchEvent(NamedTuple):
     """The news a watch brings: only that something happened; what is there now must be read."""
 
     type: EventType
@@ -100,8 +97,7 @@ class WatchEvent:
 Watch = Callable[[WatchEvent], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Create:
+class Create(NamedTuple):
     """Make a node. Its result in a multi is its path (with the ten digits of a sequential one)."""
 
     path: str
@@ -110,8 +106,7 @@ class Create:
     sequential: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Set:
+class Set(NamedTuple):
     """Replace a node's data if its version is `version` (-1: whatever it is). Its result is the new Stat."""
 
     path: str
@@ -119,22 +114,21 @@ class Set:
     version: int = ANY_VERSION
 
 
-@dataclass(frozen=True, slots=True)
-class Delete:
+class Delete(NamedTuple):
     """Remove a childless node if its data version is `version`. Its result is None."""
 
     path: str
     version: int = ANY_VERSION
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(NamedTuple):
     """Let the multi fail unless the node exists with that data version: the fence. Its result is None."""
 
     path: str
     version: int = ANY_VERSION
 
 
+# Small values as tuples, which load fastest. A Delete equals a Check of the same fields: ask for the type.
 Operation = Create | Set | Delete | Check
 OperationResult = str | Stat | None
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from barnabas.config.broker import BrokerConfig
 from barnabas.coordination import paths, payloads
 from barnabas.coordination.port import Coordination, CoordinationError, NoNodeError, WatchEvent
-from barnabas.runtime.ports import Env
+from barnabas.runtime.ports import Clock
 
 logger = logging.getLogger("barnabas.replication")
 
@@ -24,13 +24,14 @@ class ConfigChanges:
 
     def __init__(
         self,
-        env: Env,
+        clock: Clock,
         config: BrokerConfig,
         node_id: int,
         coordination: Coordination,
+        on_topic_change: Callable[[str], None] = lambda topic: None,
     ) -> None:
-        self.on_topic_change: list[Callable[[str], None]] = []  # LogManager.update_topic_config, once there is one
-        self._clock = env.clock
+        self.on_topic_change = on_topic_change  # LogManager.update_topic_config, once there is one
+        self._clock = clock
         self._config = config
         self._node_id = node_id
         self._coordination = coordination
@@ -62,11 +63,12 @@ class ConfigChanges:
         await self._load()
         self._task = asyncio.get_running_loop().create_task(self._follow())
 
-    def stop(self) -> None:
+    async def stop(self) -> None:
         """Follow no more."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
     async def _load(self) -> None:
         for topic in await self._names(TOPICS):
@@ -143,14 +145,10 @@ class ConfigChanges:
             else:
                 del self._topics[name]
             logger.info("topic %s: its own settings are now %s", name, overrides)
-            self._topic_changed(name)
+            self.on_topic_change(name)
         elif entity_type == BROKERS and name in (paths.DEFAULT_ENTITY, str(self._node_id)):
             if name == paths.DEFAULT_ENTITY:
                 self._cluster = await self._read(BROKERS, name)
             else:
                 self._broker = await self._read(BROKERS, name)
             self._config.set_dynamic(self._cluster, self._broker)
-
-    def _topic_changed(self, topic: str) -> None:
-        for listener in self.on_topic_change:
-            listener(topic)

@@ -1,4 +1,4 @@
-"""The controller's writes into the tree, each fenced by its epoch, and its reads (shared/reference/zookeeper.md §1, §12)."""
+"""The controller's writes into the tree, each fenced by its epoch, and its reads (zookeeper.md §1, §12)."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -136,7 +136,7 @@ class ControllerTree:
         partitions: Iterable[TopicPartition],
         decide: Callable[[TopicPartition, LeaderAndIsr], LeaderAndIsr | None],
     ) -> list[TopicPartition]:
-        """Write what `decide` makes of each state (None: leave it), if it is still what we know; else look and ask again.
+        """Write what `decide` makes of each state (None: leave it); where somebody else wrote, look and ask again.
 
         Returns the partitions whose state was written.
         """

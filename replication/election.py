@@ -1,4 +1,4 @@
-"""Who leads a partition: pure policies over values (shared/reference/replication.md §9). The caller writes and tells."""
+"""Who leads a partition: pure policies over values (replication.md §9). The caller writes and tells."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -116,7 +116,7 @@ def without_replica(state: LeaderAndIsr, replica: int) -> LeaderAndIsr | None:
 
 
 def imbalance(leaders: Sequence[tuple[int, int]]) -> dict[int, float]:
-    """Per broker, the share of the partitions it should lead that it does not: (preferred, leader) of each partition."""
+    """Per broker, the share of what it should lead that it does not: (preferred, leader) of each partition."""
     preferred_count: dict[int, int] = {}
     elsewhere_count: dict[int, int] = {}
     for preferred, leader in leaders:

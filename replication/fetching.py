@@ -154,7 +154,7 @@ class ReplicaView:
 
 
 def select_rack_aware(client_rack: str, leader_id: int, candidates: Iterable[ReplicaView]) -> int:
-    """RackAwareReplicaSelector of KIP-392: the most caught-up replica in the client's rack, the leader if it is there."""
+    """RackAwareReplicaSelector (KIP-392): the most caught-up replica in the client's rack, the leader if it is there."""
     best: ReplicaView | None = None
     for candidate in candidates:
         if candidate.rack != client_rack:

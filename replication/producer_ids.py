@@ -6,7 +6,7 @@ import logging
 from barnabas.coordination import paths
 from barnabas.coordination.payloads import ProducerIdBlock
 from barnabas.coordination.port import BadVersionError, Coordination, CoordinationError, NodeExistsError, NoNodeError
-from barnabas.runtime.ports import Env
+from barnabas.runtime.ports import Clock
 
 logger = logging.getLogger("barnabas.replication")
 
@@ -18,8 +18,8 @@ LARGEST_ID = (1 << 63) - 1
 class ProducerIds:
     """Hands ids out of one block and has the next one fetched in time."""
 
-    def __init__(self, env: Env, node_id: int, coordination: Coordination) -> None:
-        self._clock = env.clock
+    def __init__(self, clock: Clock, coordination: Coordination, node_id: int) -> None:
+        self._clock = clock
         self._coordination = coordination
         self._node_id = node_id
         self._next = 0
@@ -27,7 +27,7 @@ class ProducerIds:
         self._spare: tuple[int, int] | None = None
         self._task: asyncio.Task[None] | None = None
 
-    async def start(self) -> None:
+    def start(self) -> None:
         """Begin to take the first block; `next` says None until it is there."""
         self._refill()
 

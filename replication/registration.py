@@ -3,44 +3,81 @@
 import logging
 from collections.abc import Mapping, Sequence
 
-from barnabas.config.broker import BrokerConfig
-from barnabas.config.listeners import Endpoint, security_protocols
 from barnabas.coordination import paths
-from barnabas.coordination.payloads import BrokerEndpoint, BrokerRegistration, TopicAssignment, encode_isr_change
+from barnabas.coordination.payloads import (
+    BrokerEndpoint,
+    BrokerRegistration,
+    TopicAssignment,
+    decode_cluster_id,
+    encode_cluster_id,
+    encode_isr_change,
+)
 from barnabas.coordination.port import Coordination, Create, MultiError, NodeExistsError, NoNodeError, Set, Stat
-from barnabas.replication import metadata_cache
+from barnabas.protocol import uuids
 from barnabas.replication.controller_state import LiveBroker
 from barnabas.replication.election import LeaderAndIsr, without_replica
+from barnabas.replication.metadata_cache import Endpoint
 from barnabas.runtime.ports import Env
 
 logger = logging.getLogger("barnabas.replication")
 
-SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
+SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")  # by their number in UpdateMetadata
 
 
 class BrokerIdInUseError(Exception):
     """Another live broker has this id; str() is a sentence that says what to do."""
 
 
+async def cluster_id(env: Env, coordination: Coordination, preferred: str | None = None) -> str:
+    """The cluster's id: what the first broker wrote (`preferred`, or a fresh one)."""
+    try:
+        data, _ = await coordination.get(paths.CLUSTER_ID)
+    except NoNodeError:
+        data = encode_cluster_id(preferred or uuids.to_text(env.random_uuid()))
+        try:
+            await coordination.create(paths.CLUSTER_ID, data, make_parents=True)
+        except NodeExistsError:
+            data, _ = await coordination.get(paths.CLUSTER_ID)
+    return decode_cluster_id(data)
+
+
+async def make_persistent_paths(coordination: Coordination) -> None:
+    """Make the folders that everybody expects, where they are missing: as one change if it is a new tree."""
+    wanted = dict.fromkeys(
+        path[:end] for path in paths.PERSISTENT for end in range(1, len(path) + 1) if path[end : end + 1] in ("/", "")
+    )
+    while True:
+        missing = [path for path, node in zip(wanted, await coordination.get_many(list(wanted))) if node is None]
+        if not missing:
+            return
+        try:
+            await coordination.multi([Create(path) for path in missing])
+        except MultiError as error:
+            if not isinstance(error.cause, NodeExistsError):
+                raise
+
+
 class Registration:
     """The node that says this broker lives, and its epoch: the number of the change that made it."""
 
-    def __init__(self, env: Env, config: BrokerConfig, node_id: int, coordination: Coordination) -> None:
+    def __init__(
+        self,
+        env: Env,
+        coordination: Coordination,
+        node_id: int,
+        endpoints: Sequence[Endpoint],
+        rack: str | None = None,
+    ) -> None:
         self.broker_epoch = -1
+        self.endpoints = tuple(endpoints)
+        self.rack = rack
         self._env = env
-        self._config = config
-        self._node_id = node_id
         self._coordination = coordination
-        self._endpoints: Sequence[Endpoint] = ()
+        self._node_id = node_id
         self._session_id = 0
 
-    async def register(self, endpoints: Sequence[Endpoint] | None = None) -> int:
-        """Make the node; returns the broker epoch. Again without endpoints: in a new session, as before.
-
-        BrokerIdInUseError when a broker of this id lives.
-        """
-        if endpoints is not None:
-            self._endpoints = endpoints
+    async def register(self) -> int:
+        """Make the node, for the first time or in a new session; returns the broker epoch. BrokerIdInUseError."""
         path = paths.broker(self._node_id)
         previous_session = self._session_id
         while True:
@@ -71,18 +108,18 @@ class Registration:
                 )
             await self._coordination.delete(path, stat.version)
 
-    async def update(self, endpoints: Sequence[Endpoint]) -> None:
+    async def update(self, endpoints: Sequence[Endpoint], rack: str | None) -> None:
         """Say other endpoints; the controller passes them on."""
-        self._endpoints = endpoints
+        self.endpoints = tuple(endpoints)
+        self.rack = rack
         await self._coordination.set(paths.broker(self._node_id), self._encode())
 
     def _encode(self) -> bytes:
-        protocols = security_protocols(self._config.listener_security_protocol_map)
         return BrokerRegistration(
-            tuple(BrokerEndpoint(endpoint.name, endpoint.host, endpoint.port) for endpoint in self._endpoints),
+            tuple(BrokerEndpoint(endpoint.listener, endpoint.host, endpoint.port) for endpoint in self.endpoints),
             self._env.clock.now_ms(),
-            self._config.broker_rack,
-            protocols,
+            self.rack,
+            {endpoint.listener: SECURITY_PROTOCOLS[endpoint.security_protocol] for endpoint in self.endpoints},
         ).encode()
 
 
@@ -92,8 +129,8 @@ def decode_broker(broker_id: int, data: bytes, stat: Stat) -> LiveBroker:
     endpoints = []
     for endpoint in node.endpoints:
         protocol = node.security_protocols.get(endpoint.listener_name, endpoint.listener_name)
-        number = SECURITY_PROTOCOLS.get(protocol, 0)
-        endpoints.append(metadata_cache.Endpoint(endpoint.listener_name, endpoint.host, endpoint.port, number))
+        number = SECURITY_PROTOCOLS.index(protocol) if protocol in SECURITY_PROTOCOLS else 0
+        endpoints.append(Endpoint(endpoint.listener_name, endpoint.host, endpoint.port, number))
     return LiveBroker(broker_id, stat.czxid, tuple(endpoints), node.rack)
 
 

@@ -1,4 +1,4 @@
-"""The partitions of one broker: told by the controller who leads what, asked by clients to append, fetch and look up."""
+"""The partitions of one broker: told by the controller who leads what, asked by clients to append, fetch, look up."""
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
@@ -75,44 +75,49 @@ class ReplicaManager:
         self.on_leadership: list[LeadershipListener] = []
         self.on_deleted: list[Callable[[list[TopicPartition]], None]] = []
         self.fetching = Fetching(node_id, env.clock, config, metadata_cache, self.partition)
+        log_manager.on_failed.append(self._log_went_offline)
         self._isr_writer = IsrWriter(env.clock, coordination, node_id)
-        self._timers: dict[str, Timer] = {}
+        self._shrink_timer: Timer | None = None
         self._failed_logs: set[TopicPartition] = set()
 
     # --- life ---
 
     def start(self) -> None:
-        """Start the clockwork: ISR shrinking, ISR notices, checkpoints of the high watermarks."""
+        """Start the clockwork: ISR shrinking and ISR notices (checkpoints are LogManager's)."""
         self._isr_writer.start()
-        self._repeat("shrink", lambda: self.config.replica_lag_time_max_ms / 2, self.shrink_isrs)
-        self._repeat(
-            "checkpoint", lambda: self.config.replica_high_watermark_checkpoint_interval_ms, self.log_manager.checkpoint
-        )
+        self._shrink_later()
 
     def shutdown(self) -> None:
         """Stop the clockwork and let everybody who waits go with NOT_LEADER_OR_FOLLOWER."""
-        for timer in self._timers.values():
-            timer.cancel()
-        self._timers.clear()
+        if self._shrink_timer is not None:
+            self._shrink_timer.cancel()
         self._isr_writer.stop()
         for partition in self.partitions.values():
             partition.fail_waiters(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         self.wakes.flush()
 
-    def _repeat(self, name: str, interval_ms: Callable[[], float], action: Callable[[], None]) -> None:
-        def run() -> None:
-            self._timers[name] = self.clock.call_later(interval_ms(), run)
-            action()
+    def _shrink_later(self) -> None:
+        def shrink() -> None:
+            self._shrink_later()
+            self.shrink_isrs()
 
-        self._timers[name] = self.clock.call_later(interval_ms(), run)
+        self._shrink_timer = self.clock.call_later(self.config.replica_lag_time_max_ms / 2, shrink)
 
     def shrink_isrs(self) -> None:
-        """Have every led partition drop who fell behind, and notice logs that failed in the background."""
-        for partition in list(self.partitions.values()):
-            if partition.log.failed is not None:
-                self.log_failed(partition)
-            elif partition.remote:
+        """Have every led partition drop who fell behind."""
+        for partition in self.partitions.values():
+            if partition.remote:
                 partition.shrink_isr()
+
+    def _log_went_offline(self, log: Log) -> None:
+        """Called by the log from wherever it was writing or syncing: act when that has ended."""
+
+        def give_up() -> None:
+            partition = self.partitions.get((log.topic, log.partition))
+            if partition is not None and partition.log is log:
+                self.log_failed(partition)
+
+        self.clock.call_soon(give_up)
 
     # --- what partitions ask (PartitionHost) ---
 

@@ -1,0 +1,385 @@
+"""What admin requests write into the tree: topics, partitions, settings. Checks first, each as a pure function.
+
+The checks and their words are Kafka 4.1's (shared/reference/zookeeper.md §8, golden answers); where the order matters
+to a client it is Kafka's. Whoever calls waits for the effect with `MetadataCache.wait_for`.
+"""
+
+import logging
+import re
+from collections.abc import Collection, Mapping, Sequence
+
+from barnabas.config import topic as topic_settings
+from barnabas.config.broker import BrokerConfig, check_dynamic
+from barnabas.config.settings import ConfigError
+from barnabas.coordination import paths
+from barnabas.coordination.payloads import TopicAssignment, decode_config, encode_config, encode_config_change
+from barnabas.coordination.port import (
+    BadVersionError,
+    Coordination,
+    Create,
+    MultiError,
+    NodeExistsError,
+    NoNodeError,
+    Operation,
+    Set,
+)
+from barnabas.protocol.errors import ErrorCode
+from barnabas.replication.assignment import AssignmentError, assign, fixed_start
+from barnabas.replication.metadata_cache import MetadataCache
+from barnabas.runtime.ports import Env
+
+logger = logging.getLogger("barnabas.replication")
+
+NAME_LENGTH_MAX = 249
+PARTITIONS_MAX = 100_000  # of one topic: its node must stay below a megabyte
+UNSET = -1
+DELETION_POLL_MS = 10
+DELETION_WAIT_MS = 1_000
+
+_LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
+
+Outcome = tuple[ErrorCode, str | None]
+DONE: Outcome = (ErrorCode.NONE, None)
+
+
+# --- checks ---
+
+
+def topic_name_problem(name: str) -> str | None:
+    """Why a topic cannot have this name, in Kafka's words; None: it can."""
+    if not name:
+        return "Topic name is invalid: the empty string is not allowed"
+    if name in (".", ".."):
+        return "Topic name is invalid: '.' or '..' is not allowed"
+    if len(name) > NAME_LENGTH_MAX:
+        return f"Topic name is invalid: the length of '{name}' is longer than the max allowed length {NAME_LENGTH_MAX}"
+    if _LEGAL_NAME.fullmatch(name) is None:
+        return (
+            f"Topic name is invalid: '{name}' contains one or more characters other than ASCII alphanumerics, "
+            "'.', '_' and '-'"
+        )
+    return None
+
+
+def colliding_topic(name: str, existing: Collection[str]) -> str | None:
+    """An existing topic that `name` could not be told from where dots become underscores (metrics)."""
+    if "." not in name and "_" not in name:
+        return None
+    flat = name.replace(".", "_")
+    return next((topic for topic in existing if topic != name and topic.replace(".", "_") == flat), None)
+
+
+def assignment_problem(assignment: Mapping[int, Sequence[int]], live: Collection[int]) -> Outcome:
+    """Why replicas cannot be placed by hand like this."""
+    refused = ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    if sorted(assignment) != list(range(len(assignment))):
+        return refused, "partitions should be a consecutive 0-based integer sequence"
+    return replicas_problem([assignment[index] for index in range(len(assignment))], live, None)
+
+
+def replicas_problem(rows: Sequence[Sequence[int]], live: Collection[int], factor: int | None) -> Outcome:
+    """Why these replica lists cannot be taken; each must have `factor` members (None: as many as the first)."""
+    refused = ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    for replicas in rows:
+        if not replicas:
+            return refused, "The manual partition assignment includes an empty replica list."
+        if len(set(replicas)) < len(replicas):
+            twice = next(replica for replica in replicas if replicas.count(replica) > 1)
+            message = f"The manual partition assignment includes the broker {twice} more than once."
+            return refused, message
+        unknown = sorted(replica for replica in replicas if replica not in live)
+        if unknown:
+            message = f"The manual partition assignment includes broker {unknown[0]}, but no such broker is registered."
+            return refused, message
+        factor = len(replicas) if factor is None else factor
+        if len(replicas) != factor:
+            message = (
+                f"The manual partition assignment includes a partition with {len(replicas)} replica(s), but this is "
+                f"not consistent with previous partitions, which have {factor} replica(s)."
+            )
+            return refused, message
+    return DONE
+
+
+def size_problem(partition_count: int, replication_factor: int, live_count: int) -> Outcome:
+    """Why a topic cannot have that many partitions or replicas."""
+    if partition_count <= 0:
+        message = "Number of partitions was set to an invalid non-positive value."
+        return ErrorCode.INVALID_PARTITIONS, message
+    if partition_count > PARTITIONS_MAX:
+        return ErrorCode.INVALID_PARTITIONS, f"A topic can have at most {PARTITIONS_MAX} partitions here."
+    if replication_factor <= 0:
+        message = "Replication factor must be larger than 0, or -1 to use the default value."
+        return ErrorCode.INVALID_REPLICATION_FACTOR, message
+    if replication_factor > live_count:
+        message = (
+            f"Unable to replicate the partition {replication_factor} time(s): The target replication factor of "
+            f"{replication_factor} cannot be reached because only {live_count} broker(s) are registered."
+        )
+        return ErrorCode.INVALID_REPLICATION_FACTOR, message
+    return DONE
+
+
+def growth_problem(name: str, current: int, wanted: int) -> Outcome:
+    """Why a topic cannot go from `current` to `wanted` partitions."""
+    if wanted == current:
+        return ErrorCode.INVALID_PARTITIONS, f"Topic already has {current} partition(s)."
+    if wanted < current:
+        message = f"The topic {name} currently has {current} partition(s); {wanted} would not be an increase."
+        return ErrorCode.INVALID_PARTITIONS, message
+    if wanted > PARTITIONS_MAX:
+        return ErrorCode.INVALID_PARTITIONS, f"A topic can have at most {PARTITIONS_MAX} partitions here."
+    return DONE
+
+
+def topic_config_problem(configs: Mapping[str, str | None]) -> Outcome:
+    """Why a topic cannot have these settings."""
+    missing = [name for name, value in configs.items() if value is None]
+    if missing:
+        return ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {','.join(missing)}"
+    try:
+        topic_settings.validate({name: value for name, value in configs.items() if value is not None})
+    except ConfigError as error:
+        return error.error, str(error)
+    return DONE
+
+
+# --- writes ---
+
+
+class TopicAdmin:
+    """Writes what was asked for, if the checks allow it. Coordination errors pass through."""
+
+    def __init__(
+        self, env: Env, config: BrokerConfig, coordination: Coordination, metadata_cache: MetadataCache
+    ) -> None:
+        self._env = env
+        self._config = config
+        self._coordination = coordination
+        self._metadata_cache = metadata_cache
+
+    async def create_topic(
+        self,
+        name: str,
+        *,
+        partition_count: int = UNSET,
+        replication_factor: int = UNSET,
+        configs: Mapping[str, str | None] | None = None,
+        assignment: Mapping[int, Sequence[int]] | None = None,
+        validate_only: bool = False,
+    ) -> Outcome:
+        """Create a topic with its settings, in one change. -1: the broker's default; or `assignment` by hand.
+
+        TOPIC_ALREADY_EXISTS also while it is being deleted, but for a deletion in its last steps this waits.
+        """
+        problem = topic_name_problem(name)
+        if problem is not None:
+            return ErrorCode.INVALID_TOPIC_EXCEPTION, problem
+        if await self._exists(name):
+            return ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists."
+        other = colliding_topic(name, self._metadata_cache.topics)
+        if other is not None:
+            message = f"Topic '{name}' collides with existing topic: {other}"
+            return ErrorCode.INVALID_TOPIC_EXCEPTION, message
+        settings = dict(configs or {})
+        outcome = topic_config_problem(settings)
+        if outcome is not DONE:
+            return outcome
+        racks = {broker.broker_id: broker.rack for broker in self._metadata_cache.brokers.values()}
+        placed, outcome = self._place(partition_count, replication_factor, assignment, racks)
+        if placed is None or validate_only:
+            return outcome
+        node = TopicAssignment({i: tuple(r) for i, r in placed.items()}, self._env.random_uuid())
+        return await self._write_topic(name, node, {key: value for key, value in settings.items() if value is not None})
+
+    def _place(
+        self,
+        partition_count: int,
+        replication_factor: int,
+        assignment: Mapping[int, Sequence[int]] | None,
+        racks: Mapping[int, str | None],
+    ) -> tuple[Mapping[int, Sequence[int]] | None, Outcome]:
+        """The replicas of a new topic, or why it cannot have any."""
+        config = self._config
+        if assignment:
+            outcome = assignment_problem(assignment, racks)
+            return (assignment if outcome is DONE else None), outcome
+        count = config.num_partitions if partition_count == UNSET else partition_count
+        factor = config.default_replication_factor if replication_factor == UNSET else replication_factor
+        outcome = size_problem(count, factor, len(racks))
+        if outcome is not DONE:
+            return None, outcome
+        start, shift = self._env.rng.randrange(len(racks)), self._env.rng.randrange(len(racks))
+        try:
+            return assign(racks, count, factor, start=start, shift=shift), DONE
+        except AssignmentError as error:
+            return None, (ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
+
+    async def _exists(self, name: str) -> bool:
+        waited_ms = 0
+        while await self._coordination.exists(paths.topic(name)) is not None:
+            if waited_ms >= DELETION_WAIT_MS or await self._coordination.exists(paths.delete_topic(name)) is None:
+                return await self._coordination.exists(paths.topic(name)) is not None
+            await self._env.clock.sleep(DELETION_POLL_MS)
+            waited_ms += DELETION_POLL_MS
+        return False
+
+    async def _write_topic(self, name: str, node: TopicAssignment, settings: Mapping[str, str]) -> Outcome:
+        config_path = paths.topic_config(name)
+        data = encode_config(settings)
+        left_over = await self._coordination.exists(config_path) is not None
+        write_config: Operation = Set(config_path, data) if left_over else Create(config_path, data)
+        notice = Create(paths.CONFIG_CHANGE_PREFIX, encode_config_change(f"topics/{name}"), sequential=True)
+        try:
+            # The notice before the topic: brokers have its settings when they are told to open its logs.
+            await self._coordination.multi([write_config, notice, Create(paths.topic(name), node.encode())])
+        except MultiError as error:
+            if not isinstance(error.cause, NodeExistsError):
+                raise
+            return ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists."
+        logger.info("topic %s: created with %d partitions", name, len(node.partitions))
+        return DONE
+
+    async def delete_topic(self, name: str) -> Outcome:
+        """Ask the controller to delete a topic. Asking twice is fine."""
+        if not self._config.delete_topic_enable:
+            return ErrorCode.TOPIC_DELETION_DISABLED, "Topic deletion is disabled."
+        if await self._coordination.exists(paths.topic(name)) is None:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition."
+        try:
+            await self._coordination.create(paths.delete_topic(name), make_parents=True)
+        except NodeExistsError:
+            return DONE
+        return DONE
+
+    async def create_partitions(
+        self,
+        name: str,
+        count: int,
+        assignments: Sequence[Sequence[int]] | None = None,
+        *,
+        validate_only: bool = False,
+    ) -> Outcome:
+        """Grow a topic to `count` partitions; `assignments`: the replicas of the added ones, by hand."""
+        while True:
+            try:
+                data, stat = await self._coordination.get(paths.topic(name))
+            except NoNodeError:
+                return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist."
+            node = TopicAssignment.decode(data)
+            if await self._coordination.exists(paths.delete_topic(name)) is not None:
+                return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist."
+            if node.adding or node.removing:
+                return ErrorCode.REASSIGNMENT_IN_PROGRESS, "A partition reassignment is in progress for the topic."
+            added, outcome = self._place_added(name, node, count, assignments)
+            if added is None or validate_only:
+                return outcome
+            grown = TopicAssignment(
+                {**node.partitions, **{i: tuple(r) for i, r in added.items()}},
+                node.topic_id,
+                node.adding,
+                node.removing,
+            )
+            try:
+                # Conditional, unlike Kafka's: two requests at the same time do not undo each other.
+                await self._coordination.set(paths.topic(name), grown.encode(), stat.version)
+            except (BadVersionError, NoNodeError):
+                continue
+            logger.info("topic %s: grows from %d to %d partitions", name, len(node.partitions), count)
+            return DONE
+
+    def _place_added(
+        self, name: str, node: TopicAssignment, count: int, assignments: Sequence[Sequence[int]] | None
+    ) -> tuple[Mapping[int, Sequence[int]] | None, Outcome]:
+        current = len(node.partitions)
+        outcome = growth_problem(name, current, count)
+        if outcome is not DONE:
+            return None, outcome
+        racks = {broker.broker_id: broker.rack for broker in self._metadata_cache.brokers.values()}
+        first_replicas = node.partitions[0]
+        if assignments is not None:
+            if len(assignments) != count - current:
+                message = (
+                    f"Attempted to add {count - current} additional partition(s), but only {len(assignments)} "
+                    "assignment(s) were specified."
+                )
+                return None, (ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
+            outcome = replicas_problem(assignments, racks, len(first_replicas))
+            return (dict(enumerate(assignments, current)) if outcome is DONE else None), outcome
+        outcome = size_problem(count, len(first_replicas), len(racks))
+        if outcome is not DONE:
+            return None, outcome
+        start = fixed_start(sorted(racks), first_replicas[0])
+        try:
+            added = assign(
+                racks, count - current, len(first_replicas), start=start, shift=start, first_partition=current
+            )
+        except AssignmentError as problem:
+            return None, (ErrorCode.UNKNOWN_SERVER_ERROR, str(problem))
+        return added, DONE
+
+    # --- settings ---
+
+    async def topic_config(self, name: str) -> dict[str, str]:
+        """A topic's own settings as the tree has them now."""
+        return await self._overrides(f"topics/{name}")
+
+    async def broker_config(self, broker_id: int | None) -> dict[str, str]:
+        """Dynamic settings of a broker (None: of all) as the tree has them now."""
+        return await self._overrides(f"brokers/{paths.DEFAULT_ENTITY if broker_id is None else broker_id}")
+
+    async def alter_topic_config(
+        self, name: str, configs: Mapping[str, str | None], *, validate_only: bool = False
+    ) -> Outcome:
+        """Replace all of a topic's own settings."""
+        if await self._coordination.exists(paths.topic(name)) is None:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist."
+        missing = next((key for key, value in configs.items() if value is None), None)
+        if missing is not None:
+            return ErrorCode.INVALID_REQUEST, f"Null value not supported for : {missing}"
+        outcome = topic_config_problem(configs)
+        if outcome is not DONE or validate_only:
+            return outcome
+        await self._write_config(f"topics/{name}", configs)
+        return DONE
+
+    async def alter_broker_config(
+        self, broker_id: int | None, configs: Mapping[str, str | None], *, validate_only: bool = False
+    ) -> Outcome:
+        """Replace all dynamic settings of this broker, or (None) of all brokers."""
+        missing = next((key for key, value in configs.items() if value is None), None)
+        if missing is not None:
+            return ErrorCode.INVALID_REQUEST, f"Null value not supported for : {missing}"
+        values = {key: value for key, value in configs.items() if value is not None}
+        try:
+            check_dynamic(self._config, values, cluster=broker_id is None)
+        except ConfigError as error:
+            return error.error, str(error)
+        if validate_only:
+            return DONE
+        await self._write_config(f"brokers/{paths.DEFAULT_ENTITY if broker_id is None else broker_id}", values)
+        return DONE
+
+    async def _overrides(self, entity_path: str) -> dict[str, str]:
+        try:
+            data, _ = await self._coordination.get(paths.config(entity_path))
+        except NoNodeError:
+            return {}
+        return decode_config(data)
+
+    async def _write_config(self, entity_path: str, configs: Mapping[str, str | None]) -> None:
+        """The entity's node and the notice, as one change."""
+        path = paths.config(entity_path)
+        data = encode_config({key: value for key, value in configs.items() if value is not None})
+        notice = Create(paths.CONFIG_CHANGE_PREFIX, encode_config_change(entity_path), sequential=True)
+        while True:
+            exists = await self._coordination.exists(path) is not None
+            write: Operation = Set(path, data) if exists else Create(path, data)
+            try:
+                await self._coordination.multi([write, notice])
+            except MultiError as error:
+                if not isinstance(error.cause, NodeExistsError | NoNodeError):
+                    raise
+                continue  # it came or went meanwhile
+            logger.info("settings of %s changed", entity_path)
+            return

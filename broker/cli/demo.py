@@ -67,9 +67,7 @@ class DemoBroker:
         command = [sys.executable, "-m", "barnabas.broker.main", "start", "--json", "--log-level", "warning"]
         command += ["--data", directory, "--listeners", f"PLAINTEXT://127.0.0.1:{port}"]
         command += ["--set", "group.initial.rebalance.delay.ms=0"]
-        self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, text=True, cwd=os.path.dirname(directory) or "."
-        )
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
@@ -102,9 +100,8 @@ def _produce(bootstrap: str) -> None:
     ]
     last = [future.get(timeout=30) for future in sent][-1]
     producer.close()
-    _show(
-        f"{RECORDS} records went to topic {TOPIC!r}; the last one is {last.topic}-{last.partition} at offset {last.offset}."
-    )
+    where = f"{last.topic}-{last.partition}, offset {last.offset}"
+    _show(f"{RECORDS} records went to topic {TOPIC!r}, the last one to {where}.")
 
 
 def _consume(bootstrap: str, count: int) -> None:

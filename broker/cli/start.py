@@ -1,17 +1,16 @@
 """`barnabas start`: one broker process, until it is told to stop."""
 
 import asyncio
+import errno
 import gc
 import json
 import logging
 import os
 import signal
 import sys
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-
 from barnabas.broker.cli.terminal import ExitCode, fail, key_values, new_app, say
 
 if TYPE_CHECKING:
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
     from barnabas.runtime.ports import Env
 
 app = new_app()
-
-DEFAULT_DATA = "data"
 
 
 @app.command()
@@ -76,23 +73,66 @@ def start(
 
 
 def _configure(
-    env: "Env", path: str | None, profile: str | None, given: Mapping[str, str], port: int | None
+    env: "Env", path: str | None, profile: str | None, given: dict[str, str], port: int | None
 ) -> "BrokerConfig":
     """Everything that was said about this broker, checked; what is wrong ends the command, all of it at once."""
+    from barnabas.config import __file__ as config_package
     from barnabas.config import profiles, properties
-    from barnabas.config.broker import BrokerConfig, problems
+    from barnabas.config.broker import BrokerConfig
+    from barnabas.config.settings import ConfigError
 
-    values: dict[str, str] = {}
-    lines: dict[str, int] = {}
-    if path is not None:
-        try:
-            file = properties.read(_text_of(env, path))
-        except properties.PropertiesError as error:
-            fail(f"{path}: {error}", ExitCode.NOT_VALID)
-        values, lines = file.values, file.lines
+    source = path or os.path.join(os.path.dirname(config_package), "server.properties")
+    try:
+        file = properties.read(_text_of(env, source))
+    except properties.PropertiesError as error:
+        fail(f"{source}: {error}", ExitCode.NOT_VALID)
+    values = dict(file.values)
     if profile is not None:
-        pass
+        try:
+            changes = list(profiles.changes(profile, values))
+        except ConfigError as error:
+            fail(str(error), ExitCode.NOT_VALID)
+        values |= profiles.settings(profile)
+        say(f"profile {profile}: " + ", ".join(f"{key}={text}" for key, _, text in changes))
     values |= given
+    if port is not None:
+        values["listeners"] = _with_port(values.get("listeners") or "PLAINTEXT://:9092", port)
+    lines = {key: line for key, line in file.lines.items() if values[key] == file.values[key]}
+    said = properties.Properties(values, lines)
+    try:
+        config = BrokerConfig.of(values)
+    except ConfigError:
+        for complaint in properties.complaints(path or "command line", said):
+            say(f"barnabas: {complaint}")
+        raise typer.Exit(ExitCode.NOT_VALID) from None
+    for note in properties.notes(source, said) if path is not None else ():
+        say(f"barnabas: {note}")
+    if len(config.data_directories) > 1:
+        fail("log.dirs names several directories; a broker keeps its data in one: name one.", ExitCode.NOT_VALID)
+    return config
+
+
+def _text_of(env: "Env", path: str) -> str:
+    try:
+        handle = env.disk.open(os.path.abspath(path), read_only=True)
+        try:
+            content = handle.read(0, handle.size())
+        finally:
+            handle.close()
+    except FileNotFoundError:
+        fail(f"there is no file {path}: --config names a server.properties.", ExitCode.NOT_VALID)
+    except OSError as error:
+        fail(f"{path} cannot be read: {error.strerror}. Let this user read it, or name another.", ExitCode.NOT_VALID)
+    try:
+        return content.decode()
+    except UnicodeDecodeError:  # what Java would write
+        return content.decode("latin-1")
+
+
+def _with_port(listeners: str, port: int) -> str:
+    """The list with another port in its first listener."""
+    first, comma, rest = listeners.partition(",")
+    return f"{first.rpartition(':')[0]}:{port}{comma}{rest}"
 
 
 def _run(env: "Env", config: "BrokerConfig", as_json: bool) -> int:
@@ -109,6 +149,7 @@ def _run(env: "Env", config: "BrokerConfig", as_json: bool) -> int:
 
 async def _serve(env: "Env", config: "BrokerConfig", as_json: bool) -> int:
     from barnabas.broker.broker import Broker
+    from barnabas.coordination.port import CoordinationError
     from barnabas.storage.log_manager import DataDirectoryError
 
     stop = asyncio.Event()
@@ -119,11 +160,11 @@ async def _serve(env: "Env", config: "BrokerConfig", as_json: bool) -> int:
     broker = Broker(env, config, data)
     try:
         await broker.start()
-    except DataDirectoryError as error:
+    except (DataDirectoryError, CoordinationError) as error:
         say(f"barnabas: {error}")
         return ExitCode.FAILED
     except OSError as error:
-        say(f"barnabas: {_what_to_do(error, config)}")
+        say(f"barnabas: {_what_to_do(error, config, data)}")
         return ExitCode.FAILED
     ready = {
         "event": "ready",
@@ -136,11 +177,8 @@ async def _serve(env: "Env", config: "BrokerConfig", as_json: bool) -> int:
     if as_json:
         print(json.dumps(ready), flush=True)
     else:
-        print(
-            f"Barnabas serves at {broker.bootstrap} (node {broker.node_id}, cluster {broker.cluster_id}, data in {data}). "
-            "Ctrl-C stops it.",
-            flush=True,
-        )
+        who = f"node {broker.node_id}, cluster {broker.cluster_id}, data in {data}"
+        print(f"Barnabas serves at {broker.bootstrap} ({who}). Ctrl-C stops it.", flush=True)
     # What was made to start lives as long as the process: no collection needs to look at it again.
     gc.collect()
     gc.freeze()
@@ -149,3 +187,14 @@ async def _serve(env: "Env", config: "BrokerConfig", as_json: bool) -> int:
         loop.remove_signal_handler(number)  # a second Ctrl-C ends it at once
     await broker.stop()
     return ExitCode.DONE
+
+
+def _what_to_do(error: OSError, config: "BrokerConfig", data: str) -> str:
+    """An error of the operating system as a sentence with a way out."""
+    if error.errno == errno.EADDRINUSE:
+        return f"{config.listeners} is in use. Stop what listens there, or choose another port with --port."
+    if error.errno in (errno.EADDRNOTAVAIL, errno.EACCES) and error.filename is None:
+        return f"this machine cannot listen at {config.listeners}: {error.strerror}. Choose another with --listeners."
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return f"{error.filename or data} cannot be used: {error.strerror}. Let this user read and write it."
+    return str(error)

@@ -1,0 +1,285 @@
+"""The codecs of record batches, each with a limit on what may come out.
+
+A few bytes can claim to unpack to gigabytes, so no codec is allowed more memory than the limit: gzip and snappy know
+or are told where to stop, LZ4 goes block by block, zstd writes into a buffer that never grows beyond it.
+`cramjam` (snappy, LZ4, zstd) and `zlib` are imported when first needed.
+
+Framings, as Kafka's clients write them: gzip members; the chunks of snappy-java (a bare snappy block is read, too);
+an LZ4 frame of independent blocks without checksums; zstd frames.
+"""
+
+import struct
+from collections.abc import Callable
+from enum import IntEnum
+
+from barnabas.protocol.errors import CorruptBatchError, ErrorCode
+
+Buffer = bytes | bytearray | memoryview
+
+
+class Compression(IntEnum):
+    """Codec ids: bits 0-2 of a batch's attributes."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+LEVELS = {Compression.GZIP: (-1, 9), Compression.LZ4: (1, 17), Compression.ZSTD: (-131072, 22)}
+DEFAULT_LEVELS = {Compression.GZIP: -1, Compression.LZ4: 9, Compression.ZSTD: 3}
+
+_SNAPPY_MAGIC = b"\x82SNAPPY\x00"
+_SNAPPY_HEADER = _SNAPPY_MAGIC + struct.pack(">ii", 1, 1)
+_SNAPPY_BLOCK_BYTES = 32 * 1024
+_LZ4_MAGIC = b"\x04\x22\x4d\x18"
+_LZ4_HEADER = (
+    _LZ4_MAGIC + b"\x60\x40\x82"
+)  # version 1, independent blocks of 64 KiB, no checksums; checksum of these two
+_LZ4_BLOCK_BYTES = {4: 64 * 1024, 5: 256 * 1024, 6: 1024 * 1024, 7: 4 * 1024 * 1024}
+_LZ4_STORED = 0x8000_0000
+_LZ4_HIGHEST_LEVEL = 12  # Java's encoder counts up to 17; the C library's best is 12
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_ZSTD_WINDOW_BYTES_MAX = 128 * 1024 * 1024
+_INT32 = struct.Struct(">i")
+_UINT32_LITTLE = struct.Struct("<I")
+
+
+def compress(codec: Compression, data: Buffer, level: int | None = None) -> bytes:
+    """`data` in that codec's framing. `level` as in Kafka's `compression.<codec>.level`; None is its default."""
+    if codec == Compression.NONE:
+        return bytes(data)
+    if level is None:
+        level = DEFAULT_LEVELS.get(codec, 0)
+    return _COMPRESSORS[codec](data, level)
+
+
+def decompress(codec: int, data: Buffer, limit: int) -> bytes:
+    """The bytes that were compressed, at most `limit` of them.
+
+    CorruptBatchError when `data` is broken or its codec unknown, and, with MESSAGE_TOO_LARGE, beyond the limit.
+    """
+    if codec == Compression.NONE:
+        if len(data) > limit:
+            raise _too_large(limit)
+        return bytes(data)
+    decompressor = _DECOMPRESSORS.get(codec)
+    if decompressor is None:
+        raise CorruptBatchError(f"no compression codec has the id {codec}", ErrorCode.INVALID_RECORD)
+    return decompressor(memoryview(data), limit)
+
+
+def _too_large(limit: int) -> CorruptBatchError:
+    return CorruptBatchError(f"records unpack to more than {limit} bytes", ErrorCode.MESSAGE_TOO_LARGE)
+
+
+def _gzip(data: Buffer, level: int) -> bytes:
+    import zlib
+
+    packer = zlib.compressobj(level, zlib.DEFLATED, 31)
+    return packer.compress(data) + packer.flush()
+
+
+def _gunzip(data: memoryview, limit: int) -> bytes:
+    import zlib
+
+    out = bytearray()
+    rest: Buffer = data
+    try:
+        while len(rest):
+            member = zlib.decompressobj(31)
+            out += member.decompress(rest, limit - len(out) + 1)
+            if len(out) > limit:
+                raise _too_large(limit)
+            if not member.eof:
+                raise CorruptBatchError("gzip data ends too early")
+            rest = member.unused_data
+    except zlib.error as error:
+        raise CorruptBatchError(f"broken gzip data: {error}") from None
+    return bytes(out)
+
+
+def _snappy(data: Buffer, level: int) -> bytes:
+    from cramjam import snappy
+
+    out = bytearray(_SNAPPY_HEADER)
+    view = memoryview(data)
+    for start in range(0, len(view), _SNAPPY_BLOCK_BYTES):
+        block = bytes(snappy.compress_raw(bytes(view[start : start + _SNAPPY_BLOCK_BYTES])))
+        out += _INT32.pack(len(block))
+        out += block
+    return bytes(out)
+
+
+def _unsnappy(data: memoryview, limit: int) -> bytes:
+    if data[:8] != _SNAPPY_MAGIC:
+        return _unsnappy_block(data, limit)
+    out = bytearray()
+    position = 16
+    while position < len(data):
+        if len(data) - position < 4:
+            raise CorruptBatchError("a snappy stream ends within the size of a block")
+        if data[position : position + 8] == _SNAPPY_MAGIC:  # streams may follow each other
+            position += 16
+            continue
+        (size,) = _INT32.unpack_from(data, position)
+        position += 4
+        if size < 0 or size > len(data) - position:
+            raise CorruptBatchError("a snappy block is longer than its stream")
+        out += _unsnappy_block(data[position : position + size], limit - len(out), limit)
+        position += size
+    return bytes(out)
+
+
+def _unsnappy_block(block: memoryview, room: int, limit: int | None = None) -> bytes:
+    import cramjam
+
+    content = bytes(block)
+    try:
+        if cramjam.snappy.decompress_raw_len(content) > room:
+            raise _too_large(room if limit is None else limit)
+        return bytes(cramjam.snappy.decompress_raw(content))
+    except cramjam.DecompressionError as error:
+        raise CorruptBatchError(f"broken snappy data: {error}") from None
+
+
+def _lz4(data: Buffer, level: int) -> bytes:
+    from cramjam import lz4
+
+    out = bytearray(_LZ4_HEADER)
+    view = memoryview(data)
+    for start in range(0, len(view), _LZ4_BLOCK_BYTES[4]):
+        plain = bytes(view[start : start + _LZ4_BLOCK_BYTES[4]])
+        block = bytes(
+            lz4.compress_block(
+                plain, mode="high_compression", compression=min(level, _LZ4_HIGHEST_LEVEL), store_size=False
+            )
+        )
+        if len(block) < len(plain):
+            out += _UINT32_LITTLE.pack(len(block))
+            out += block
+        else:
+            out += _UINT32_LITTLE.pack(len(plain) | _LZ4_STORED)
+            out += plain
+    return bytes(out + bytes(4))
+
+
+def _unlz4(data: memoryview, limit: int) -> bytes:
+    """Block checksums and the content checksum are skipped: the batch's own CRC has covered all of it."""
+    import cramjam
+
+    if len(data) < 7 or data[:4] != _LZ4_MAGIC:
+        raise CorruptBatchError("LZ4 data without its magic number")
+    flags, block_descriptor = data[4], data[5]
+    block_bytes = _LZ4_BLOCK_BYTES.get(block_descriptor >> 4)
+    if flags >> 6 != 1 or not flags & 0x20 or flags & 0x03 or block_descriptor & 0x0F or block_bytes is None:
+        raise CorruptBatchError("an LZ4 frame of a kind that Kafka does not know")
+    position = 14 if flags & 0x08 else 6
+    if len(data) <= position or _xxh32_short(bytes(data[4:position])) >> 8 & 0xFF != data[position]:
+        raise CorruptBatchError("the descriptor of an LZ4 frame is broken")
+    position += 1
+    out = bytearray()
+    buffer = bytearray(block_bytes)
+    unpacked = memoryview(buffer)
+    try:
+        while True:
+            (size,) = _UINT32_LITTLE.unpack_from(data, position)
+            position += 4
+            if size == 0:
+                return bytes(out)
+            stored, size = size & _LZ4_STORED, size & ~_LZ4_STORED
+            if size > block_bytes or size > len(data) - position:
+                raise CorruptBatchError("an LZ4 block is larger than its frame allows")
+            block = bytes(data[position : position + size])
+            position += size + (4 if flags & 0x10 else 0)
+            if stored:
+                out += block
+            else:
+                out += unpacked[: cramjam.lz4.decompress_block_into(block, buffer)]
+            if len(out) > limit:
+                raise _too_large(limit)
+    except struct.error:
+        raise CorruptBatchError("an LZ4 frame ends too early") from None
+    except (cramjam.DecompressionError, ValueError, OverflowError) as error:
+        raise CorruptBatchError(f"broken LZ4 data: {error}") from None
+
+
+def _xxh32_short(data: bytes) -> int:
+    """xxHash32, seed 0, of fewer than 16 bytes: all that the descriptor of an LZ4 frame needs."""
+    mask = 0xFFFF_FFFF
+    value = (374761393 + len(data)) & mask
+    whole = len(data) & ~3
+    for (word,) in _UINT32_LITTLE.iter_unpack(data[:whole]):
+        value = (value + word * 3266489917) & mask
+        value = (value << 17 | value >> 15) * 668265263 & mask
+    for byte in data[whole:]:
+        value = (value + byte * 374761393) & mask
+        value = (value << 11 | value >> 21) * 2654435761 & mask
+    value = (value ^ value >> 15) * 2246822519 & mask
+    value = (value ^ value >> 13) * 3266489917 & mask
+    return value ^ value >> 16
+
+
+def _zstd(data: Buffer, level: int) -> bytes:
+    from cramjam import zstd
+
+    return bytes(zstd.compress(bytes(data), level=level))
+
+
+def _unzstd(data: memoryview, limit: int) -> bytes:
+    import cramjam
+
+    content_size, window_size = _zstd_frame_sizes(data)
+    if content_size is not None and content_size > limit:
+        raise _too_large(limit)
+    if window_size > _ZSTD_WINDOW_BYTES_MAX:
+        raise CorruptBatchError("a zstd frame asks for too large a window")
+    content = bytes(data)
+    # The library unpacks into a buffer of ours or fails; when the size is not written, a few tries find it.
+    size = min(limit, max(4 * len(content), 4096) if content_size is None else content_size)
+    while True:
+        out = bytearray(size)
+        try:
+            return bytes(memoryview(out)[: cramjam.zstd.decompress_into(content, out)])
+        except cramjam.DecompressionError as error:
+            if "write whole buffer" not in str(error):
+                raise CorruptBatchError(f"broken zstd data: {error}") from None
+            if size == limit:
+                raise _too_large(limit) from None
+            size = min(limit, max(4 * size, 4096))
+
+
+def _zstd_frame_sizes(data: memoryview) -> tuple[int | None, int]:
+    """What the first frame says of itself: size of its content if it does, and of its window (RFC 8878, 3.1.1)."""
+    if len(data) < 6 or data[:4] != _ZSTD_MAGIC:
+        raise CorruptBatchError("zstd data without its magic number")
+    descriptor = data[4]
+    position = 5
+    window = 0
+    single_segment = descriptor & 0x20
+    if not single_segment:
+        base = 1 << 10 + (data[5] >> 3)
+        window = base + base // 8 * (data[5] & 7)
+        position = 6
+    position += (0, 1, 2, 4)[descriptor & 3]
+    width = (1 if single_segment else 0, 2, 4, 8)[descriptor >> 6]
+    if not width:
+        return None, window
+    if len(data) < position + width:
+        raise CorruptBatchError("a zstd frame ends within its header")
+    return int.from_bytes(data[position : position + width], "little") + (256 if width == 2 else 0), window
+
+
+_COMPRESSORS: dict[int, Callable[[Buffer, int], bytes]] = {
+    Compression.GZIP: _gzip,
+    Compression.SNAPPY: _snappy,
+    Compression.LZ4: _lz4,
+    Compression.ZSTD: _zstd,
+}
+_DECOMPRESSORS: dict[int, Callable[[memoryview, int], bytes]] = {
+    Compression.GZIP: _gunzip,
+    Compression.SNAPPY: _unsnappy,
+    Compression.LZ4: _unlz4,
+    Compression.ZSTD: _unzstd,
+}

@@ -1,0 +1,518 @@
+"""Record batches (magic 2): what producers send, logs hold and consumers read, always the same bytes.
+
+A batch is a header of 61 bytes and its records, compressed as one piece when a codec is set:
+
+    base_offset int64, batch_length int32 (what follows it), partition_leader_epoch int32, magic int8, crc uint32,
+    attributes int16, last_offset_delta int32, base_timestamp int64, max_timestamp int64, producer_id int64,
+    producer_epoch int16, base_sequence int32, record_count int32
+
+The CRC-32C covers everything from the attributes on, so a leader sets base offset and leader epoch in place. Batches
+follow one another without a count. The older message sets (magic 0 and 1) are recognised, nothing more.
+
+A brokers' hot path needs the header and the checksum only; `check_records` walks the records for those rules that
+are about single records, and `records` makes objects of them.
+"""
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+
+from barnabas.protocol import batch_records
+from barnabas.protocol.batch_records import SMALLEST_RECORD_BYTES, RecordChecks
+from barnabas.protocol.batch_records import Record as Record
+from barnabas.protocol.checksum import crc32c
+from barnabas.protocol.compression import Compression, compress, decompress
+from barnabas.protocol.errors import CorruptBatchError, ErrorCode
+
+Buffer = bytes | bytearray | memoryview
+
+HEADER = struct.Struct(">qiibIhiqqqhii")
+HEADER_BYTES = HEADER.size
+LOG_OVERHEAD_BYTES = 12
+"""Base offset and length: what `batch_length` does not count."""
+
+CODEC_MASK = 0x07
+LOG_APPEND_TIME = 0x08
+TRANSACTIONAL = 0x10
+CONTROL = 0x20
+DELETE_HORIZON = 0x40
+
+UNPACKED_BYTES_MAX = 256 * 1024 * 1024
+"""Where no caller says otherwise, what one batch may unpack to."""
+
+CONTROL_ABORT = 0
+CONTROL_COMMIT = 1
+
+_CHECKED_FROM = 21  # the attributes
+_CRC_AT = 17
+_UINT32 = struct.Struct(">I")
+_INT64 = struct.Struct(">q")
+_INT32 = struct.Struct(">i")
+_OFFSET_AND_LENGTH = struct.Struct(">qi")
+_ATTRIBUTES = struct.Struct(">h")
+_CONTROL_KEY = struct.Struct(">hh")
+_MARKER = struct.Struct(">hi")
+
+
+class BatchHeader:
+    """The fields of a batch's header, under the names of the format."""
+
+    __slots__ = (
+        "attributes",
+        "base_offset",
+        "base_sequence",
+        "base_timestamp",
+        "batch_length",
+        "crc",
+        "last_offset_delta",
+        "magic",
+        "max_timestamp",
+        "partition_leader_epoch",
+        "producer_epoch",
+        "producer_id",
+        "record_count",
+    )
+
+    def __init__(
+        self,
+        base_offset: int,
+        batch_length: int,
+        partition_leader_epoch: int,
+        magic: int,
+        crc: int,
+        attributes: int,
+        last_offset_delta: int,
+        base_timestamp: int,
+        max_timestamp: int,
+        producer_id: int,
+        producer_epoch: int,
+        base_sequence: int,
+        record_count: int,
+    ) -> None:
+        self.base_offset = base_offset
+        self.batch_length = batch_length
+        self.partition_leader_epoch = partition_leader_epoch
+        self.magic = magic
+        self.crc = crc
+        self.attributes = attributes
+        self.last_offset_delta = last_offset_delta
+        self.base_timestamp = base_timestamp
+        self.max_timestamp = max_timestamp
+        self.producer_id = producer_id
+        self.producer_epoch = producer_epoch
+        self.base_sequence = base_sequence
+        self.record_count = record_count
+
+    def __repr__(self) -> str:
+        return f"BatchHeader({', '.join(f'{name}={getattr(self, name)}' for name in self.__slots__)})"
+
+    @property
+    def size_bytes(self) -> int:
+        """The whole batch."""
+        return self.batch_length + LOG_OVERHEAD_BYTES
+
+    @property
+    def last_offset(self) -> int:
+        """Of the last record that was ever in it; compaction does not change it."""
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        """Where the next batch may begin."""
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence number of the last record, −1 without sequences. They wrap from 2³¹−1 to 0."""
+        return -1 if self.base_sequence < 0 else self.base_sequence + self.last_offset_delta & 0x7FFF_FFFF
+
+    @property
+    def compression(self) -> Compression:
+        """ValueError for an id that is no codec; validated batches have none such."""
+        return Compression(self.attributes & CODEC_MASK)
+
+    @property
+    def is_log_append_time(self) -> bool:
+        """All records have `max_timestamp`, set by the leader."""
+        return bool(self.attributes & LOG_APPEND_TIME)
+
+    @property
+    def is_transactional(self) -> bool:
+        """Part of a transaction: data, or (with `is_control`) its end."""
+        return bool(self.attributes & TRANSACTIONAL)
+
+    @property
+    def is_control(self) -> bool:
+        """Written by brokers for brokers: a transaction marker or a leader change."""
+        return bool(self.attributes & CONTROL)
+
+    @property
+    def has_delete_horizon(self) -> bool:
+        """The cleaner has set when the tombstones in it may go."""
+        return bool(self.attributes & DELETE_HORIZON)
+
+    @property
+    def delete_horizon_ms(self) -> int | None:
+        """Kept in the place of the base timestamp, with the timestamp deltas rewritten to fit (KIP-534)."""
+        return self.base_timestamp if self.attributes & DELETE_HORIZON else None
+
+    def pack(self) -> bytes:
+        """The 61 bytes, with the CRC as it stands here."""
+        return HEADER.pack(
+            self.base_offset,
+            self.batch_length,
+            self.partition_leader_epoch,
+            self.magic,
+            self.crc,
+            self.attributes,
+            self.last_offset_delta,
+            self.base_timestamp,
+            self.max_timestamp,
+            self.producer_id,
+            self.producer_epoch,
+            self.base_sequence,
+            self.record_count,
+        )
+
+
+# Reading
+
+
+def magic(buffer: Buffer, position: int = 0) -> int:
+    """Format of the batch or message there: 2, or 0 and 1 of old. CorruptBatchError when it ends before that byte."""
+    if len(buffer) < position + 17:
+        raise CorruptBatchError("records end before the format byte of a batch")
+    return buffer[position + 16]
+
+
+def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
+    """The header there, with its length, format and counts found to be possible; the batch itself may be cut off.
+
+    CorruptBatchError otherwise: INVALID_RECORD for the older formats, CORRUPT_MESSAGE for anything else.
+    """
+    if len(buffer) - position < HEADER_BYTES:
+        if len(buffer) - position >= 17 and buffer[position + 16] < 2:
+            raise _old_format(buffer[position + 16])
+        raise CorruptBatchError("a batch ends within its header")
+    header = BatchHeader(*HEADER.unpack_from(buffer, position))
+    if header.magic != 2:
+        if header.magic in (0, 1):
+            raise _old_format(header.magic)
+        raise CorruptBatchError(f"no batch has the format {header.magic}")
+    if header.batch_length < HEADER_BYTES - LOG_OVERHEAD_BYTES:
+        raise CorruptBatchError(f"a batch of length {header.batch_length} is shorter than its header")
+    if header.record_count < 0 or header.last_offset_delta < 0 or header.record_count > header.last_offset_delta + 1:
+        raise CorruptBatchError(
+            f"{header.record_count} records do not fit a last offset delta of {header.last_offset_delta}",
+            ErrorCode.INVALID_RECORD,
+        )
+    return header
+
+
+def _old_format(number: int) -> CorruptBatchError:
+    return CorruptBatchError(f"messages of format {number} are not taken", ErrorCode.INVALID_RECORD)
+
+
+def batches(buffer: Buffer) -> Iterator[tuple[BatchHeader, memoryview]]:
+    """Each batch with its header. A batch that is cut off at the end is an error: CorruptBatchError."""
+    view = memoryview(buffer)
+    position = 0
+    while position < len(view):
+        header = read_header(view, position)
+        end = position + header.batch_length + LOG_OVERHEAD_BYTES
+        if end > len(view):
+            raise CorruptBatchError(f"a batch of {header.size_bytes} bytes is cut off at {len(view) - position}")
+        yield header, view[position:end]
+        position = end
+
+
+def whole_batches_bytes(buffer: Buffer) -> int:
+    """How many bytes at the start are whole batches or messages: a fetch may end in the middle of one."""
+    position = 0
+    while len(buffer) - position >= LOG_OVERHEAD_BYTES:
+        _, length = _OFFSET_AND_LENGTH.unpack_from(buffer, position)
+        if length < 0 or length > len(buffer) - position - LOG_OVERHEAD_BYTES:
+            break
+        position += length + LOG_OVERHEAD_BYTES
+    return position
+
+
+def crc_is_valid(batch: Buffer) -> bool:
+    """Whether a whole batch is what its writer wrote."""
+    crc: int = _UINT32.unpack_from(batch, _CRC_AT)[0]
+    return crc32c(memoryview(batch)[_CHECKED_FROM:]) == crc
+
+
+def validate_records(buffer: Buffer, *, check_crc: bool = True) -> list[BatchHeader]:
+    """The headers of all batches, which are whole, of magic 2, of a known codec and (unless told not to) of right CRC.
+
+    What a follower, a recovery or a coordinator asks. CorruptBatchError otherwise.
+    """
+    headers = []
+    for header, batch in batches(buffer):
+        _check(header, batch, check_crc)
+        headers.append(header)
+    return headers
+
+
+def validate_produced(buffer: Buffer) -> BatchHeader:
+    """What a leader asks of a client's records: one valid batch, with offsets from 0 and without holes.
+
+    CorruptBatchError with the code to answer: CORRUPT_MESSAGE for broken bytes, INVALID_RECORD for broken rules.
+    """
+    size = len(buffer)
+    if not size:
+        raise CorruptBatchError("no records", ErrorCode.INVALID_RECORD)
+    header = read_header(buffer)
+    if header.size_bytes > size:
+        raise CorruptBatchError(f"a batch of {header.size_bytes} bytes is cut off at {size}")
+    if header.size_bytes < size:
+        raise CorruptBatchError("more than one batch for a partition", ErrorCode.INVALID_RECORD)
+    _check(header, buffer, True)
+    if header.base_offset != 0:
+        raise CorruptBatchError("the first offset of a produced batch must be 0", ErrorCode.INVALID_RECORD)
+    if header.record_count != header.last_offset_delta + 1:
+        raise CorruptBatchError(
+            f"{header.record_count} records with a last offset delta of {header.last_offset_delta}",
+            ErrorCode.INVALID_RECORD,
+        )
+    if header.is_control:
+        raise CorruptBatchError("a client may not write control records", ErrorCode.INVALID_RECORD)
+    if header.producer_id >= 0 and header.base_sequence < 0:
+        raise CorruptBatchError("a producer id without a sequence number", ErrorCode.INVALID_RECORD)
+    return header
+
+
+def _check(header: BatchHeader, batch: Buffer, check_crc: bool) -> None:
+    if check_crc and crc32c(memoryview(batch)[_CHECKED_FROM:]) != header.crc:
+        raise CorruptBatchError("the checksum of a batch is wrong")
+    codec = header.attributes & CODEC_MASK
+    if codec > Compression.ZSTD:
+        raise CorruptBatchError(f"no compression codec has the id {codec}", ErrorCode.INVALID_RECORD)
+    if not codec and header.record_count * SMALLEST_RECORD_BYTES > header.size_bytes - HEADER_BYTES:
+        raise CorruptBatchError(f"{header.record_count} records cannot be in {header.size_bytes} bytes")
+
+
+def check_records(batch: Buffer, header: BatchHeader, *, max_bytes: int = UNPACKED_BYTES_MAX) -> RecordChecks:
+    """Walk every record of a client's batch without making objects: structure, offsets 0, 1, 2, …, nothing left over.
+
+    CorruptBatchError for a broken structure, INVALID_RECORD among its codes for broken offsets. Timestamps in the
+    result are those of the records, whatever the batch's timestamp type; −1 when there are none.
+    """
+    return batch_records.check(_payload(batch, header, max_bytes), header.record_count, header.base_timestamp)
+
+
+def records(batch: Buffer, *, max_bytes: int = UNPACKED_BYTES_MAX) -> Iterator[Record]:
+    """The records of one whole batch, unpacked to at most `max_bytes`. CorruptBatchError at whatever is broken."""
+    header = read_header(batch)
+    return batch_records.iterate(
+        _payload(batch, header, max_bytes),
+        header.record_count,
+        header.base_offset,
+        header.base_timestamp,
+        header.max_timestamp if header.is_log_append_time else None,
+    )
+
+
+def _payload(batch: Buffer, header: BatchHeader, max_bytes: int) -> bytes:
+    """The records unpacked, as bytes: faster to walk than a view, and its slices are keys and values."""
+    packed = memoryview(batch)[HEADER_BYTES : header.size_bytes]
+    codec = header.attributes & CODEC_MASK
+    data = decompress(codec, packed, max_bytes) if codec else bytes(packed)
+    if header.record_count * SMALLEST_RECORD_BYTES > len(data):
+        raise CorruptBatchError(f"{header.record_count} records cannot be in {len(data)} bytes")
+    return data
+
+
+# Writing
+
+
+def build(
+    records: Sequence[Record],
+    *,
+    base_offset: int = 0,
+    partition_leader_epoch: int = -1,
+    compression: Compression = Compression.NONE,
+    level: int | None = None,
+    log_append_time_ms: int | None = None,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    transactional: bool = False,
+    control: bool = False,
+) -> bytearray:
+    """A new batch of at least one record. Offsets count from `base_offset`; those in the records do not matter."""
+    if not records:
+        raise ValueError("a new batch needs a record")
+    base_timestamp = records[0].timestamp
+    payload = bytearray()
+    for delta, item in enumerate(records):
+        batch_records.write(payload, item, item.timestamp - base_timestamp, delta)
+    attributes = int(compression)
+    max_timestamp = max(item.timestamp for item in records)
+    if log_append_time_ms is not None:
+        attributes |= LOG_APPEND_TIME
+        max_timestamp = log_append_time_ms
+    if transactional:
+        attributes |= TRANSACTIONAL
+    if control:
+        attributes |= CONTROL
+    header = BatchHeader(
+        base_offset,
+        0,
+        partition_leader_epoch,
+        2,
+        0,
+        attributes,
+        len(records) - 1,
+        base_timestamp,
+        max_timestamp,
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        len(records),
+    )
+    return _assemble(header, payload, level)
+
+
+def rebuild(
+    header: BatchHeader,
+    records: Iterable[Record],
+    *,
+    delete_horizon_ms: int | None = None,
+    compression: Compression | None = None,
+    level: int | None = None,
+) -> bytearray:
+    """The same batch with other records (fewer, or none) at their own offsets: what compaction writes.
+
+    Offsets of the batch, producer and sequence stay. `delete_horizon_ms` sets the horizon and rewrites the timestamp
+    deltas to fit; None keeps one that is there already. `compression` None keeps the codec.
+    """
+    kept = list(records)
+    attributes = header.attributes
+    if compression is not None:
+        attributes = attributes & ~CODEC_MASK | compression
+    if not kept:
+        attributes &= ~CODEC_MASK
+    if delete_horizon_ms is not None:
+        attributes |= DELETE_HORIZON
+        base_timestamp = delete_horizon_ms
+    elif attributes & DELETE_HORIZON:
+        base_timestamp = header.base_timestamp
+    else:
+        base_timestamp = kept[0].timestamp if kept else -1
+    payload = bytearray()
+    for item in kept:
+        batch_records.write(payload, item, item.timestamp - base_timestamp, item.offset - header.base_offset)
+    if attributes & LOG_APPEND_TIME or not kept:
+        max_timestamp = header.max_timestamp
+    else:
+        max_timestamp = max(item.timestamp for item in kept)
+    new = BatchHeader(
+        header.base_offset,
+        0,
+        header.partition_leader_epoch,
+        2,
+        0,
+        attributes,
+        header.last_offset_delta,
+        base_timestamp,
+        max_timestamp,
+        header.producer_id,
+        header.producer_epoch,
+        header.base_sequence,
+        len(kept),
+    )
+    return _assemble(new, payload, level)
+
+
+def _assemble(header: BatchHeader, payload: bytearray, level: int | None) -> bytearray:
+    codec = header.attributes & CODEC_MASK
+    packed: Buffer = compress(Compression(codec), payload, level) if codec else payload
+    header.batch_length = HEADER_BYTES - LOG_OVERHEAD_BYTES + len(packed)
+    batch = bytearray(header.pack())
+    batch += packed
+    _set_crc(batch, 0, len(batch))
+    return batch
+
+
+def _set_crc(buffer: bytearray | memoryview, position: int, size: int) -> None:
+    crc = crc32c(memoryview(buffer)[position + _CHECKED_FROM : position + size])
+    _UINT32.pack_into(buffer, position + _CRC_AT, crc)
+
+
+def patch(buffer: bytearray | memoryview, position: int, base_offset: int, partition_leader_epoch: int) -> None:
+    """Give the batch at `position` its place in the log. The CRC covers neither field."""
+    _INT64.pack_into(buffer, position, base_offset)
+    _INT32.pack_into(buffer, position + 12, partition_leader_epoch)
+
+
+def patch_log_append_time(buffer: bytearray | memoryview, position: int, log_append_time_ms: int) -> None:
+    """Stamp the whole batch at `position` with the leader's time and compute its CRC again."""
+    _, length = _OFFSET_AND_LENGTH.unpack_from(buffer, position)
+    (attributes,) = _ATTRIBUTES.unpack_from(buffer, position + _CHECKED_FROM)
+    _ATTRIBUTES.pack_into(buffer, position + _CHECKED_FROM, attributes | LOG_APPEND_TIME)
+    _INT64.pack_into(buffer, position + 35, log_append_time_ms)
+    _set_crc(buffer, position, length + LOG_OVERHEAD_BYTES)
+
+
+def patch_max_timestamp(buffer: bytearray | memoryview, position: int, max_timestamp: int) -> None:
+    """Correct what a producer claimed to be its newest record's timestamp, and compute the CRC again."""
+    _, length = _OFFSET_AND_LENGTH.unpack_from(buffer, position)
+    _INT64.pack_into(buffer, position + 35, max_timestamp)
+    _set_crc(buffer, position, length + LOG_OVERHEAD_BYTES)
+
+
+# Control batches
+
+
+def build_marker(
+    control_type: int,
+    *,
+    base_offset: int,
+    partition_leader_epoch: int,
+    producer_id: int,
+    producer_epoch: int,
+    coordinator_epoch: int,
+    timestamp: int,
+) -> bytearray:
+    """The batch that ends a transaction on a partition: CONTROL_COMMIT or CONTROL_ABORT."""
+    marker = Record(timestamp=timestamp, key=control_key(control_type), value=marker_value(coordinator_epoch))
+    return build(
+        [marker],
+        base_offset=base_offset,
+        partition_leader_epoch=partition_leader_epoch,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        transactional=True,
+        control=True,
+    )
+
+
+def control_key(control_type: int) -> bytes:
+    """The key of a control record: version 0 and its type."""
+    return _CONTROL_KEY.pack(0, control_type)
+
+
+def control_type(key: bytes | None) -> int:
+    """The type in the key of a control record; unknown types are to be skipped. CorruptBatchError for no such key."""
+    if key is None or len(key) < 4:
+        raise CorruptBatchError("a control record without a key of four bytes")
+    version, number = _CONTROL_KEY.unpack_from(key)
+    if version < 0:
+        raise CorruptBatchError(f"a control record's key of version {version}")
+    return int(number)
+
+
+def marker_value(coordinator_epoch: int) -> bytes:
+    """The value of a transaction marker: version 0 and the epoch of the coordinator that decided."""
+    return _MARKER.pack(0, coordinator_epoch)
+
+
+def coordinator_epoch(value: bytes | None) -> int:
+    """The epoch in a marker's value; what newer writers append is ignored. CorruptBatchError for no such value."""
+    if value is None or len(value) < 6:
+        raise CorruptBatchError("a transaction marker without a value of six bytes")
+    version, epoch = _MARKER.unpack_from(value)
+    if version < 0:
+        raise CorruptBatchError(f"a transaction marker's value of version {version}")
+    return int(epoch)

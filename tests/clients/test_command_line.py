@@ -1,0 +1,295 @@
+"""`barnabas`: what a person types, against a broker process."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.timeout(90)
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+COMMAND = [sys.executable, "-m", "barnabas.broker.main"]
+
+
+@pytest.fixture
+def run(broker: Any) -> Run:
+    """Runs a command to its end against the broker."""
+
+    def run_command(*words: str, stdin: str = "", code: int = 0) -> subprocess.CompletedProcess[str]:
+        environment = os.environ | {"BARNABAS_BOOTSTRAP": broker.bootstrap}
+        done = subprocess.run(
+            [*COMMAND, *words], input=stdin, capture_output=True, text=True, env=environment, timeout=60
+        )
+        assert done.returncode == code, done
+        assert "Traceback" not in done.stderr, done.stderr
+        return done
+
+    return run_command
+
+
+def in_json(done: subprocess.CompletedProcess[str]) -> Any:
+    return json.loads(done.stdout)
+
+
+def lines_in_json(done: subprocess.CompletedProcess[str]) -> list[Any]:
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (),
+        ("start",),
+        ("demo",),
+        ("produce",),
+        ("consume",),
+        *(("topics", word) for word in ("list", "describe", "create", "alter", "delete")),
+        *(("groups", word) for word in ("list", "describe", "delete")),
+        *(("offsets", word) for word in ("list", "set", "delete")),
+        *(("configs", word) for word in ("describe", "set", "delete")),
+    ],
+)
+def test_help_teaches_by_example(run: Run, words: tuple[str, ...]) -> None:
+    shown = run(*words, "--help").stdout
+    assert f"barnabas {' '.join(words)}".strip() in shown.replace("Usage: barnabas", "", 1)
+
+
+def test_the_life_of_a_topic(run: Run, name: str) -> None:
+    run("topics", "create", name, "--partitions", "2", "--config", "retention.ms=1234567")
+    assert "already exists" in run("topics", "create", name, code=1).stderr
+    run("topics", "create", name, "--if-not-exists")
+    listed = {row["topic"]: row for row in in_json(run("topics", "list", "--json"))}
+    assert listed[name]["partitions"] == 2
+    run("topics", "alter", name, "--partitions", "3")
+    (described,) = in_json(run("topics", "describe", name, "--json"))
+    assert described["configs"] == {"retention.ms": "1234567"}
+    assert [row["partition"] for row in described["partitions"]] == [0, 1, 2]
+    assert name in run("topics", "describe", name).stdout
+    assert "--yes" in run("topics", "delete", name, code=2).stderr
+    run("topics", "delete", name, "--yes")
+    run("topics", "delete", name, "--yes", code=3)
+    run("topics", "describe", name, code=3)
+    assert name not in run("topics", "list").stdout
+
+
+def test_records_go_in_and_come_out(run: Run, name: str) -> None:
+    run("produce", name, stdin="one\ntwo\n")
+    sent = lines_in_json(run("produce", name, "--key-separator", ":", "--json", stdin="k:three\n"))
+    assert [(row["topic"], row["partition"], row["offset"]) for row in sent] == [(name, 0, 2)]
+    run(
+        "produce",
+        name,
+        "--value",
+        "four",
+        "--key",
+        "k",
+        "--header",
+        "a=1",
+        "--compression",
+        "zstd",
+        "--timestamp",
+        "77",
+    )
+    run("produce", name, "--value", "-", "--key", "k", "--null-value", "-", "--acks", "1")
+    read = ("consume", name, "--from-beginning", "--max", "5", "--timeout", "20")
+    assert run(*read).stdout.splitlines() == ["one", "two", "three", "four", "null"]
+    rows = lines_in_json(run(*read, "--json"))
+    assert [row["value"] for row in rows] == ["one", "two", "three", "four", None]
+    assert rows[3] == {
+        "topic": name,
+        "partition": 0,
+        "offset": 3,
+        "timestamp": 77,
+        "key": "k",
+        "value": "four",
+        "headers": [{"name": "a", "value": "1"}],
+    }
+    assert f"77\t{name}-0\t3\tk\ta=1\tfour" in run(*read, "--details").stdout
+    assert run("produce", name, "--value", "x", "--count", "500").stderr == f"500 records to {name}\n"
+
+
+def test_nothing_to_read_is_told_by_the_exit_code(run: Run, name: str) -> None:
+    run("consume", name, code=3)
+    run("topics", "create", name)
+    assert run("consume", name, "--timeout", "0.5", code=3).stdout == ""
+
+
+def test_a_group_goes_on_where_it_committed(run: Run, name: str) -> None:
+    run("produce", name, stdin="".join(f"{number}\n" for number in range(10)))
+    read = ("consume", name, "--group", name, "--from-beginning", "--timeout", "20", "--max")
+    assert run(*read, "4").stdout.split() == ["0", "1", "2", "3"]
+    (row,) = in_json(run("offsets", "list", name, "--json"))
+    assert (row["committed_offset"], row["log_end_offset"], row["lag"]) == (4, 10, 6)
+    assert run(*read, "2").stdout.split() == ["4", "5"]
+    assert name in run("groups", "list", "--state", "Empty").stdout
+    (described,) = in_json(run("groups", "describe", name, "--json"))
+    assert (described["state"], described["members"]) == ("Empty", [])
+
+
+def test_committed_offsets_can_be_moved(run: Run, name: str) -> None:
+    run("produce", name, stdin="".join(f"{number}\n" for number in range(10)))
+    move = ("offsets", "set", name)
+
+    def committed() -> int:
+        return int(in_json(run("offsets", "list", name, "--json"))[0]["committed_offset"])
+
+    run(*move, "--to", "earliest", "--yes", code=3)
+    run(*move, "--topic", name, "--to", "7", "--yes")
+    assert committed() == 7
+    preview = run(*move, "--to", "earliest", "--dry-run").stdout
+    assert "-7" in preview
+    assert committed() == 7
+    run(*move, "--shift-by", "-2", "--yes")
+    assert committed() == 5
+    run(*move, "--to", "latest", "--yes")
+    assert committed() == 10
+    run(*move, "--to", "2020-01-01T00:00", "--yes")
+    assert committed() == 0
+    run(*move, "--to", "9999", "--yes", "--json")
+    assert committed() == 10
+    assert "--yes" in run(*move, "--to", "earliest", code=2).stderr
+    run(*move, "--to", "sometime", code=2)
+    run("offsets", "delete", name, "--topic", f"{name}:0", "--yes")
+    run("offsets", "list", name, code=3)
+
+
+def test_a_living_group_is_left_alone(broker: Any, run: Run, name: str, wait_until: Any) -> None:
+    run("topics", "create", name)
+    command = [*COMMAND, "consume", name, "--group", name, "--bootstrap", broker.bootstrap]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as consumer:
+        try:
+
+            def joined() -> bool:
+                groups = in_json(run("groups", "list", "--json"))
+                return any(row["group"] == name and row["state"] == "Stable" for row in groups)
+
+            wait_until(joined)
+            refused = run("offsets", "set", name, "--topic", name, "--to", "earliest", "--yes", code=1)
+            assert "members" in refused.stderr
+            assert "members" in run("groups", "delete", name, "--yes", code=1).stderr
+            (described,) = in_json(run("groups", "describe", name, "--json"))
+            assert described["members"][0]["partitions"] == [[name, 0]]
+        finally:
+            consumer.send_signal(signal.SIGTERM)
+    assert consumer.returncode == 0
+    assert in_json(run("groups", "describe", name, "--json"))[0]["members"] == []
+
+
+def test_settings_of_topics_and_brokers(run: Run, name: str) -> None:
+    run("topics", "create", name)
+    run("configs", "set", "topic", name, "retention.ms=5000000", "cleanup.policy=compact")
+    rows = {row["name"]: row for row in in_json(run("configs", "describe", "topic", name, "--json"))}
+    assert rows["retention.ms"]["value"] == "5000000"
+    assert rows["retention.ms"]["source"] == "DYNAMIC_TOPIC_CONFIG"
+    run("configs", "delete", "topic", name, "cleanup.policy")
+    assert "cleanup.policy" not in run("configs", "describe", "topic", name).stdout
+    assert "segment.bytes" in run("configs", "describe", "topic", name, "--all").stdout
+    assert "Invalid value soon" in run("configs", "set", "topic", name, "retention.ms=soon", code=1).stderr
+    run("configs", "set", "topic", name, "retention.ms", code=2)
+    run("configs", "describe", "topic", f"{name}-not", code=3)
+    run("configs", "describe", "broker", "first", code=2)
+
+
+def test_a_broker_that_is_not_there(run: Run) -> None:
+    assert "barnabas start" in run("topics", "list", "--bootstrap", "127.0.0.1:1", code=1).stderr
+
+
+# ---------------------------------------------------------------- start
+
+
+def start(*words: str, timeout_s: float = 20) -> subprocess.CompletedProcess[str]:
+    """A start that is refused."""
+    done = subprocess.run([*COMMAND, "start", *words], capture_output=True, text=True, timeout=timeout_s)
+    assert "Traceback" not in done.stderr, done.stderr
+    return done
+
+
+def test_a_second_broker_on_the_same_data_is_refused(broker: Any) -> None:
+    refused = start("--data", str(broker.data), "--port", "0")
+    assert refused.returncode == 1
+    assert str(broker.data) in refused.stderr
+
+
+def test_a_port_in_use_is_refused(broker: Any, tmp_path: Path) -> None:
+    refused = start("--data", str(tmp_path), "--listeners", f"PLAINTEXT://{broker.bootstrap}")
+    assert refused.returncode == 1
+    assert broker.bootstrap in refused.stderr
+    assert "--port" in refused.stderr
+
+
+def test_data_of_another_node_is_refused(own_broker: Any) -> None:
+    assert own_broker.stop() == 0
+    refused = start("--data", str(own_broker.data), "--port", "0", "--set", "node.id=7")
+    assert refused.returncode == 1
+    assert "node.id" in refused.stderr
+    assert "7" in refused.stderr
+
+
+def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    refused = start("--config", str(tmp_path / "missing.properties"))
+    assert (refused.returncode, "missing.properties" in refused.stderr) == (2, True)
+
+
+def test_damaged_identity_is_refused(own_broker: Any) -> None:
+    assert own_broker.stop() == 0
+    (own_broker.data / "meta.properties").write_text("version=1\nnode.id=zero\n")
+    refused = start("--data", str(own_broker.data), "--port", "0")
+    assert refused.returncode == 1
+    assert "meta.properties" in refused.stderr
+
+
+def test_settings_that_are_not_valid_are_named_with_their_line(tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text("# a comment\nnum.partitions=many\nno.such.setting=1\n")
+    refused = start("--config", str(file), "--data", str(tmp_path / "data"))
+    assert refused.returncode == 2
+    assert "server.properties:2: " in refused.stderr
+    assert "server.properties:3: Unknown configuration no.such.setting" in refused.stderr
+
+
+def test_a_kafka_users_file_works(tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text("broker.id=0\nzookeeper.connect=zk:2181\nnum.network.threads=3\nlog.retention.hours=168\n")
+    words = ["--config", str(file), "--data", str(tmp_path / "data"), "--listeners", "PLAINTEXT://127.0.0.1:0"]
+    process = subprocess.Popen([*COMMAND, "start", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    _, noted = process.communicate(timeout=20)
+    assert "127.0.0.1:" in line
+    assert process.returncode == 0
+    assert "server.properties:2: zookeeper.connect has no effect" in noted
+
+
+def test_the_ready_line_in_json(own_broker: Any) -> None:
+    own_broker.stop()
+    words = ["--data", str(own_broker.data), "--port", "0", "--json", "--profile", "ci"]
+    process = subprocess.Popen([*COMMAND, "start", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    ready = json.loads(process.stdout.readline())
+    process.send_signal(signal.SIGTERM)
+    rest, noted = process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert rest == ""
+    assert ready["event"] == "ready"
+    assert ready["pid"] == process.pid
+    assert ready["node_id"] == 0
+    assert len(ready["cluster_id"]) == 22
+    assert ready["data"] == str(own_broker.data)
+    assert ready["bootstrap"].startswith("127.0.0.1:")
+    assert "group.initial.rebalance.delay.ms" in noted
+
+
+def test_demo_shows_a_round_trip(tmp_path: Path) -> None:
+    done = subprocess.run([*COMMAND, "demo"], capture_output=True, text=True, timeout=80, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "message 0" in done.stdout
+    assert "message 9" in done.stdout
+    assert "went on where it was" in done.stdout
+    assert list(tmp_path.iterdir()) == []

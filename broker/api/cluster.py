@@ -1,0 +1,49 @@
+"""DescribeCluster (key 60), versions 0-2: the brokers, the controller and the cluster's id (KIP-700).
+
+EndpointType 2 asks for controllers, which is a question to a KRaft controller: MISMATCHED_ENDPOINT_TYPE here. In a
+cluster coordinated through ZooKeeper's model no broker is fenced: one that is not alive is not known. Left out:
+authorization.
+"""
+
+from typing import TYPE_CHECKING
+
+from barnabas.broker.api.metadata import CLUSTER_OPERATIONS, NOT_ASKED
+from barnabas.broker.context import Reply, RequestContext
+from barnabas.broker.dispatch import api
+from barnabas.protocol.api_keys import ApiKey
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.messages import DescribeClusterRequest, DescribeClusterResponse
+
+if TYPE_CHECKING:
+    from barnabas.broker.broker import Broker
+
+BROKERS, CONTROLLERS = 1, 2
+
+
+@api(ApiKey.DESCRIBE_CLUSTER, versions=(0, 2))
+def describe_cluster(broker: "Broker", request: DescribeClusterRequest, context: RequestContext) -> Reply:
+    """Live brokers with the address each has on the listener that the request came by."""
+    if request.endpoint_type == CONTROLLERS:
+        return DescribeClusterResponse(
+            error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,
+            error_message="This is a broker's endpoint; controllers are not to be asked for here.",
+        )
+    if request.endpoint_type != BROKERS:
+        return DescribeClusterResponse(
+            error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
+            error_message=f"There is no endpoint type {request.endpoint_type}.",
+        )
+    cache = broker.metadata_cache
+    operations = CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
+    return DescribeClusterResponse(
+        cluster_id=broker.cluster_id,
+        controller_id=cache.controller_id,
+        brokers=[
+            DescribeClusterResponse.DescribeClusterBroker(
+                broker_id=broker_id, host=endpoint.host, port=endpoint.port, rack=cache.brokers[broker_id].rack
+            )
+            for broker_id in sorted(cache.brokers)
+            if (endpoint := broker.endpoint(broker_id, context)) is not None
+        ],
+        cluster_authorized_operations=operations,
+    )

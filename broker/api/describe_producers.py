@@ -1,0 +1,54 @@
+"""DescribeProducers (key 61), version 0: who writes to a partition, as a replica of it knows (KIP-664).
+
+Any replica answers, not only the leader. CoordinatorEpoch is the one in the producer's last transaction marker, -1
+before its first. Left out: authorization.
+"""
+
+from typing import TYPE_CHECKING
+
+from barnabas.broker.context import Reply, RequestContext
+from barnabas.broker.dispatch import api
+from barnabas.protocol.api_keys import ApiKey
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.messages import DescribeProducersRequest, DescribeProducersResponse
+
+if TYPE_CHECKING:
+    from barnabas.broker.broker import Broker
+
+PartitionResponse = DescribeProducersResponse.PartitionResponse
+
+
+@api(ApiKey.DESCRIBE_PRODUCERS, versions=(0, 0))
+def describe_producers(broker: "Broker", request: DescribeProducersRequest, context: RequestContext) -> Reply:
+    """Active producers of each partition asked for."""
+    return DescribeProducersResponse(
+        topics=[
+            DescribeProducersResponse.TopicResponse(
+                name=topic.name, partitions=[describe(broker, topic.name, index) for index in topic.partition_indexes]
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def describe(broker: "Broker", topic: str, index: int) -> DescribeProducersResponse.PartitionResponse:
+    """The producers of one partition that this broker has a replica of."""
+    result = PartitionResponse(partition_index=index)
+    partition = broker.replica_manager.partition(topic, index)
+    if isinstance(partition, ErrorCode):
+        result.error_code = partition
+        if not broker.metadata_cache.contains(topic):
+            result.error_message = "There is no such topic."
+        return result
+    for entry in partition.log.producers.active(broker.env.clock.now_ms(), broker.config.producer_id_expiration_ms):
+        result.active_producers.append(
+            DescribeProducersResponse.ProducerState(
+                producer_id=entry.producer_id,
+                producer_epoch=entry.producer_epoch,
+                last_sequence=entry.last_sequence,
+                last_timestamp=entry.last_timestamp,
+                coordinator_epoch=entry.coordinator_epoch,
+                current_txn_start_offset=entry.current_transaction_first_offset,
+            )
+        )
+    return result

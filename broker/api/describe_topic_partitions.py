@@ -1,0 +1,101 @@
+"""DescribeTopicPartitions (key 75), version 0: the partitions of topics in pages (KIP-966).
+
+Topics come in name order. A page holds at most ResponsePartitionLimit partitions (at least one, at most
+max.request.partition.size.limit); NextCursor names where the next page begins. Left out: eligible leader replicas,
+which only Kafka's KRaft controller elects from, so both lists are always empty; authorization.
+"""
+
+from typing import TYPE_CHECKING
+
+from barnabas.broker.api.metadata import TOPIC_OPERATIONS
+from barnabas.broker.context import Reply, RequestContext
+from barnabas.broker.dispatch import api
+from barnabas.protocol.api_keys import ApiKey
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.messages import DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse
+from barnabas.replication.metadata_cache import MetadataCache
+from barnabas.replication.topic_admin import topic_name_problem
+
+if TYPE_CHECKING:
+    from barnabas.broker.broker import Broker
+
+TopicResponse = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic
+Cursor = DescribeTopicPartitionsResponse.Cursor
+PartitionResponse = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition
+
+
+@api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, versions=(0, 0))
+def describe_topic_partitions(
+    broker: "Broker", request: DescribeTopicPartitionsRequest, context: RequestContext
+) -> Reply:
+    """One page of partitions, from the cursor on."""
+    cursor = request.cursor
+    if cursor is not None and cursor.partition_index < 0:
+        names = sorted(topic.name for topic in request.topics)
+        topics = [TopicResponse(error_code=ErrorCode.INVALID_REQUEST, name=name) for name in names]
+        return DescribeTopicPartitionsResponse(topics=topics)
+    limit = max(1, min(broker.config.max_request_partition_size_limit, request.response_partition_limit))
+    names = sorted({topic.name for topic in request.topics} or set(broker.metadata_cache.topics))
+    return describe_page(
+        broker,
+        names,
+        cursor_topic="" if cursor is None else cursor.topic_name,
+        cursor_partition=0 if cursor is None else cursor.partition_index,
+        limit=limit,
+    )
+
+
+def describe_page(
+    broker: "Broker", names: list[str], *, cursor_topic: str, cursor_partition: int, limit: int
+) -> DescribeTopicPartitionsResponse:
+    """At most `limit` partitions of the sorted `names`, from the cursor on; a topic that fails takes none of them."""
+    response = DescribeTopicPartitionsResponse()
+    metadata_cache = broker.metadata_cache
+    for name in names:
+        if name < cursor_topic:
+            continue
+        if limit == 0:
+            response.next_cursor = Cursor(topic_name=name, partition_index=0)
+            break
+        partitions = metadata_cache.topics.get(name)
+        if partitions is None:
+            error = (
+                ErrorCode.INVALID_TOPIC_EXCEPTION if topic_name_problem(name) else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            )
+            response.topics.append(
+                TopicResponse(error_code=error, name=name, topic_authorized_operations=TOPIC_OPERATIONS)
+            )
+            continue
+        first = cursor_partition if name == cursor_topic else 0
+        wanted = [index for index in sorted(partitions) if index >= first]
+        response.topics.append(
+            TopicResponse(
+                name=name,
+                topic_id=metadata_cache.topic_id(name),
+                is_internal=broker.is_internal(name),
+                partitions=[describe_partition(metadata_cache, name, index) for index in wanted[:limit]],
+                topic_authorized_operations=TOPIC_OPERATIONS,
+            )
+        )
+        if len(wanted) > limit:
+            response.next_cursor = Cursor(topic_name=name, partition_index=wanted[limit])
+            break
+        limit -= len(wanted)
+    return response
+
+
+def describe_partition(metadata_cache: MetadataCache, topic: str, index: int) -> PartitionResponse:
+    """One partition as the metadata cache knows it. A replica that is not alive is offline; no leader is no error."""
+    state = metadata_cache.topics[topic][index]
+    offline = [replica for replica in state.replicas if not metadata_cache.is_alive(replica)]
+    offline += [replica for replica in state.offline_replicas if replica not in offline]
+    return PartitionResponse(
+        partition_index=index,
+        leader_id=state.leader_id,
+        leader_epoch=state.leader_epoch,
+        replica_nodes=list(state.replicas),
+        isr_nodes=list(state.isr),
+        eligible_leader_replicas=[],
+        last_known_elr=[],
+        offline_replicas=offline,
+    )

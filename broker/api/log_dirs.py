@@ -1,0 +1,49 @@
+"""DescribeLogDirs (key 35), versions 0-4: what lies in this broker's data directory, and how much room is left.
+
+One data directory, so one entry. A null list of topics asks for all; topics and partitions that are not here are left
+out without an error. Left out: future replicas (nothing is ever moved between directories), authorization.
+"""
+
+from typing import TYPE_CHECKING
+
+from barnabas.broker.context import Reply, RequestContext
+from barnabas.broker.dispatch import api
+from barnabas.protocol.api_keys import ApiKey
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.messages import DescribeLogDirsRequest, DescribeLogDirsResponse
+
+if TYPE_CHECKING:
+    from barnabas.broker.broker import Broker
+
+Result = DescribeLogDirsResponse.DescribeLogDirsResult
+TopicResult = DescribeLogDirsResponse.DescribeLogDirsTopic
+PartitionResult = DescribeLogDirsResponse.DescribeLogDirsPartition
+
+
+@api(ApiKey.DESCRIBE_LOG_DIRS, versions=(0, 4))
+def describe_log_dirs(broker: "Broker", request: DescribeLogDirsRequest, context: RequestContext) -> Reply:
+    """Sizes in bytes of the logs asked for."""
+    wanted = None
+    if request.topics is not None:
+        wanted = {(topic.topic, partition) for topic in request.topics for partition in topic.partitions}
+    topics: dict[str, TopicResult] = {}
+    for log in broker.log_manager.all():
+        if wanted is not None and (log.topic, log.partition) not in wanted:
+            continue
+        topic = topics.get(log.topic)
+        if topic is None:
+            topic = topics[log.topic] = TopicResult(name=log.topic)
+        topic.partitions.append(
+            PartitionResult(
+                partition_index=log.partition,
+                partition_size=log.size_bytes,
+                offset_lag=max(0, log.high_watermark - log.log_end_offset),
+            )
+        )
+    directory = broker.log_manager.data_directory
+    result = Result(log_dir=directory, topics=list(topics.values()))
+    try:
+        result.total_bytes, result.usable_bytes = broker.env.disk.total_and_free_bytes(directory)
+    except OSError:
+        return DescribeLogDirsResponse(results=[Result(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=directory)])
+    return DescribeLogDirsResponse(results=[result])

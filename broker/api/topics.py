@@ -1,0 +1,255 @@
+"""CreateTopics (key 19) versions 0-7, DeleteTopics (20) versions 0-6, CreatePartitions (37) versions 0-3.
+
+Only the controller's broker does them; another answers NOT_CONTROLLER. Each writes into the coordination tree and
+waits, up to TimeoutMs, until the metadata cache shows the effect: then clients see it too. TimeoutMs of zero or less
+starts the work and answers REQUEST_TIMED_OUT. Left out: authorization, create.topic.policy.class.name (Java code) and
+the controller mutation quota.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, TypeVar
+
+from barnabas.broker.context import RequestContext
+from barnabas.broker.dispatch import api
+from barnabas.config.describe import topic_rows
+from barnabas.protocol.api_keys import ApiKey
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.messages import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+)
+from barnabas.replication.metadata_cache import NO_TOPIC_ID
+from barnabas.runtime.pending import Pending
+
+if TYPE_CHECKING:
+    from barnabas.broker.broker import Broker
+
+CreatedTopic = CreateTopicsResponse.CreatableTopicResult
+DeletedTopic = DeleteTopicsResponse.DeletableTopicResult
+GrownTopic = CreatePartitionsResponse.CreatePartitionsTopicResult
+
+UNSET = -1  # a count that the client leaves to the broker
+T = TypeVar("T")
+
+
+async def ended(pending: Pending[T]) -> T:
+    """The value of something pending, for a handler that is a task."""
+    future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+    pending.then(lambda value: None if future.done() else future.set_result(value))
+    try:
+        return await future
+    except asyncio.CancelledError:
+        pending.cancel()
+        raise
+
+
+def twice(names: Iterable[object]) -> set[object]:
+    """Those that stand there more than once."""
+    return {name for name, count in Counter(names).items() if count > 1}
+
+
+# --- CreateTopics ---
+
+
+def create_topics_failed(request: CreateTopicsRequest, error: ErrorCode) -> CreateTopicsResponse:
+    """Every topic with the error."""
+    return CreateTopicsResponse(topics=[refused(topic.name, error, None) for topic in request.topics])
+
+
+def refused(name: str, error: ErrorCode, message: str | None) -> CreateTopicsResponse.CreatableTopicResult:
+    """A topic that is not created."""
+    return CreatedTopic(name=name, error_code=error, error_message=message)
+
+
+@api(ApiKey.CREATE_TOPICS, versions=(0, 7), failure=create_topics_failed)
+async def create_topics(
+    broker: "Broker", request: CreateTopicsRequest, context: RequestContext
+) -> CreateTopicsResponse:
+    """Create each topic or say why not; versions 5 and up tell what came out of it.
+
+    -1 partitions or replicas mean the broker's defaults, in every version as Kafka 4.1 takes it. With ValidateOnly
+    nothing is written, and the answer has no topic id.
+    """
+    if not broker.controller.active:
+        return create_topics_failed(request, ErrorCode.NOT_CONTROLLER)
+    duplicates = twice(topic.name for topic in request.topics)
+    results = {}
+    for topic in request.topics:
+        if topic.name in duplicates:
+            results[topic.name] = refused(topic.name, ErrorCode.INVALID_REQUEST, "The topic is named more than once.")
+        else:
+            results[topic.name] = await create_topic(broker, topic, validate_only=request.validate_only)
+    created = [result for result in results.values() if result.error_code == ErrorCode.NONE]
+    if created and not request.validate_only:
+        cache = broker.metadata_cache
+        counts = {result.name: result.num_partitions for result in created}
+        await ended(
+            cache.wait_for(
+                lambda: all(cache.has_leaders(name, count) for name, count in counts.items()), request.timeout_ms
+            )
+        )
+        for result in created:
+            result.topic_id = cache.topic_id(result.name)
+            if request.timeout_ms <= 0 or not cache.has_leaders(result.name, counts[result.name]):
+                results[result.name] = refused(result.name, ErrorCode.REQUEST_TIMED_OUT, None)
+                results[result.name].topic_id = result.topic_id
+    return CreateTopicsResponse(topics=list(results.values()))
+
+
+async def create_topic(
+    broker: "Broker", topic: CreateTopicsRequest.CreatableTopic, *, validate_only: bool
+) -> CreateTopicsResponse.CreatableTopicResult:
+    """Write one topic into the tree; its result as it will be when it exists."""
+    nothing = [config.name for config in topic.configs if config.value is None]
+    if nothing:
+        message = f"Null value not supported for topic configs: {','.join(nothing)}"
+        return refused(topic.name, ErrorCode.INVALID_CONFIG, message)
+    configs = {config.name: config.value for config in topic.configs if config.value is not None}
+    assignments = {entry.partition_index: list(entry.broker_ids) for entry in topic.assignments}
+    partitions, factor = topic.num_partitions, topic.replication_factor
+    if len(assignments) < len(topic.assignments):
+        message = "One partition is assigned more than once."
+        return refused(topic.name, ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
+    if assignments:
+        if partitions != UNSET or factor != UNSET:
+            message = "Replicas are assigned by hand, so the number of partitions and of replicas must be -1."
+            return refused(topic.name, ErrorCode.INVALID_REQUEST, message)
+        partitions, factor = len(assignments), len(topic.assignments[0].broker_ids)
+    else:
+        partitions = broker.config.num_partitions if partitions == UNSET else partitions
+        factor = broker.config.default_replication_factor if factor == UNSET else factor
+    error, problem = await broker.topic_admin.create_topic(
+        topic.name,
+        partition_count=partitions,
+        replication_factor=factor,
+        configs=configs,
+        assignment=assignments or None,
+        validate_only=validate_only,
+    )
+    if error is not ErrorCode.NONE:
+        return refused(topic.name, error, problem)
+    return CreatedTopic(
+        name=topic.name,
+        error_message=None,
+        num_partitions=partitions,
+        replication_factor=factor,
+        configs=[
+            CreateTopicsResponse.CreatableTopicConfigs(
+                name=row.name,
+                value=row.value,
+                read_only=row.read_only,
+                config_source=row.config_source,
+                is_sensitive=row.is_sensitive,
+            )
+            for row in topic_rows(configs, broker.config)
+        ],
+    )
+
+
+# --- DeleteTopics ---
+
+
+def delete_topics_failed(request: DeleteTopicsRequest, error: ErrorCode) -> DeleteTopicsResponse:
+    """Every topic with the error."""
+    by_name = [DeletedTopic(name=name, error_code=error) for name in request.topic_names]
+    return DeleteTopicsResponse(
+        responses=by_name
+        + [DeletedTopic(name=topic.name, topic_id=topic.topic_id, error_code=error) for topic in request.topics]
+    )
+
+
+@api(ApiKey.DELETE_TOPICS, versions=(0, 6), failure=delete_topics_failed)
+async def delete_topics(
+    broker: "Broker", request: DeleteTopicsRequest, context: RequestContext
+) -> DeleteTopicsResponse:
+    """Delete by name, or (version 6) by id; the answer then names both."""
+    if not broker.controller.active:
+        return delete_topics_failed(request, ErrorCode.NOT_CONTROLLER)
+    if not broker.config.delete_topic_enable:
+        old = context.api_version < 3
+        return delete_topics_failed(request, ErrorCode.INVALID_REQUEST if old else ErrorCode.TOPIC_DELETION_DISABLED)
+    cache = broker.metadata_cache
+    asked: list[tuple[str | None, bytes]] = [(name, NO_TOPIC_ID) for name in request.topic_names]
+    asked += [(topic.name, topic.topic_id) for topic in request.topics]
+    duplicates = twice(name or topic_id for name, topic_id in asked)
+    results: dict[object, DeleteTopicsResponse.DeletableTopicResult] = {}
+    for name, topic_id in asked:
+        result = results[name or topic_id] = DeletedTopic(name=name, topic_id=topic_id)
+        if name is not None and topic_id != NO_TOPIC_ID:
+            refuse(result, ErrorCode.INVALID_REQUEST, "You may not specify both topic name and topic id.")
+        elif name is None and topic_id == NO_TOPIC_ID:
+            refuse(result, ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified.")
+        elif (name or topic_id) in duplicates:
+            refuse(result, ErrorCode.INVALID_REQUEST, "The topic is named more than once.")
+        elif name is None and cache.topic_name(topic_id) is None:
+            refuse(result, ErrorCode.UNKNOWN_TOPIC_ID, "No topic has this id.")
+        elif name is not None and not cache.contains(name):
+            refuse(result, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "There is no such topic.")
+        else:
+            result.name = name if name is not None else cache.topic_name(topic_id)
+            assert result.name is not None
+            result.topic_id = cache.topic_id(result.name)
+            result.error_code, result.error_message = await broker.topic_admin.delete_topic(result.name)
+    going = [result for result in results.values() if result.error_code == ErrorCode.NONE]
+    if going:
+        names = [result.name for result in going if result.name is not None]
+        await ended(cache.wait_for(lambda: not any(cache.contains(name) for name in names), request.timeout_ms))
+    for result in going:
+        if request.timeout_ms <= 0 or cache.contains(result.name or ""):
+            refuse(result, ErrorCode.REQUEST_TIMED_OUT, "The topic will be deleted, but that takes longer.")
+    return DeleteTopicsResponse(responses=list(results.values()))
+
+
+def refuse(result: DeleteTopicsResponse.DeletableTopicResult, error: ErrorCode, message: str) -> None:
+    """Note why a topic is not deleted."""
+    result.error_code, result.error_message = error, message
+
+
+# --- CreatePartitions ---
+
+
+def create_partitions_failed(request: CreatePartitionsRequest, error: ErrorCode) -> CreatePartitionsResponse:
+    """Every topic with the error."""
+    return CreatePartitionsResponse(results=[GrownTopic(name=topic.name, error_code=error) for topic in request.topics])
+
+
+@api(ApiKey.CREATE_PARTITIONS, versions=(0, 3), failure=create_partitions_failed)
+async def create_partitions(
+    broker: "Broker", request: CreatePartitionsRequest, context: RequestContext
+) -> CreatePartitionsResponse:
+    """Raise the number of partitions; Count is the new total."""
+    if not broker.controller.active:
+        return create_partitions_failed(request, ErrorCode.NOT_CONTROLLER)
+    cache = broker.metadata_cache
+    duplicates = twice(topic.name for topic in request.topics)
+    results = {}
+    for topic in request.topics:
+        if topic.name in duplicates:
+            error, message = ErrorCode.INVALID_REQUEST, "The topic is named more than once."
+        elif not cache.contains(topic.name):
+            error, message = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None
+        else:
+            error, message = await broker.topic_admin.create_partitions(
+                topic.name,
+                topic.count,
+                None if topic.assignments is None else [list(entry.broker_ids) for entry in topic.assignments],
+                validate_only=request.validate_only,
+            )
+        results[topic.name] = GrownTopic(name=topic.name, error_code=error, error_message=message)
+    counts = {topic.name: topic.count for topic in request.topics if results[topic.name].error_code == ErrorCode.NONE}
+    if counts and not request.validate_only:
+        await ended(
+            cache.wait_for(
+                lambda: all(cache.has_leaders(name, count) for name, count in counts.items()), request.timeout_ms
+            )
+        )
+        for name, count in counts.items():
+            if request.timeout_ms <= 0 or not cache.has_leaders(name, count):
+                results[name].error_code = ErrorCode.REQUEST_TIMED_OUT
+    return CreatePartitionsResponse(results=list(results.values()))

@@ -21,8 +21,10 @@ REQUESTS = {
         json.loads, (Path(__file__).parent.parent / "golden" / "wire" / "requests.jsonl").read_text().splitlines()
     )
 }
-# Kafka 4.1 does not offer version 11 of ListOffsets; its fields are those of version 10.
-REQUESTS[2, 11] = REQUESTS[2, 10][:2] + struct.pack(">h", 11) + REQUESTS[2, 10][4:]
+for _key, _version in ((2, 11), (8, 10), (9, 10)):  # came after Kafka 4.1: the request of the version before
+    _header, _message = frames.decode_request(memoryview(REQUESTS[_key, _version - 1]))
+    _frame = frames.encode_request(_key, _version, _header.correlation_id, _header.client_id, _message)
+    REQUESTS[_key, _version] = _frame[4:]
 
 REFUSED = {(ApiKey.PRODUCE, 0), (ApiKey.PRODUCE, 1), (ApiKey.PRODUCE, 2)}  # announced for the sake of librdkafka
 EACH = [

@@ -49,15 +49,14 @@ _MESSAGES = {
 
 
 def find_coordinator_failed(request: FindCoordinatorRequest, error: ErrorCode) -> FindCoordinatorResponse:
-    """Every key that was asked for, with the error."""
+    """Every key that was asked for, with the error; before version 4 the only one at the top."""
+    if not request.coordinator_keys:
+        return FindCoordinatorResponse(error_code=error, node_id=-1, port=-1)
     return FindCoordinatorResponse(
-        error_code=error,
-        node_id=-1,
-        port=-1,
         coordinators=[
             FindCoordinatorResponse.Coordinator(key=key, node_id=-1, port=-1, error_code=error)
             for key in request.coordinator_keys
-        ],
+        ]
     )
 
 

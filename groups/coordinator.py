@@ -405,8 +405,6 @@ class GroupCoordinator:
             group = shard.groups.get(group_id)
             if group is not None:
                 described = group.describe()
-                if request.include_authorized_operations:
-                    described.authorized_operations = GROUP_OPERATIONS
             else:
                 described = DescribeGroupsResponse.DescribedGroup(group_id=group_id, group_state=State.DEAD.value)
                 if version >= 6:
@@ -415,6 +413,8 @@ class GroupCoordinator:
                     described.error_message = (
                         f"Group {group_id} is not a classic group." if foreign else f"Group {group_id} not found."
                     )
+            if request.include_authorized_operations and not described.error_code:
+                described.authorized_operations = GROUP_OPERATIONS
             response.groups.append(described)
         return response
 

@@ -1,0 +1,214 @@
+"""A group coordinator with nothing around it: virtual time, a log in memory whose commits can be held back, topics
+by name. Used by the scenario runner and by the unit tests of groups/."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+from barnabas.groups.coordinator import OFFSETS_TOPIC, GroupCoordinator
+from barnabas.protocol import messages, record_batch
+from barnabas.protocol.errors import ErrorCode
+from barnabas.runtime.pending import Pending
+from barnabas.sim.env import sim_env
+from barnabas.storage.validation import AppendResult
+
+DEFAULTS = {
+    "group_initial_rebalance_delay_ms": 3000,
+    "group_max_session_timeout_ms": 1_800_000,
+    "group_max_size": 2**31 - 1,
+    "group_min_session_timeout_ms": 6000,
+    "offset_metadata_max_bytes": 4096,
+    "offsets_commit_timeout_ms": 5000,
+    "offsets_load_buffer_size": 5 * 1024 * 1024,
+    "offsets_retention_check_interval_ms": 600_000,
+    "offsets_retention_minutes": 10080,
+    "offsets_storage": "kafka",
+    "offsets_topic_compression_codec": 0,
+}
+
+
+class MemoryLog:
+    """A `CoordinatorLog` in memory. `held`: the high watermark stands still. `failures`: errors of the next appends."""
+
+    def __init__(self, call_soon: Callable[[Callable[[], None]], None]) -> None:
+        self.call_soon = call_soon
+        self.leader_epoch = 0
+        self.log_start_offset = 0
+        self.log_end_offset = 0
+        self.high_watermark = 0
+        self.held = False
+        self.failures: list[ErrorCode] = []
+        self.batches: list[tuple[int, bytes]] = []
+        self.reads = 0
+        self._waiters: list[tuple[int, Callable[[ErrorCode], None]]] = []
+
+    def append(self, batch: Any) -> AppendResult:
+        if self.failures:
+            return AppendResult(self.failures.pop(0))
+        data = bytearray(batch)
+        header = record_batch.read_header(data)
+        record_batch.patch(data, 0, self.log_end_offset, self.leader_epoch)
+        base = self.log_end_offset
+        self.batches.append((base, bytes(data)))
+        self.log_end_offset += header.record_count
+        if not self.held:
+            self.release()
+        return AppendResult(ErrorCode.NONE, base_offset=base, last_offset=self.log_end_offset - 1)
+
+    def park_until(self, offset: int, waiter: Callable[[ErrorCode], None]) -> object:
+        if self.high_watermark >= offset:
+            self.call_soon(lambda: waiter(ErrorCode.NONE))
+        else:
+            self._waiters.append((offset, waiter))
+        return None
+
+    def release(self, offset: int | None = None) -> None:
+        """Let the high watermark move, to the log end or to `offset`."""
+        self.high_watermark = self.log_end_offset if offset is None else offset
+        due = [waiter for at, waiter in self._waiters if at <= self.high_watermark]
+        self._waiters = [entry for entry in self._waiters if entry[0] > self.high_watermark]
+        for waiter in due:
+            self.call_soon(lambda waiter=waiter: waiter(ErrorCode.NONE))
+
+    def lose_leadership(self) -> None:
+        """Whoever waits is told."""
+        waiters, self._waiters = self._waiters, []
+        for _, waiter in waiters:
+            waiter(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def read(self, offset: int, max_bytes: int) -> bytes:
+        self.reads += 1
+        found = b""
+        for base, batch in self.batches:
+            if base + record_batch.read_header(batch).record_count > offset:
+                if found and len(found) + len(batch) > max_bytes:
+                    break
+                found += batch
+        return found
+
+
+class TopicList:
+    """The metadata cache, as far as the coordinator asks it."""
+
+    def __init__(self) -> None:
+        self.partitions = {"t": 4, "events": 4, "orders": 4}
+
+    def contains(self, topic: str, index: int | None = None) -> bool:
+        return topic in self.partitions and (index is None or 0 <= index < self.partitions[topic])
+
+    def topic_id(self, topic: str) -> bytes:
+        return topic.encode().ljust(16, b"\x01") if topic in self.partitions else bytes(16)
+
+    def topic_name(self, topic_id: bytes) -> str | None:
+        return next((topic for topic in self.partitions if self.topic_id(topic) == topic_id), None)
+
+
+class GroupWorld:
+    """One coordinator that owns all `count` offsets partitions."""
+
+    def __init__(self, seed: int = 0, count: int = 1, coordination: Any = None, **settings: Any) -> None:
+        self.env = sim_env(seed)
+        self.clock = self.env.clock
+        self.config = SimpleNamespace(**DEFAULTS | settings)
+        self.topics = TopicList()
+        self.logs = [MemoryLog(self.clock.call_soon) for _ in range(count)]
+        self.count = count
+        self.coordination = coordination
+        self.coordinator = self.make_coordinator()
+        self.coordinator.start()
+        self.lead_all()
+
+    def make_coordinator(self) -> GroupCoordinator:
+        """A coordinator over the same logs, not started."""
+        return GroupCoordinator(
+            self.env, self.config, lambda index: self.logs[index], lambda: self.count, self.topics, self.coordination
+        )
+
+    def lead_all(self) -> None:
+        """Become leader of every offsets partition in the logs' epoch, and load."""
+        led = [
+            SimpleNamespace(topic=OFFSETS_TOPIC, index=index, leader_epoch=log.leader_epoch)
+            for index, log in enumerate(self.logs)
+        ]
+        self.coordinator.on_leadership(led, [])
+        self.settle()
+
+    def restart(self) -> None:
+        """The broker goes and comes back: only the logs remain."""
+        self.coordinator.shutdown()
+        self.settle()
+        for log in self.logs:
+            log.leader_epoch += 1
+        self.coordinator = self.make_coordinator()
+        self.coordinator.start()
+        self.lead_all()
+
+    def settle(self) -> None:
+        """Run what is due now."""
+        self.clock.advance(0)
+
+    def call(self, name: str, request: Any, version: int, client_id: str = "client") -> Any:
+        """Ask; the answer, or the Pending that will be it."""
+        context = SimpleNamespace(api_version=version, client_id=client_id, client_host="/127.0.0.1")
+
+        async def on_the_loop() -> Any:
+            return getattr(self.coordinator, name)(request, context)
+
+        return self.env.run(on_the_loop())
+
+    def ask(self, name: str, request: Any, version: int, client_id: str = "client") -> Any:
+        """Ask, let what is due run, and return the answer, which must be there by then."""
+        reply = self.call(name, request, version, client_id)
+        self.settle()
+        return answer_of(reply)
+
+    def commit(self, group: str, offsets: dict[tuple[str, int], int], *, version: int = 8, **fields: Any) -> list[int]:
+        """Commit without membership (or with, by fields); the errors in the order of the answer."""
+        topics: dict[str, list[Any]] = {}
+        for (topic, index), offset in offsets.items():
+            topics.setdefault(topic, []).append(
+                messages.OffsetCommitRequest.OffsetCommitRequestPartition(
+                    partition_index=index, committed_offset=offset, committed_metadata=fields.get("metadata", "")
+                )
+            )
+        request = messages.OffsetCommitRequest(
+            group_id=group,
+            generation_id_or_member_epoch=fields.get("generation", -1),
+            member_id=fields.get("member_id", ""),
+            retention_time_ms=fields.get("retention_time_ms", -1),
+            topics=[
+                messages.OffsetCommitRequest.OffsetCommitRequestTopic(name=topic, partitions=partitions)
+                for topic, partitions in topics.items()
+            ],
+        )
+        response = self.ask("offset_commit", request, version)
+        return [partition.error_code for topic in response.topics for partition in topic.partitions]
+
+    def fetch(self, group: str) -> dict[tuple[str, int], int]:
+        """All committed offsets of a group."""
+        request = messages.OffsetFetchRequest(group_id=group, topics=None)
+        response = self.ask("offset_fetch", request, 5)
+        return {
+            (topic.name, partition.partition_index): partition.committed_offset
+            for topic in response.topics
+            for partition in topic.partitions
+        }
+
+    def records(self) -> list[record_batch.Record]:
+        """Everything in the logs."""
+        return [
+            record
+            for log in self.logs
+            for _, batch in log.batches
+            for record in record_batch.records(memoryview(batch), max_bytes=1 << 30)
+        ]
+
+
+def answer_of(reply: Any) -> Any:
+    """The value of an answer that is there."""
+    if not isinstance(reply, Pending):
+        return reply
+    found: list[Any] = []
+    assert reply.done, "the answer is still parked"
+    reply.then(found.append)
+    return found[0]

@@ -1,0 +1,6 @@
+"""The scenario runner's world serves the unit tests too."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "scenarios"))

@@ -158,19 +158,23 @@ class RealDisk:
         finally:
             os.close(descriptor)
 
-    def sync_in_background(self, files: Sequence[File], done: Callable[[OSError | None], None]) -> None:
+    def sync_in_background(
+        self, files: Sequence[File], done: Callable[[OSError | None], None], directories: Sequence[str] = ()
+    ) -> None:
         """Sync in a thread; `done` is called on the loop with what went wrong, or None."""
-        loop = asyncio.get_running_loop()
         descriptors: list[int] = []
         try:
             for file in files:
                 assert isinstance(file, RealFile)
                 descriptors.append(file.duplicate())
+            descriptors.extend(os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in directories)
         except OSError as error:
             for descriptor in descriptors:
                 os.close(descriptor)
-            loop.call_soon(done, error)
+            failure = error  # the name `error` ends with this block
+            asyncio.get_running_loop().call_soon(lambda: done(failure))
             return
+        loop = asyncio.get_running_loop()
         if self._threads is None:
             from concurrent.futures import ThreadPoolExecutor
 

@@ -111,8 +111,13 @@ class Disk(Protocol):
     def sync_directory(self, path: str) -> None:
         """Make the folder's entries durable."""
 
-    def sync_in_background(self, files: Sequence[File], done: Callable[[OSError | None], None]) -> None:
-        """Sync off the loop; `done` is called on the loop with what went wrong, or None."""
+    def sync_in_background(
+        self, files: Sequence[File], done: Callable[[OSError | None], None], directories: Sequence[str] = ()
+    ) -> None:
+        """Sync files, then folders, off the loop; `done` is called on the loop with what went wrong, or None.
+
+        The files may be closed as soon as this has returned.
+        """
 
     def total_and_free_bytes(self, path: str) -> tuple[int, int]:
         """Size of the file system that holds `path`, and what is free on it."""

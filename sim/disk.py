@@ -335,7 +335,9 @@ class SimDisk:
         self.changes("sync_directory", path)
         folder.stable = dict(folder.entries)
 
-    def sync_in_background(self, files: Sequence[File], done: Callable[[OSError | None], None]) -> None:
+    def sync_in_background(
+        self, files: Sequence[File], done: Callable[[OSError | None], None], directories: Sequence[str] = ()
+    ) -> None:
         """Sync what was written up to now; `done` comes in a later event."""
         asked: list[tuple[Any, int]] = [(file, _changes_so_far(file)) for file in files]
 
@@ -348,6 +350,11 @@ class SimDisk:
                     failure = failure or error
                     continue
                 file.inode.sync(min(operations, len(file.inode.unsynced)))
+            for path in directories:
+                try:
+                    self.sync_directory(path)
+                except OSError as error:
+                    failure = failure or error
             done(failure)
 
         life = self.life

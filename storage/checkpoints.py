@@ -1,0 +1,145 @@
+"""The small text files of a data directory, in Kafka's formats (record-batch.md §7 has them all).
+
+A file that cannot be read is never guessed at: `CheckpointError` says which file and which line.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from barnabas.protocol import uuids
+from barnabas.runtime.ports import Disk
+
+RECOVERY_POINTS = "recovery-point-offset-checkpoint"
+HIGH_WATERMARKS = "replication-offset-checkpoint"
+LOG_START_OFFSETS = "log-start-offset-checkpoint"
+CLEANER_OFFSETS = "cleaner-offset-checkpoint"
+LEADER_EPOCHS = "leader-epoch-checkpoint"
+PARTITION_METADATA = "partition.metadata"
+META_PROPERTIES = "meta.properties"
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+LOCK = ".lock"
+
+
+class CheckpointError(ValueError):
+    """A file of the data directory that does not have the form it should have."""
+
+
+def read_text(disk: Disk, path: str) -> str | None:
+    """The whole file, or None when there is none."""
+    try:
+        file = disk.open(path, read_only=True)
+    except FileNotFoundError:
+        return None
+    try:
+        return file.read(0, file.size()).decode()
+    except UnicodeDecodeError as error:
+        raise CheckpointError(f"{path}: not UTF-8 text") from error
+    finally:
+        file.close()
+
+
+def write_text(disk: Disk, path: str, text: str) -> None:
+    """Replace the file so that a crash leaves the old or the new one, whole."""
+    write_bytes(disk, path, text.encode())
+
+
+def write_bytes(disk: Disk, path: str, data: bytes) -> None:
+    """As `write_text`, for bytes."""
+    temporary = path + ".tmp"
+    file = disk.open(temporary, create=True)
+    try:
+        file.truncate(0)
+        file.write(0, data)
+        file.sync()
+    finally:
+        file.close()
+    disk.rename(temporary, path)
+    disk.sync_directory(path.rpartition("/")[0])
+
+
+def _read_lines(disk: Disk, path: str, fields: int) -> list[list[str]]:
+    text = read_text(disk, path)
+    if not text:
+        return []
+    lines = text.split("\n")
+    if lines[-1] == "":
+        lines.pop()
+    if lines[0] != "0":
+        raise CheckpointError(f"{path}: line 1: version {lines[0]!r} is not known")
+    if len(lines) < 2 or not lines[1].isdigit() or int(lines[1]) != len(lines) - 2:
+        raise CheckpointError(f"{path}: line 2: the number of entries does not match the lines that follow")
+    rows = []
+    for number, line in enumerate(lines[2:], 3):
+        row = line.split()
+        if len(row) != fields:
+            raise CheckpointError(f"{path}: line {number}: {line!r} does not have {fields} fields")
+        rows.append(row)
+    return rows
+
+
+def _integer(path: str, row: list[str], index: int) -> int:
+    try:
+        return int(row[index])
+    except ValueError as error:
+        raise CheckpointError(f"{path}: {row[index]!r} in {' '.join(row)!r} is not a number") from error
+
+
+def read_offsets(disk: Disk, path: str) -> dict[tuple[str, int], int]:
+    """Offsets by (topic, partition); empty when there is no file."""
+    return {(row[0], _integer(path, row, 1)): _integer(path, row, 2) for row in _read_lines(disk, path, 3)}
+
+
+def write_offsets(disk: Disk, path: str, offsets: Mapping[tuple[str, int], int]) -> None:
+    """Replace the file."""
+    lines = [f"{topic} {partition} {offset}\n" for (topic, partition), offset in offsets.items()]
+    write_text(disk, path, f"0\n{len(lines)}\n" + "".join(lines))
+
+
+def read_epochs(disk: Disk, path: str) -> list[tuple[int, int]]:
+    """(leader epoch, start offset) in the order of the file; empty when there is none."""
+    return [(_integer(path, row, 0), _integer(path, row, 1)) for row in _read_lines(disk, path, 2)]
+
+
+def write_epochs(disk: Disk, path: str, epochs: Iterable[tuple[int, int]]) -> None:
+    """Replace the file."""
+    lines = [f"{epoch} {start_offset}\n" for epoch, start_offset in epochs]
+    write_text(disk, path, f"0\n{len(lines)}\n" + "".join(lines))
+
+
+def read_properties(disk: Disk, path: str) -> dict[str, str] | None:
+    """`key=value` lines, comments left out; None when there is no file."""
+    text = read_text(disk, path)
+    if text is None:
+        return None
+    properties = {}
+    for number, line in enumerate(text.split("\n"), 1):
+        stripped = line.strip()
+        if stripped and not stripped.startswith("#"):
+            key, equals, value = stripped.partition("=")
+            if not equals:
+                raise CheckpointError(f"{path}: line {number}: {line!r} is not key=value")
+            properties[key.strip()] = value.strip()
+    return properties
+
+
+def write_properties(disk: Disk, path: str, properties: Mapping[str, str]) -> None:
+    """Replace the file."""
+    write_text(disk, path, "".join(f"{key}={value}\n" for key, value in properties.items()))
+
+
+def read_partition_metadata(disk: Disk, path: str) -> bytes | None:
+    """The topic id, or None when there is no file."""
+    text = read_text(disk, path)
+    if text is None:
+        return None
+    values = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
+    if values.get("version") != "0" or "topic_id" not in values:
+        raise CheckpointError(f"{path}: expected the lines 'version: 0' and 'topic_id: …'")
+    try:
+        return uuids.from_text(values["topic_id"])
+    except ValueError as error:
+        raise CheckpointError(f"{path}: {values['topic_id']!r} is not a topic id") from error
+
+
+def write_partition_metadata(disk: Disk, path: str, topic_id: bytes) -> None:
+    """Write the topic id."""
+    write_text(disk, path, f"version: 0\ntopic_id: {uuids.to_text(topic_id)}")

@@ -1,0 +1,469 @@
+"""Compaction: of each key the last record stays (record-batch.md §10).
+
+A compaction is a generator that yields after each bounded piece of work; between two pieces the loop serves
+clients. What it writes goes to `.cleaned` files that nobody reads; the swap at the end of each group of segments is
+synced and renamed so that recovery either completes it or drops it.
+"""
+
+import logging
+from collections.abc import Generator, Iterator
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+from barnabas.protocol import record_batch
+from barnabas.protocol.errors import CorruptBatchError
+from barnabas.protocol.record_batch import Record
+from barnabas.runtime.ports import Env, Timer
+from barnabas.storage import checkpoints
+from barnabas.storage.index import AbortedTransaction
+from barnabas.storage.log import Log, marker_of
+from barnabas.storage.open_files import OpenFiles
+from barnabas.storage.segment import AppendedBatch, Segment, StoredBatch
+from barnabas.storage.validation import DECOMPRESSED_BYTES_MAX
+
+if TYPE_CHECKING:
+    from barnabas.storage.log_manager import LogManager
+
+logger = logging.getLogger("barnabas.storage")
+
+_SLICE_BYTES = 128 * 1024
+_KEY_BYTES = 200  # what one key costs in the map: dict slot, digest, offset
+_LONG_KEY = 16
+_INT32_MAX = 2**31 - 1
+_TRANSACTIONAL, _CONTROL, _HORIZON = 0x10, 0x20, 0x40
+
+
+class _Cancelled(Exception):
+    """The log was truncated, deleted or failed under the compaction."""
+
+
+def _map_key(key: bytes) -> bytes:
+    """Short keys themselves, long ones by a digest that is longer than any short key."""
+    return key if len(key) <= _LONG_KEY else b"#" + blake2b(key, digest_size=16).digest()
+
+
+class DirtyRange:
+    """What of a log could be compacted now, and how much of it that is."""
+
+    __slots__ = ("first_dirty", "first_uncleanable", "must", "ratio")
+
+    def __init__(self, first_dirty: int, first_uncleanable: int, ratio: float, must: bool) -> None:
+        self.first_dirty = first_dirty
+        self.first_uncleanable = first_uncleanable
+        self.ratio = ratio
+        self.must = must
+
+
+def dirty_range(log: Log, checkpoint: int | None, now_ms: int) -> DirtyRange:
+    """Where the dirty part begins and ends, its share, and whether max.compaction.lag.ms wants it done now."""
+    first_dirty = log.log_start_offset if checkpoint is None else checkpoint
+    if not log.log_start_offset <= first_dirty <= log.log_end_offset:
+        first_dirty = log.log_start_offset
+    first_uncleanable = min(log.active_segment.base_offset, log.last_stable_offset)
+    clean = dirty = 0
+    must = False
+    for segment in log.segments[:-1]:
+        if segment.base_offset >= first_uncleanable:
+            break
+        if segment.base_offset < first_dirty:
+            clean += segment.size
+            continue
+        lag_ms = log.config.min_compaction_lag_ms
+        if lag_ms > 0 and segment.largest_timestamp > now_ms - lag_ms:
+            first_uncleanable = segment.base_offset
+            break
+        dirty += segment.size
+        first_timestamp = segment.first_timestamp
+        if not must and segment.size:
+            age_ms = now_ms - (first_timestamp if first_timestamp >= 0 else segment.largest_timestamp)
+            must = age_ms > log.config.max_compaction_lag_ms
+    first_uncleanable = max(first_uncleanable, first_dirty)
+    ratio = dirty / (clean + dirty) if dirty else 0.0
+    return DirtyRange(first_dirty, first_uncleanable, ratio, must)
+
+
+class _Transactions:
+    """Which transactions are aborted or committed, as the batches pass by in order of their offsets."""
+
+    def __init__(self, aborted: list[AbortedTransaction]) -> None:
+        self._waiting = sorted(aborted, key=lambda entry: entry.first_offset, reverse=True)
+        self._aborted: dict[int, AbortedTransaction] = {}
+        self._aborted_seen: dict[int, bool] = {}
+        self._committed: set[int] = set()
+        self.still_present: list[AbortedTransaction] = []
+
+    def _consume(self, offset: int) -> None:
+        while self._waiting and self._waiting[-1].first_offset <= offset:
+            entry = self._waiting.pop()
+            self._aborted.setdefault(entry.producer_id, entry)
+
+    def is_aborted(self, batch: StoredBatch) -> bool:
+        """A transactional data batch passes: whether its records were taken back."""
+        self._consume(batch.last_offset)
+        if batch.producer_id in self._aborted:
+            self._aborted_seen[batch.producer_id] = True
+            return True
+        self._committed.add(batch.producer_id)
+        return False
+
+    def is_marker_needless(self, batch: StoredBatch, commit: bool) -> bool:
+        """A marker passes: whether no batch of its transaction came before it."""
+        self._consume(batch.last_offset)
+        if commit:
+            needless = batch.producer_id not in self._committed
+            self._committed.discard(batch.producer_id)
+            return needless
+        entry = self._aborted.pop(batch.producer_id, None)
+        if entry is not None and self._aborted_seen.pop(batch.producer_id, False):
+            self.still_present.append(entry)
+            return False
+        return True
+
+
+class Cleaner:
+    """Picks the dirtiest log, compacts it in slices, looks again."""
+
+    def __init__(self, env: Env, files: OpenFiles, manager: "LogManager") -> None:
+        self._env = env
+        self._files = files
+        self._manager = manager
+        self._checkpoints: dict[tuple[str, int], int] | None = None
+        self._work: Iterator[int] | None = None
+        self._log: Log | None = None
+        self._timer: Timer | None = None
+        self._uncleanable: set[tuple[str, int]] = set()
+
+    # -- scheduling
+
+    def start(self) -> None:
+        """Look for work every log.cleaner.backoff.ms."""
+        self._timer = self._env.clock.call_later(self._manager.config.log_cleaner_backoff_ms, self._tick)
+
+    def stop(self) -> None:
+        """Stop between two slices; unfinished work is dropped at the next start."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._drop_work()
+
+    def forget(self, log: Log) -> None:
+        """The log is being deleted."""
+        if self._log is log:
+            self._drop_work()
+        key = (log.topic, log.partition)
+        self._uncleanable.discard(key)
+        if self._checkpoints is not None and self._checkpoints.pop(key, None) is not None:
+            self._write_checkpoints()
+
+    def _drop_work(self) -> None:
+        if self._log is not None:
+            self._log.cleaning = False
+        self._work = self._log = None
+
+    def _tick(self) -> None:
+        config = self._manager.config
+        if self._work is None and config.log_cleaner_enable:
+            log = self.dirtiest()
+            if log is not None:
+                self._begin(log)
+        if self._work is None:
+            self._timer = self._env.clock.call_later(config.log_cleaner_backoff_ms, self._tick)
+            return
+        done = self._slice()
+        rate = config.log_cleaner_io_max_bytes_per_second
+        delay_ms = min(done * 1000.0 / rate, 60_000.0) if rate > 0 else 0.0
+        self._timer = self._env.clock.call_later(delay_ms, self._tick)
+
+    def _begin(self, log: Log) -> None:
+        self._log = log
+        self._work = self._compact(log)
+
+    def _slice(self) -> int:
+        """One piece of work; bytes handled. Ends the work when it is done or cannot go on."""
+        assert self._work is not None
+        assert self._log is not None
+        try:
+            return next(self._work)
+        except StopIteration:
+            pass
+        except _Cancelled:
+            logger.info("%s: compaction given up, the log changed", self._log.name)
+        except (CorruptBatchError, OSError, ValueError) as error:
+            logger.error("%s cannot be compacted: %s", self._log.name, error)
+            self._uncleanable.add((self._log.topic, self._log.partition))
+        self._drop_work()
+        return 0
+
+    def run(self, log: Log) -> None:
+        """Compact one log now, in one go."""
+        self._begin(log)
+        while self._work is not None:
+            self._slice()
+
+    # -- choosing
+
+    def _offsets(self) -> dict[tuple[str, int], int]:
+        if self._checkpoints is None:
+            path = f"{self._manager.data_directory}/{checkpoints.CLEANER_OFFSETS}"
+            try:
+                self._checkpoints = checkpoints.read_offsets(self._env.disk, path)
+            except checkpoints.CheckpointError as error:
+                logger.warning("Compaction begins anew everywhere: %s", error)
+                self._checkpoints = {}
+        return self._checkpoints
+
+    def _write_checkpoints(self) -> None:
+        path = f"{self._manager.data_directory}/{checkpoints.CLEANER_OFFSETS}"
+        checkpoints.write_offsets(self._env.disk, path, self._offsets())
+
+    def dirtiest(self) -> Log | None:
+        """The log that deserves compaction most, or None when none does."""
+        now_ms = self._env.clock.now_ms()
+        best: tuple[bool, float] | None = None
+        chosen: Log | None = None
+        offsets = self._offsets()
+        for log in self._manager.all():
+            key = (log.topic, log.partition)
+            if "compact" not in log.config.cleanup_policy or log.failed is not None or log.closed:
+                continue
+            if key in self._uncleanable or len(log.segments) == 1:
+                continue
+            found = dirty_range(log, offsets.get(key), now_ms)
+            if found.ratio <= 0 or not (found.must or found.ratio > log.config.min_cleanable_dirty_ratio):
+                continue
+            rank = (found.must, found.ratio)
+            if best is None or rank > best:
+                best, chosen = rank, log
+        return chosen
+
+    # -- one compaction
+
+    def _compact(self, log: Log) -> Iterator[int]:
+        now_ms = self._env.clock.now_ms()
+        key = (log.topic, log.partition)
+        found = dirty_range(log, self._offsets().get(key), now_ms)
+        if found.first_uncleanable <= found.first_dirty:
+            return
+        log.cleaning = True
+        latest: dict[bytes, int] = {}
+        map_end = yield from self._build_map(log, found, latest)
+        segments = [segment for segment in log.segments[:-1] if segment.base_offset < map_end]
+        before = sum(segment.size for segment in segments)
+        transactions = _Transactions(_aborted_in(log, log.segments[0].base_offset, map_end))
+        after = 0
+        for group in group_segments(segments, log.config.segment_bytes, log.config.segment_index_bytes):
+            cleaned = yield from self._clean_group(log, group, latest, map_end, transactions, now_ms)
+            after += cleaned.size
+        self._offsets()[key] = map_end
+        self._write_checkpoints()
+        log.cleaning = False
+        logger.info("%s: compacted up to %d, %d bytes became %d", log.name, map_end, before, after)
+
+    def _check(self, log: Log) -> None:
+        if not log.cleaning or log.failed is not None or log.closed:
+            raise _Cancelled
+
+    def _build_map(self, log: Log, found: DirtyRange, latest: dict[bytes, int]) -> Generator[int, None, int]:
+        """Fill `latest` from the dirty part; returns the offset before which everything was seen."""
+        config = self._manager.config
+        keys_max = max(int(config.log_cleaner_dedupe_buffer_size * config.log_cleaner_io_buffer_load_factor), 0)
+        keys_max = max(keys_max // _KEY_BYTES, 1)
+        transactions = _Transactions(_aborted_in(log, found.first_dirty, found.first_uncleanable))
+        handled = 0
+        map_end = found.first_dirty
+        for segment, batch in log.batches_from(found.first_dirty):
+            if batch.base_offset >= found.first_uncleanable:
+                break
+            if batch.attributes & _CONTROL:
+                marker = marker_of(segment.batch_bytes(batch))
+                if marker is not None:
+                    transactions.is_marker_needless(batch, marker.commit)
+            elif not (batch.attributes & _TRANSACTIONAL and transactions.is_aborted(batch)) and batch.record_count:
+                for record in record_batch.records(segment.batch_bytes(batch), max_bytes=DECOMPRESSED_BYTES_MAX):
+                    if record.key is not None and record.offset >= found.first_dirty:
+                        if len(latest) >= keys_max and _map_key(record.key) not in latest:
+                            return map_end
+                        latest[_map_key(record.key)] = record.offset
+                    map_end = record.offset + 1
+            map_end = batch.last_offset + 1
+            handled += batch.size
+            if handled >= _SLICE_BYTES:
+                yield handled
+                handled = 0
+                self._check(log)
+        return map_end
+
+    def _clean_group(
+        self,
+        log: Log,
+        group: list[Segment],
+        latest: dict[bytes, int],
+        map_end: int,
+        transactions: _Transactions,
+        now_ms: int,
+    ) -> Generator[int, None, Segment]:
+        """Write the group's survivors to one segment and put that in its place; returns it."""
+        disk = self._env.disk
+        cleaned = Segment.create(
+            self._files,
+            log.directory,
+            group[0].base_offset,
+            now_ms=now_ms,
+            index_interval_bytes=log.config.index_interval_bytes,
+            suffix=".cleaned",
+        )
+        cleaned.transaction_index.reset()
+        try:
+            modified_ms = 0
+            handled = 0
+            for segment in group:
+                modified_ms = max(modified_ms, disk.modified_ms(segment.path))
+                for batch in segment.batches():
+                    kept = self._kept_batch(log, segment, batch, latest, map_end, transactions, now_ms)
+                    if kept is not None:
+                        max_timestamp = int.from_bytes(kept[35:43], "big", signed=True)
+                        cleaned.append(kept, [AppendedBatch(0, batch.base_offset, batch.last_offset, max_timestamp)])
+                    for entry in transactions.still_present:
+                        cleaned.transaction_index.append(entry)
+                    transactions.still_present.clear()
+                    handled += batch.size
+                    if handled >= _SLICE_BYTES:
+                        yield handled
+                        handled = 0
+                        self._check(log)
+            cleaned.close_time_index()
+            cleaned.write_indexes()
+            for file in cleaned.open_for_sync():
+                try:
+                    file.sync()
+                finally:
+                    file.close()
+            disk.set_modified_ms(cleaned.path, modified_ms)
+        except BaseException:
+            if not log.closed:
+                cleaned.delete_files()
+            raise
+        self._swap(log, group, cleaned)
+        return cleaned
+
+    def _swap(self, log: Log, group: list[Segment], cleaned: Segment) -> None:
+        """From `.swap` on, recovery completes what a crash leaves; before it, nothing has changed."""
+        disk = self._env.disk
+        doomed = {id(segment) for segment in group}
+        try:
+            disk.sync_directory(log.directory)
+            cleaned.rename(".swap")
+            disk.sync_directory(log.directory)
+            for segment in group:
+                segment.rename(".deleted")
+                if segment.base_offset != cleaned.base_offset:
+                    log.producers.remove_snapshot(segment.base_offset)
+            cleaned.rename("")
+            disk.sync_directory(log.directory)
+        except OSError as error:
+            log.fail(error)
+            raise
+        rest = [segment for segment in log.segments if id(segment) not in doomed]
+        log.replace_segments(sorted([*rest, cleaned], key=lambda segment: segment.base_offset))
+        log.delete_later(group)
+
+    def _kept_batch(
+        self,
+        log: Log,
+        segment: Segment,
+        batch: StoredBatch,
+        latest: dict[bytes, int],
+        map_end: int,
+        transactions: _Transactions,
+        now_ms: int,
+    ) -> bytes | bytearray | None:
+        """What stays of a batch: all, some, an empty one, or nothing."""
+        whole = segment.batch_bytes(batch)
+        has_horizon = bool(batch.attributes & _HORIZON)
+        expired = has_horizon and batch.base_timestamp <= now_ms
+        horizon_ms = None if has_horizon else now_ms + log.config.delete_retention_ms
+        needed_empty = _is_last_of_producer(log, batch)
+        if batch.attributes & _CONTROL:
+            marker = marker_of(whole)
+            needless = marker is not None and transactions.is_marker_needless(batch, marker.commit)
+            if not needless or batch.base_offset >= map_end or batch.record_count == 0:
+                return whole if batch.record_count or needed_empty else None
+            if expired:
+                return _emptied(whole) if needed_empty else None
+            if horizon_ms is None:
+                return whole
+            return record_batch.rebuild(
+                record_batch.read_header(whole), record_batch.records(whole), delete_horizon_ms=horizon_ms
+            )
+        aborted = bool(batch.attributes & _TRANSACTIONAL) and transactions.is_aborted(batch)
+        if aborted or not batch.record_count:
+            return _emptied(whole) if needed_empty else None
+        records = list(record_batch.records(whole, max_bytes=DECOMPRESSED_BYTES_MAX))
+        kept: list[Record] = []
+        tombstone = False
+        for record in records:
+            if record.offset >= map_end:
+                kept.append(record)
+            elif record.key is not None and record.offset >= latest.get(_map_key(record.key), -1):
+                if record.value is not None:
+                    kept.append(record)
+                elif not expired:
+                    kept.append(record)
+                    tombstone = True
+        if not kept:
+            return _emptied(whole) if needed_empty else None
+        new_horizon_ms = horizon_ms if tombstone else None
+        if len(kept) == len(records) and new_horizon_ms is None:
+            return whole
+        return record_batch.rebuild(record_batch.read_header(whole), kept, delete_horizon_ms=new_horizon_ms)
+
+
+def _emptied(batch: bytes) -> bytearray:
+    """The batch without records: it only says up to where offsets and sequences were used."""
+    header = record_batch.read_header(batch)
+    header.attributes &= ~_HORIZON
+    return record_batch.rebuild(header, ())
+
+
+def _is_last_of_producer(log: Log, batch: StoredBatch) -> bool:
+    """Whether an active producer's state hangs on this batch."""
+    if batch.producer_id < 0:
+        return False
+    entry = log.producers.get(batch.producer_id)
+    if entry is None:
+        return False
+    if entry.last_offset >= 0:
+        return batch.last_offset == entry.last_offset
+    return bool(batch.attributes & _CONTROL) and batch.producer_epoch == entry.producer_epoch
+
+
+def _aborted_in(log: Log, start: int, end: int) -> list[AbortedTransaction]:
+    return [
+        entry
+        for segment in log.segments
+        for entry in segment.transaction_index.entries
+        if entry.last_offset >= start and entry.first_offset < end
+    ]
+
+
+def group_segments(segments: list[Segment], segment_bytes: int, index_bytes: int) -> list[list[Segment]]:
+    """Neighbours that fit into one segment together: bytes, index entries, 32-bit offsets."""
+    groups: list[list[Segment]] = []
+    size = offsets = times = 0
+    for slot, segment in enumerate(segments):
+        segment.load()
+        following = segments[slot + 1].base_offset if slot + 1 < len(segments) else segment.next_offset()
+        next_offsets, next_times = len(segment.offset_index) * 8, len(segment.time_index) * 12
+        if (
+            groups
+            and size + segment.size <= segment_bytes
+            and offsets + next_offsets <= index_bytes
+            and times + next_times <= index_bytes
+            and following - groups[-1][0].base_offset <= _INT32_MAX
+        ):
+            groups[-1].append(segment)
+            size, offsets, times = size + segment.size, offsets + next_offsets, times + next_times
+        else:
+            groups.append([segment])
+            size, offsets, times = segment.size, next_offsets, next_times
+    return groups

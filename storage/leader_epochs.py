@@ -1,0 +1,93 @@
+"""Which leader epoch began at which offset (KIP-101): what followers truncate by after a leader change."""
+
+from bisect import bisect_right
+
+from barnabas.runtime.ports import Disk
+from barnabas.storage import checkpoints
+
+UNDEFINED = -1
+
+
+class LeaderEpochCache:
+    """(epoch, start offset) pairs, both strictly rising.
+
+    Changes are marked and written by `flush`, which the log calls before its recovery point passes them; an entry
+    that a crash loses is found again in the batches behind the recovery point.
+    """
+
+    __slots__ = ("_disk", "_entries", "_path", "dirty")
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        self._disk = disk
+        self._path = path
+        self._entries = checkpoints.read_epochs(disk, path)
+        self.dirty = False
+        for (left_epoch, left_start), (right_epoch, right_start) in zip(self._entries, self._entries[1:]):
+            if left_epoch >= right_epoch or left_start >= right_start:
+                raise checkpoints.CheckpointError(f"{path}: epochs and offsets must rise")
+
+    @property
+    def entries(self) -> list[tuple[int, int]]:
+        """All (epoch, start offset), a copy."""
+        return list(self._entries)
+
+    @property
+    def latest(self) -> int:
+        """The newest epoch, -1 when there is none."""
+        return self._entries[-1][0] if self._entries else UNDEFINED
+
+    def assign(self, epoch: int, start_offset: int) -> None:
+        """Epoch `epoch` begins at `start_offset`. What is known already changes nothing; what contradicts gives way."""
+        assert epoch >= 0
+        assert start_offset >= 0
+        entries = self._entries
+        if entries and epoch == entries[-1][0] and start_offset >= entries[-1][1]:
+            return
+        while entries and (entries[-1][0] >= epoch or entries[-1][1] >= start_offset):
+            entries.pop()
+        entries.append((epoch, start_offset))
+        self.dirty = True
+
+    def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
+        """The largest epoch ≤ `epoch` that is known, and where it ended. (-1, -1): undefined."""
+        entries = self._entries
+        if epoch == UNDEFINED or not entries or epoch > entries[-1][0]:
+            return UNDEFINED, UNDEFINED
+        if epoch == entries[-1][0]:
+            return epoch, log_end_offset
+        slot = bisect_right(entries, epoch, key=lambda entry: entry[0])
+        if slot == 0:
+            return epoch, entries[0][1]
+        return entries[slot - 1][0], entries[slot][1]
+
+    def epoch_for_offset(self, offset: int) -> int:
+        """The epoch in which the record at `offset` was written, -1 when unknown."""
+        slot = bisect_right(self._entries, offset, key=lambda entry: entry[1])
+        return self._entries[slot - 1][0] if slot else UNDEFINED
+
+    def truncate_from_end(self, offset: int) -> None:
+        """Forget epochs that began at or after `offset`."""
+        while self._entries and self._entries[-1][1] >= offset:
+            self._entries.pop()
+            self.dirty = True
+
+    def truncate_from_start(self, offset: int) -> None:
+        """Forget epochs that ended by `offset`; the one in force there now begins there."""
+        slot = bisect_right(self._entries, offset, key=lambda entry: entry[1])
+        if slot and self._entries[slot - 1][1] != offset:
+            self._entries[slot - 1] = (self._entries[slot - 1][0], offset)
+            self.dirty = True
+        if slot > 1:
+            del self._entries[: slot - 1]
+            self.dirty = True
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.dirty = self.dirty or bool(self._entries)
+        self._entries.clear()
+
+    def flush(self) -> None:
+        """Make the file durable, if anything changed."""
+        if self.dirty:
+            checkpoints.write_epochs(self._disk, self._path, self._entries)
+            self.dirty = False

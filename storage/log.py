@@ -1,0 +1,813 @@
+"""One partition's log: an append-only sequence of record batches in segments.
+
+All methods are plain and run to completion; what must not block (syncing a rolled segment, removing files after
+their delay) goes through the clock and the disk. After a failed write or sync the log is `failed` and refuses every
+further append: what is on disk behind the last sync is unknown from then on.
+"""
+
+import itertools
+import logging
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from barnabas.config.topic import TopicConfig
+from barnabas.protocol import record_batch
+from barnabas.protocol.errors import CorruptBatchError, ErrorCode
+from barnabas.runtime.ports import Buffer, Env
+from barnabas.storage import checkpoints, retention
+from barnabas.storage.leader_epochs import LeaderEpochCache
+from barnabas.storage.open_files import OpenFiles
+from barnabas.storage.producer_state import (
+    EndTransactionMarker,
+    ProducerStateManager,
+    check_data,
+    check_marker,
+    last_sequence_of,
+)
+from barnabas.storage.segment import AppendedBatch, Segment, StoredBatch
+from barnabas.storage.validation import (
+    DECOMPRESSED_BYTES_MAX,
+    HEADER_BYTES,
+    AppendOrigin,
+    AppendResult,
+    Validated,
+    validate_for_leader,
+)
+
+logger = logging.getLogger("barnabas.storage")
+
+_TRANSACTIONAL, _CONTROL = 0x10, 0x20
+# Refusals that Kafka answers with log start -1: it never got as far as the log.
+_BEFORE_THE_LOG = (
+    ErrorCode.CORRUPT_MESSAGE,
+    ErrorCode.MESSAGE_TOO_LARGE,
+    ErrorCode.RECORD_LIST_TOO_LARGE,
+    ErrorCode.KAFKA_STORAGE_ERROR,
+)
+
+
+class FetchData:
+    """What a read gave: whole batches, perhaps none. No record in them has an offset ≥ `next_offset`."""
+
+    __slots__ = ("error", "first_offset", "next_offset", "records")
+
+    def __init__(self, error: ErrorCode, records: Buffer, first_offset: int, next_offset: int) -> None:
+        self.error = error
+        self.records = records
+        self.first_offset = first_offset
+        self.next_offset = next_offset
+
+
+class TimestampOffset(NamedTuple):
+    """A record found by its timestamp."""
+
+    offset: int
+    timestamp: int
+    leader_epoch: int
+
+
+class Log:
+    """See the module. Made by `recovery.open_log` (LogManager calls it)."""
+
+    def __init__(
+        self,
+        env: Env,
+        files: OpenFiles,
+        directory: str,
+        topic: str,
+        partition: int,
+        config: TopicConfig,
+        segments: list[Segment],
+        *,
+        topic_id: bytes | None,
+        log_start_offset: int,
+        log_end_offset: int,
+        recovery_point: int,
+        producers: ProducerStateManager,
+        leader_epochs: LeaderEpochCache,
+    ) -> None:
+        assert segments
+        self._env = env
+        self._files = files
+        self.directory = directory
+        self.topic = topic
+        self.partition = partition
+        self.topic_id = topic_id
+        self.config = config
+        self.segments = segments
+        self._bases = [segment.base_offset for segment in segments]
+        self.log_start_offset = log_start_offset
+        self.log_end_offset = log_end_offset
+        self.high_watermark = log_start_offset
+        self.recovery_point = recovery_point
+        self.producers = producers
+        self.leader_epochs = leader_epochs
+        self.failed: OSError | None = None
+        self.closed = False
+        self.cleaning = False  # a compaction is between its slices: no other may start, truncation cancels it
+        self.on_failed: Callable[[Log], None] | None = None
+        self.on_recovery_point_lowered: Callable[[Log], None] | None = None
+        self._syncing: list[list[int]] = []  # [new recovery point, 1 when its sync is done], oldest roll first
+        self._unsynced_directory = False
+        self._last_flush_ms = env.clock.monotonic_ms()
+        self._roll_jitter_ms = 0
+        self._choose_jitter()
+
+    def __repr__(self) -> str:
+        return f"Log({self.name}, {self.log_start_offset}..{self.log_end_offset})"
+
+    # -- what it holds
+
+    @property
+    def name(self) -> str:
+        """topic-partition"""
+        return f"{self.topic}-{self.partition}"
+
+    @property
+    def active_segment(self) -> Segment:
+        """The one that is appended to."""
+        return self.segments[-1]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all batches."""
+        return sum(segment.size for segment in self.segments)
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Below it every transaction is decided; never above the high watermark."""
+        first_unstable = self.producers.first_unstable_offset
+        return self.high_watermark if first_unstable is None else min(first_unstable, self.high_watermark)
+
+    @property
+    def unflushed_messages(self) -> int:
+        """Offsets behind the recovery point."""
+        return self.log_end_offset - self.recovery_point
+
+    def set_high_watermark(self, offset: int) -> None:
+        """Move it, within [log start, log end]."""
+        self.high_watermark = min(max(offset, self.log_start_offset), self.log_end_offset)
+        self.producers.high_watermark_moved(self.high_watermark)
+
+    # -- append
+
+    def append_as_leader(
+        self, records: Buffer, *, leader_epoch: int, origin: AppendOrigin, now_ms: int
+    ) -> AppendResult:
+        """Validate, give offsets and epoch, write. A writable buffer is patched in place."""
+        if self.failed is not None or self.closed:
+            return self._refuse_failed()
+        validated = validate_for_leader(records, self.config, origin, now_ms, self.name)
+        if type(validated) is AppendResult:
+            if validated.error not in _BEFORE_THE_LOG:
+                validated.log_start_offset = self.log_start_offset
+            return validated
+        assert type(validated) is Validated
+        view, headers, positions = validated.records, validated.headers, validated.positions
+        size = len(view)
+        if size > self.config.segment_bytes:
+            message = f"{size} bytes in one append, segment.bytes is {self.config.segment_bytes}"
+            return AppendResult(ErrorCode.RECORD_LIST_TOO_LARGE, message)
+        markers: list[EndTransactionMarker | None] | None = None
+        for slot, header in enumerate(headers):
+            if header.producer_id >= 0:
+                position = positions[slot]
+                marker = None
+                if header.attributes & _CONTROL:
+                    marker = marker_of(memoryview(view)[position : position + header.size_bytes])
+                refused = self._check_producer(header, marker, origin)
+                if refused is not None:
+                    return refused
+                if markers is None:
+                    markers = [None] * len(headers)
+                markers[slot] = marker
+        base_offset = next_offset = self.log_end_offset
+        batches = []
+        max_timestamp = -1
+        for header, position in zip(headers, positions):
+            record_batch.patch(view, position, next_offset, leader_epoch)
+            header.base_offset = next_offset
+            last_offset = next_offset + header.last_offset_delta
+            batches.append(AppendedBatch(position, header.base_offset, last_offset, header.max_timestamp))
+            max_timestamp = max(max_timestamp, header.max_timestamp)
+            next_offset = last_offset + 1
+        error = self._write(view, batches, base_offset, next_offset, max_timestamp, now_ms)
+        if error is not None:
+            return error
+        if leader_epoch >= 0 and leader_epoch != self.leader_epochs.latest:
+            self.leader_epochs.assign(leader_epoch, base_offset)
+        if markers is not None:
+            for header, marker in zip(headers, markers):
+                if header.producer_id >= 0:
+                    self._update_producers(header, header.base_offset + header.last_offset_delta, marker)
+        self.producers.map_end_offset = next_offset
+        self._maybe_flush()
+        if self.failed is not None:
+            return self._refuse_failed()
+        return AppendResult(
+            ErrorCode.NONE,
+            base_offset=base_offset,
+            last_offset=next_offset - 1,
+            log_append_time_ms=validated.log_append_time_ms,
+            log_start_offset=self.log_start_offset,
+        )
+
+    def append_as_follower(self, records: Buffer) -> AppendResult:
+        """Write a leader's batches as they are. They must begin at the log end or, after compaction there, behind it.
+
+        OFFSET_OUT_OF_RANGE when they begin below it (`base_offset` says where), CORRUPT_MESSAGE when they are damaged.
+        """
+        if self.failed is not None or self.closed:
+            return self._refuse_failed()
+        view = memoryview(records)
+        size = len(view)
+        position = 0
+        expected = self.log_end_offset
+        headers, batches = [], []
+        max_timestamp = -1
+        try:
+            while position < size:
+                if size - position < HEADER_BYTES:
+                    raise CorruptBatchError("the last batch is cut off")
+                header = record_batch.read_header(view, position)
+                end = position + header.size_bytes
+                if end > size:
+                    raise CorruptBatchError("the last batch is cut off")
+                if header.base_offset < expected:
+                    message = f"the batch begins at {header.base_offset}, expected {expected} or later"
+                    return AppendResult(ErrorCode.OFFSET_OUT_OF_RANGE, message, base_offset=header.base_offset)
+                if not record_batch.crc_is_valid(view[position:end]):
+                    raise CorruptBatchError(f"the checksum of the batch at offset {header.base_offset} does not match")
+                headers.append(header)
+                last_offset = header.base_offset + header.last_offset_delta
+                batches.append(AppendedBatch(position, header.base_offset, last_offset, header.max_timestamp))
+                max_timestamp = max(max_timestamp, header.max_timestamp)
+                expected = last_offset + 1
+                position = end
+        except CorruptBatchError as error:
+            return AppendResult(ErrorCode.CORRUPT_MESSAGE, str(error))
+        if not headers:
+            return AppendResult(ErrorCode.NONE, log_start_offset=self.log_start_offset)
+        first_offset = headers[0].base_offset
+        failure = self._write(view, batches, first_offset, expected, max_timestamp, self._env.clock.now_ms())
+        if failure is not None:
+            return failure
+        for header, batch in zip(headers, batches):
+            epoch = header.partition_leader_epoch
+            if epoch >= 0 and epoch != self.leader_epochs.latest:
+                self.leader_epochs.assign(epoch, header.base_offset)
+            if header.producer_id >= 0:
+                marker = None
+                if header.attributes & _CONTROL:
+                    marker = marker_of(view[batch.position : batch.position + header.size_bytes])
+                self._update_producers(header, batch.last_offset, marker)
+        self.producers.map_end_offset = expected
+        self._maybe_flush()
+        if self.failed is not None:
+            return self._refuse_failed()
+        return AppendResult(
+            ErrorCode.NONE,
+            base_offset=first_offset,
+            last_offset=expected - 1,
+            log_start_offset=self.log_start_offset,
+        )
+
+    def _check_producer(
+        self, header: record_batch.BatchHeader, marker: EndTransactionMarker | None, origin: AppendOrigin
+    ) -> AppendResult | None:
+        entry = self.producers.entries.get(header.producer_id)
+        if marker is not None:
+            error = check_marker(
+                entry, producer_epoch=header.producer_epoch, coordinator_epoch=marker.coordinator_epoch
+            )
+        else:
+            is_client = origin is AppendOrigin.CLIENT
+            if entry is not None and is_client:
+                last_sequence = last_sequence_of(header.base_sequence, header.last_offset_delta)
+                stored = entry.duplicate_of(header.producer_epoch, header.base_sequence, last_sequence)
+                if stored is not None:
+                    return AppendResult(
+                        ErrorCode.NONE,
+                        base_offset=stored.first_offset,
+                        last_offset=stored.last_offset,
+                        log_append_time_ms=stored.timestamp,
+                        log_start_offset=self.log_start_offset,
+                        duplicate=True,
+                    )
+            error = check_data(
+                entry,
+                producer_epoch=header.producer_epoch,
+                base_sequence=header.base_sequence,
+                is_transactional=bool(header.attributes & _TRANSACTIONAL),
+                check_sequence=is_client,
+            )
+        if error is ErrorCode.NONE:
+            return None
+        return AppendResult(error, log_start_offset=self.log_start_offset)
+
+    def _update_producers(
+        self, header: record_batch.BatchHeader, last_offset: int, marker: EndTransactionMarker | None
+    ) -> None:
+        if marker is not None:
+            aborted = self.producers.update_marker(
+                header.producer_id, header.producer_epoch, marker, last_offset, header.max_timestamp
+            )
+            if aborted is not None:
+                try:
+                    self.active_segment.transaction_index.append(aborted)
+                except OSError as error:
+                    self.fail(error)
+        elif not header.attributes & _CONTROL:
+            self.producers.update_data(
+                header.producer_id,
+                header.producer_epoch,
+                header.base_sequence,
+                header.base_offset,
+                last_offset,
+                header.max_timestamp,
+                bool(header.attributes & _TRANSACTIONAL),
+            )
+
+    def _write(
+        self,
+        view: Buffer,
+        batches: list[AppendedBatch],
+        first_offset: int,
+        next_offset: int,
+        max_timestamp: int,
+        now_ms: int,
+    ) -> AppendResult | None:
+        segment = self.segments[-1]
+        try:
+            if self._must_roll(segment, len(view), next_offset - 1, max_timestamp, now_ms):
+                segment = self._roll_to(max(first_offset, self.log_end_offset))
+            segment.append(view, batches)
+        except OSError as error:
+            self.fail(error)
+            return self._refuse_failed()
+        self.log_end_offset = next_offset
+        return None
+
+    def _must_roll(self, segment: Segment, size: int, last_offset: int, max_timestamp: int, now_ms: int) -> bool:
+        config = self.config
+        if not segment.can_hold(last_offset):
+            return True
+        if not segment.size:
+            return False
+        if segment.size + size > config.segment_bytes or segment.is_index_full(config.segment_index_bytes):
+            return True
+        first_timestamp = segment.first_timestamp
+        if first_timestamp >= 0 and max_timestamp >= 0:
+            age_ms = max_timestamp - first_timestamp
+        else:
+            age_ms = now_ms - segment.created_ms
+        return age_ms > config.segment_ms - min(self._roll_jitter_ms, config.segment_ms)
+
+    def _choose_jitter(self) -> None:
+        jitter_ms = self.config.segment_jitter_ms
+        self._roll_jitter_ms = self._env.rng.randint(0, jitter_ms) if jitter_ms > 0 else 0
+
+    def _refuse_failed(self) -> AppendResult:
+        reason = "the log is closed" if self.failed is None else str(self.failed)
+        return AppendResult(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name}: {reason}")
+
+    def fail(self, error: OSError) -> None:
+        """Never write again in this process."""
+        if self.failed is None:
+            self.failed = error
+            logger.error("%s is offline: %s", self.name, error)
+            if self.on_failed is not None:
+                self.on_failed(self)
+
+    # -- read
+
+    def _slot(self, offset: int) -> int:
+        return max(bisect_right(self._bases, offset) - 1, 0)
+
+    def read(self, offset: int, max_bytes: int, *, upper_bound: int, at_least_one: bool) -> FetchData:
+        """Whole batches below `upper_bound` from the one that holds `offset`, in at most `max_bytes`.
+
+        A first batch bigger than that comes only with `at_least_one`. OFFSET_OUT_OF_RANGE outside
+        [log start, log end]; nothing at or behind the bound is an empty success.
+        """
+        end = self.log_end_offset
+        if offset < self.log_start_offset or offset > end:
+            return FetchData(ErrorCode.OFFSET_OUT_OF_RANGE, b"", -1, -1)
+        if upper_bound > end:
+            upper_bound = end
+        if offset >= upper_bound or (max_bytes <= 0 and not at_least_one):
+            return FetchData(ErrorCode.NONE, b"", offset, offset)
+        try:
+            for slot in range(self._slot(offset), len(self.segments)):
+                data = self.segments[slot].read(offset, max(max_bytes, 0), upper_bound, at_least_one)
+                if data is not None:
+                    return FetchData(ErrorCode.NONE, data.records, data.first_offset, data.next_offset)
+        except OSError as error:
+            self.fail(error)
+            return FetchData(ErrorCode.KAFKA_STORAGE_ERROR, b"", -1, -1)
+        except CorruptBatchError as error:
+            logger.error("%s: damaged data at or behind offset %d: %s", self.name, offset, error)
+            return FetchData(ErrorCode.CORRUPT_MESSAGE, b"", -1, -1)
+        return FetchData(ErrorCode.NONE, b"", offset, offset)
+
+    def bytes_between(self, offset: int, upper_bound: int) -> int:
+        """About how many bytes a reader from `offset` has before it; exact near the log end. Reads no segment."""
+        offset = max(offset, self.log_start_offset)
+        upper_bound = min(upper_bound, self.log_end_offset)
+        if offset >= upper_bound:
+            return 0
+        first, last = self._slot(offset), self._slot(upper_bound)
+        start = self.segments[first].position_for(offset)
+        end = self.segments[last]
+        stop = end.size if upper_bound >= self.log_end_offset else end.position_for(upper_bound)
+        if first == last:
+            return max(stop - start, 1)
+        between = sum(segment.size for segment in self.segments[first + 1 : last])
+        return max(self.segments[first].size - start + between + stop, 1)
+
+    def batches_from(self, offset: int) -> Iterator[tuple[Segment, StoredBatch]]:
+        """Headers of all batches from the one that holds `offset` on. CorruptBatchError, OSError."""
+        for slot in range(self._slot(offset), len(self.segments)):
+            segment = self.segments[slot]
+            segment.load()
+            position = segment.position_for(offset) if offset > segment.base_offset else 0
+            for batch in segment.batches(position):
+                if batch.last_offset >= offset:
+                    yield segment, batch
+
+    def aborted_transactions(self, start: int, end: int) -> list[tuple[int, int]]:
+        """(producer id, first offset) of the aborted transactions that overlap [start, end), by first offset."""
+        found = []
+        for slot in range(self._slot(start), len(self.segments)):
+            for entry in self.segments[slot].transaction_index.entries:
+                if entry.last_offset >= start and entry.first_offset < end:
+                    found.append((entry.producer_id, entry.first_offset))
+                if entry.last_stable_offset >= end:
+                    return sorted(found, key=lambda pair: pair[1])
+        return sorted(found, key=lambda pair: pair[1])
+
+    def offset_for_timestamp(self, timestamp: int, upper_bound: int) -> TimestampOffset | None:
+        """The first record with a timestamp ≥ `timestamp` in [log start, `upper_bound`), or None."""
+        for segment in self.segments:
+            if segment.base_offset >= upper_bound:
+                return None
+            if not segment.size or segment.max_timestamp < timestamp:
+                continue
+            start = segment.position_for(segment.time_index.offset_for(timestamp))
+            for batch in segment.batches(start):
+                if batch.base_offset >= upper_bound:
+                    return None
+                if batch.max_timestamp < timestamp or batch.last_offset < self.log_start_offset:
+                    continue
+                for record in record_batch.records(segment.batch_bytes(batch), max_bytes=DECOMPRESSED_BYTES_MAX):
+                    if record.timestamp >= timestamp and record.offset >= self.log_start_offset:
+                        if record.offset >= upper_bound:
+                            return None
+                        return TimestampOffset(record.offset, record.timestamp, batch.partition_leader_epoch)
+        return None
+
+    def max_timestamp_offset(self) -> TimestampOffset | None:
+        """The first record that has the largest timestamp of the log; None when the log is empty."""
+        newest: Segment | None = None
+        for segment in self.segments:
+            if segment.size and (newest is None or segment.max_timestamp > newest.max_timestamp):
+                newest = segment
+        if newest is None or newest.max_timestamp < 0:
+            return None
+        batch = newest.find(newest.offset_of_max_timestamp)
+        if batch is None:
+            return None
+        for record in record_batch.records(newest.batch_bytes(batch), max_bytes=DECOMPRESSED_BYTES_MAX):
+            if record.timestamp == newest.max_timestamp:
+                return TimestampOffset(record.offset, record.timestamp, batch.partition_leader_epoch)
+        return None
+
+    # -- durability
+
+    def _maybe_flush(self) -> None:
+        if self.log_end_offset - self.recovery_point >= self.config.flush_messages:
+            self.flush()
+
+    def flush_if_due(self) -> None:
+        """flush.ms"""
+        if self.unflushed_messages and self._env.clock.monotonic_ms() - self._last_flush_ms >= self.config.flush_ms:
+            self.flush()
+
+    def flush(self) -> None:
+        """Make everything durable; the recovery point is the log end then. Blocks for the sync."""
+        if self.failed is not None or self.closed:
+            return
+        self._last_flush_ms = self._env.clock.monotonic_ms()
+        if self.recovery_point >= self.log_end_offset and not self.leader_epochs.dirty:
+            return
+        try:
+            for segment in self.segments[self._slot(self.recovery_point) :]:
+                if segment is not self.active_segment:
+                    self._sync_indexes(segment)
+                segment.sync()
+            if self._unsynced_directory:
+                self._env.disk.sync_directory(self.directory)
+                self._unsynced_directory = False
+            self.leader_epochs.flush()
+        except OSError as error:
+            self.fail(error)
+            return
+        self._syncing.clear()
+        self.recovery_point = self.log_end_offset
+
+    def _sync_indexes(self, segment: Segment) -> None:
+        """Below the recovery point indexes are trusted: they must be as durable as the batches."""
+        segment.close_time_index()
+        segment.write_indexes()
+        for path in segment.index_paths():
+            file = self._env.disk.open(path)
+            try:
+                file.sync()
+            finally:
+                file.close()
+
+    def roll(self) -> None:
+        """Begin a new segment at the log end, unless the active one is empty."""
+        if self.failed is None and not self.closed and self.active_segment.size:
+            try:
+                self._roll_to(self.log_end_offset)
+            except OSError as error:
+                self.fail(error)
+
+    def _roll_to(self, base_offset: int) -> Segment:
+        old = self.active_segment
+        assert base_offset > old.base_offset
+        already_flushed = self.recovery_point >= self.log_end_offset
+        old.close_time_index()
+        old.write_indexes()
+        snapshot = self.producers.take_snapshot(sync=False)
+        self.leader_epochs.flush()
+        new = Segment.create(
+            self._files,
+            self.directory,
+            base_offset,
+            now_ms=self._env.clock.now_ms(),
+            index_interval_bytes=self.config.index_interval_bytes,
+        )
+        self.segments.append(new)
+        self._bases.append(base_offset)
+        self._choose_jitter()
+        disk = self._env.disk
+        if already_flushed:  # nothing will lift the recovery point over these indexes later: they are passed already
+            self._sync_indexes(old)
+            disk.sync_directory(self.directory)
+            self.recovery_point = max(self.recovery_point, base_offset)
+            return new
+        files = old.open_for_sync()
+        if snapshot is not None:
+            files.append(disk.open(snapshot))
+        state = [base_offset, 0]
+        self._syncing.append(state)
+        disk.sync_in_background(files, lambda error: self._rolled_segment_synced(state, error), (self.directory,))
+        for file in files:
+            file.close()
+        return new
+
+    def _rolled_segment_synced(self, state: list[int], error: OSError | None) -> None:
+        if error is not None:
+            self.fail(error)
+            return
+        if not any(state is pending for pending in self._syncing):  # flushed or truncated meanwhile
+            return
+        state[1] = 1
+        while self._syncing and self._syncing[0][1]:
+            self.recovery_point = max(self.recovery_point, self._syncing.pop(0)[0])
+
+    def close(self) -> None:
+        """Stop cleanly: everything durable, indexes complete, a producer snapshot at the log end."""
+        if self.closed:
+            return
+        if self.failed is None:
+            try:
+                for segment in self.segments:
+                    segment.close_time_index()
+                    segment.write_indexes()
+                self.producers.take_snapshot(sync=True)
+            except OSError as error:
+                self.fail(error)
+            self.flush()
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Close without writing anything."""
+        self.closed = True
+        for segment in self.segments:
+            self._files.close(segment.path)
+
+    # -- removing
+
+    def delete_records_before(self, offset: int) -> None:
+        """Raise the log start. Whole segments below it go at the next retention check."""
+        assert offset <= self.log_end_offset
+        if offset > self.log_start_offset:
+            self.log_start_offset = offset
+            self.leader_epochs.truncate_from_start(offset)
+            if self.high_watermark < offset:
+                self.set_high_watermark(offset)
+
+    def delete_old_segments(self, now_ms: int) -> int:
+        """Apply retention; how many segments went."""
+        if self.failed is not None or self.closed or self.cleaning:
+            return 0
+        delete = "delete" in self.config.cleanup_policy
+        if not delete and self.log_start_offset == self._bases[0]:
+            return 0
+        timed = delete and self.config.retention_ms >= 0
+        ends = [*self._bases[1:], self.log_end_offset]
+        try:
+            facts = [
+                retention.SegmentFacts(
+                    segment.base_offset, end, segment.size, segment.largest_timestamp if timed and segment.size else 0
+                )
+                for segment, end in zip(self.segments, ends)
+            ]
+            count = retention.expired_segments(
+                facts,
+                now_ms=now_ms,
+                retention_ms=self.config.retention_ms,
+                retention_bytes=self.config.retention_bytes,
+                log_start_offset=self.log_start_offset,
+                high_watermark=self.high_watermark,
+                delete=delete,
+            )
+            if not count:
+                return 0
+            if count == len(self.segments):
+                self._roll_to(self.log_end_offset)
+            self.delete_records_before(self._bases[count])
+            self.leader_epochs.flush()
+            self.remove_segments(self.segments[:count])
+            logger.info("%s: %d segments went by retention, log start %d", self.name, count, self.log_start_offset)
+            return count
+        except OSError as error:
+            self.fail(error)
+            return 0
+
+    def remove_segments(self, gone: list[Segment]) -> None:
+        """Take segments out of the log: renamed now, removed after file.delete.delay.ms, their snapshots too."""
+        doomed = {id(segment) for segment in gone}
+        self.replace_segments([segment for segment in self.segments if id(segment) not in doomed])
+        for segment in gone:
+            segment.rename(".deleted")
+            if segment.base_offset not in self._bases:
+                self.producers.remove_snapshot(segment.base_offset)
+        self.delete_later(gone)
+
+    def replace_segments(self, segments: list[Segment]) -> None:
+        """The log consists of these from now on."""
+        assert segments
+        assert all(left.base_offset < right.base_offset for left, right in itertools.pairwise(segments))
+        self.segments = segments
+        self._bases = [segment.base_offset for segment in segments]
+
+    def delete_later(self, gone: list[Segment]) -> None:
+        """Remove files after the delay, so that whoever reads them can finish."""
+
+        def delete() -> None:
+            for segment in gone:
+                try:
+                    segment.delete_files()
+                except OSError as error:
+                    logger.warning("%s: could not remove old files: %s", self.name, error)
+
+        self._env.clock.call_later(self.config.file_delete_delay_ms, delete)
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop everything from `offset` on (from the begin of the batch that holds it)."""
+        if self.failed is not None or self.closed or offset >= self.log_end_offset:
+            return
+        if offset <= self._bases[0]:
+            self.truncate_fully_and_start_at(offset)
+            return
+        logger.info("%s: truncating from %d to %d", self.name, self.log_end_offset, offset)
+        self.cleaning = False
+        try:
+            self._lower_recovery_point(offset)
+            keep = self._slot(offset)
+            if self._bases[keep] == offset and keep > 0:
+                keep -= 1
+            for segment in self.segments[keep + 1 :]:
+                segment.delete_files()
+            self.replace_segments(self.segments[: keep + 1])
+            self.active_segment.truncate(offset)
+            self._after_truncation(max(self.active_segment.next_offset(), self.active_segment.base_offset))
+        except OSError as error:
+            self.fail(error)
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Drop everything and go on at `offset`."""
+        if self.failed is not None or self.closed:
+            return
+        logger.info("%s: dropping all records, starting at %d", self.name, offset)
+        self.cleaning = False
+        try:
+            self._lower_recovery_point(offset)
+            for segment in self.segments:
+                segment.delete_files()
+            for snapshot in list(self.producers.snapshots):
+                self.producers.remove_snapshot(snapshot)
+            new = Segment.create(
+                self._files,
+                self.directory,
+                offset,
+                now_ms=self._env.clock.now_ms(),
+                index_interval_bytes=self.config.index_interval_bytes,
+            )
+            self.replace_segments([new])
+            self.log_start_offset = offset
+            self.leader_epochs.clear()
+            self._after_truncation(offset)
+        except OSError as error:
+            self.fail(error)
+
+    def _lower_recovery_point(self, offset: int) -> None:
+        """Before anything is cut, the checkpoint must not claim more than will be left."""
+        self._syncing.clear()
+        if self.recovery_point > offset:
+            self.recovery_point = offset
+            if self.on_recovery_point_lowered is not None:
+                self.on_recovery_point_lowered(self)
+
+    def _after_truncation(self, log_end_offset: int) -> None:
+        self.log_end_offset = log_end_offset
+        self.recovery_point = min(self.recovery_point, log_end_offset)
+        self.log_start_offset = min(self.log_start_offset, log_end_offset)
+        self.leader_epochs.truncate_from_end(log_end_offset)
+        self.leader_epochs.flush()
+        self._unsynced_directory = True
+        rebuild_producers(self)
+        self.high_watermark = max(min(self.high_watermark, log_end_offset), self.log_start_offset)
+        self._choose_jitter()
+
+    def delete_directory_to(self, directory: str) -> None:
+        """The partition is deleted: no more writes; its folder gets another name."""
+        self.closed = True
+        self._files.close_folder(self.directory)
+        self._env.disk.rename(self.directory, directory)
+        self.directory = directory
+        for segment in self.segments:
+            segment.moved_to(directory)
+
+    def write_topic_id(self, topic_id: bytes) -> None:
+        """Remember the topic's id, in memory and on disk."""
+        checkpoints.write_partition_metadata(
+            self._env.disk, f"{self.directory}/{checkpoints.PARTITION_METADATA}", topic_id
+        )
+        self.topic_id = topic_id
+
+
+def marker_of(batch: Buffer) -> EndTransactionMarker | None:
+    """What a control batch says about a transaction; None for control batches of other kinds."""
+    for record in record_batch.records(batch, max_bytes=DECOMPRESSED_BYTES_MAX):
+        key, value = record.key, record.value
+        if key is None or len(key) < 4:
+            return None
+        kind = int.from_bytes(key[2:4], "big", signed=True)
+        if kind not in (0, 1) or value is None or len(value) < 6:
+            return None
+        return EndTransactionMarker(kind == 1, int.from_bytes(value[2:6], "big", signed=True))
+    return None
+
+
+def rebuild_producers(log: Log) -> None:
+    """Producer state from the newest snapshot and the batches behind it. CorruptBatchError, OSError."""
+    producers = log.producers
+    start = producers.load_snapshot(log.log_start_offset, log.log_end_offset)
+    replay_producers(log, start)
+
+
+def replay_producers(log: Log, start: int) -> None:
+    """Let the producer state see the batches from `start` to the log end."""
+    producers = log.producers
+    if start < log.log_end_offset:
+        for segment, batch in log.batches_from(start):
+            if batch.producer_id < 0 or batch.base_offset < start:
+                continue
+            if batch.attributes & _CONTROL:
+                marker = marker_of(segment.batch_bytes(batch))
+                if marker is None:
+                    continue
+                aborted = producers.update_marker(
+                    batch.producer_id, batch.producer_epoch, marker, batch.last_offset, batch.max_timestamp
+                )
+                if aborted is not None:
+                    known = segment.transaction_index.entries
+                    if not known or known[-1].last_offset < aborted.last_offset:
+                        segment.transaction_index.append(aborted)
+            elif batch.record_count or batch.base_sequence >= 0:
+                producers.update_data(
+                    batch.producer_id,
+                    batch.producer_epoch,
+                    batch.base_sequence,
+                    batch.base_offset,
+                    batch.last_offset,
+                    batch.max_timestamp,
+                    bool(batch.attributes & _TRANSACTIONAL),
+                )
+    producers.map_end_offset = log.log_end_offset

@@ -1,0 +1,55 @@
+"""A bounded number of open files, the least recently used closed first."""
+
+from barnabas.runtime.ports import Disk, File
+
+
+class OpenFiles:
+    """Files by path. A broker has many thousand segments and works on few of them at a time."""
+
+    __slots__ = ("_files", "_limit", "disk")
+
+    def __init__(self, disk: Disk, limit: int = 512) -> None:
+        assert limit > 0
+        self.disk = disk
+        self._limit = limit
+        self._files: dict[str, File] = {}
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def get(self, path: str, *, create: bool = False) -> File:
+        """The open file, valid until the next call. OSError as `Disk.open`."""
+        file = self._files.pop(path, None)
+        if file is None:
+            file = self.disk.open(path, create=create)
+            if len(self._files) >= self._limit:
+                oldest = next(iter(self._files))
+                self._files.pop(oldest).close()
+        self._files[path] = file
+        return file
+
+    def close(self, path: str) -> None:
+        """Close one file, if it is open."""
+        file = self._files.pop(path, None)
+        if file is not None:
+            file.close()
+
+    def rename(self, source: str, target: str) -> None:
+        """Rename a file on disk; it stays open."""
+        self.disk.rename(source, target)
+        self.close(target)
+        file = self._files.pop(source, None)
+        if file is not None:
+            self._files[target] = file
+
+    def close_folder(self, directory: str) -> None:
+        """Close every file of a folder."""
+        prefix = directory + "/"
+        for path in [path for path in self._files if path.startswith(prefix)]:
+            self.close(path)
+
+    def close_all(self) -> None:
+        """Close everything."""
+        for file in self._files.values():
+            file.close()
+        self._files.clear()

@@ -1,0 +1,378 @@
+"""What a log knows of each idempotent or transactional producer, and its snapshots (transactions.md §2-3).
+
+`check` decides and touches nothing; `update` is called with what was appended, by leader and follower alike, and
+again for the batches behind the last snapshot when a log is opened: the state is a function of the log.
+"""
+
+import logging
+from collections.abc import Iterable
+from struct import Struct
+from typing import NamedTuple
+
+from barnabas.protocol.checksum import crc32c
+from barnabas.protocol.errors import ErrorCode
+from barnabas.runtime.ports import Disk
+from barnabas.storage import checkpoints
+from barnabas.storage.index import AbortedTransaction
+
+logger = logging.getLogger("barnabas.storage")
+
+BATCHES_REMEMBERED = 5  # a producer may have that many requests in flight, so that many may come again
+SEQUENCE_MAX = 2**31 - 1
+_SNAPSHOT_HEADER = Struct(">hIi")
+_SNAPSHOT_ENTRY = Struct(">qhiqiqiq")
+_SNAPSHOT_VERSION = 1
+_NONE = -1
+
+
+class ProducerBatch(NamedTuple):
+    """One remembered batch."""
+
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+
+    @property
+    def first_sequence(self) -> int:
+        """Sequence of its first record."""
+        return _sequence_minus(self.last_sequence, self.offset_delta)
+
+    @property
+    def first_offset(self) -> int:
+        """Offset of its first record."""
+        return self.last_offset - self.offset_delta
+
+
+class ProducerEntry:
+    """One producer's state in one log. An epoch of -1 means that none is known."""
+
+    __slots__ = (
+        "batches",
+        "coordinator_epoch",
+        "current_transaction_first_offset",
+        "last_timestamp",
+        "producer_epoch",
+        "producer_id",
+    )
+
+    def __init__(self, producer_id: int, producer_epoch: int) -> None:
+        self.producer_id = producer_id
+        self.producer_epoch = producer_epoch
+        self.coordinator_epoch = _NONE
+        self.last_timestamp = _NONE
+        self.current_transaction_first_offset = _NONE
+        self.batches: list[ProducerBatch] = []
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence of the last record, -1 when unknown."""
+        return self.batches[-1].last_sequence if self.batches else _NONE
+
+    @property
+    def last_offset(self) -> int:
+        """Offset of the last data record that is remembered, -1 when unknown."""
+        return self.batches[-1].last_offset if self.batches else _NONE
+
+    def duplicate_of(self, producer_epoch: int, first_sequence: int, last_sequence: int) -> ProducerBatch | None:
+        """The remembered batch with the same sequences."""
+        if producer_epoch != self.producer_epoch:
+            return None
+        for batch in self.batches:
+            if batch.last_sequence == last_sequence and batch.first_sequence == first_sequence:
+                return batch
+        return None
+
+
+class EndTransactionMarker(NamedTuple):
+    """What a control batch that ends a transaction says."""
+
+    commit: bool
+    coordinator_epoch: int
+
+
+def _sequence_minus(sequence: int, delta: int) -> int:
+    return sequence - delta if sequence >= delta else SEQUENCE_MAX - (delta - sequence) + 1
+
+
+def last_sequence_of(base_sequence: int, last_offset_delta: int) -> int:
+    """Sequence of a batch's last record; sequences go on at 0 after 2³¹-1."""
+    if base_sequence == _NONE:
+        return _NONE
+    return (base_sequence + last_offset_delta) & SEQUENCE_MAX
+
+
+def check_data(
+    entry: ProducerEntry | None,
+    *,
+    producer_epoch: int,
+    base_sequence: int,
+    is_transactional: bool,
+    check_sequence: bool,
+) -> ErrorCode:
+    """Whether a producer may append this batch now. A duplicate was recognised before."""
+    if entry is None:
+        return ErrorCode.NONE
+    if producer_epoch < entry.producer_epoch:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    if check_sequence:
+        if producer_epoch != entry.producer_epoch:
+            if base_sequence != 0 and entry.producer_epoch != _NONE:
+                return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        elif entry.producer_epoch != _NONE:
+            last = entry.last_sequence
+            if base_sequence != last + 1 and not (base_sequence == 0 and last == SEQUENCE_MAX):
+                return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    if entry.current_transaction_first_offset != _NONE and not is_transactional:
+        return ErrorCode.INVALID_TXN_STATE
+    return ErrorCode.NONE
+
+
+def check_marker(entry: ProducerEntry | None, *, producer_epoch: int, coordinator_epoch: int) -> ErrorCode:
+    """Whether a coordinator may write this marker now."""
+    if entry is None:
+        return ErrorCode.NONE
+    if producer_epoch < entry.producer_epoch:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    if coordinator_epoch < entry.coordinator_epoch:
+        return ErrorCode.TRANSACTION_COORDINATOR_FENCED
+    return ErrorCode.NONE
+
+
+class ProducerStateManager:
+    """All producers of one log, its open transactions, and the snapshot files."""
+
+    __slots__ = (
+        "_disk",
+        "_ended",
+        "_ongoing",
+        "directory",
+        "entries",
+        "last_snapshot_offset",
+        "map_end_offset",
+        "snapshots",
+    )
+
+    def __init__(self, disk: Disk, directory: str, snapshots: Iterable[int] = ()) -> None:
+        self._disk = disk
+        self.directory = directory
+        self.entries: dict[int, ProducerEntry] = {}
+        self._ongoing: dict[int, int] = {}  # first offset -> producer id, in rising order of offsets
+        self._ended: dict[int, int] = {}  # first offset -> offset of the marker, while that is not replicated
+        self.snapshots: list[int] = sorted(snapshots)
+        self.last_snapshot_offset = _NONE
+        self.map_end_offset = 0
+
+    # -- reading
+
+    def get(self, producer_id: int) -> ProducerEntry | None:
+        """The state of one producer."""
+        return self.entries.get(producer_id)
+
+    def active(self, now_ms: int, expiration_ms: int) -> list[ProducerEntry]:
+        """Producers that have not expired, for DescribeProducers."""
+        return [entry for entry in self.entries.values() if not _is_expired(entry, now_ms, expiration_ms)]
+
+    @property
+    def first_unstable_offset(self) -> int | None:
+        """The first offset whose fate a reader of committed data cannot know yet, or None."""
+        first = next(iter(self._ongoing), None)
+        if self._ended:
+            ended = min(self._ended)
+            return ended if first is None else min(first, ended)
+        return first
+
+    @property
+    def has_open_transactions(self) -> bool:
+        """Whether any transaction is open."""
+        return bool(self._ongoing)
+
+    # -- changing
+
+    def update_data(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        base_sequence: int,
+        base_offset: int,
+        last_offset: int,
+        timestamp: int,
+        is_transactional: bool,
+    ) -> None:
+        """A data batch of that producer was appended."""
+        entry = self.entries.get(producer_id)
+        if entry is None:
+            entry = self.entries[producer_id] = ProducerEntry(producer_id, producer_epoch)
+        elif entry.producer_epoch != producer_epoch:
+            entry.batches.clear()
+            entry.producer_epoch = producer_epoch
+        delta = last_offset - base_offset
+        batches = entry.batches
+        if len(batches) == BATCHES_REMEMBERED:
+            del batches[0]
+        batches.append(ProducerBatch(last_sequence_of(base_sequence, delta), last_offset, delta, timestamp))
+        entry.last_timestamp = timestamp
+        if is_transactional and entry.current_transaction_first_offset == _NONE:
+            entry.current_transaction_first_offset = base_offset
+            self._ongoing[base_offset] = producer_id
+
+    def update_marker(
+        self, producer_id: int, producer_epoch: int, marker: EndTransactionMarker, offset: int, timestamp: int
+    ) -> AbortedTransaction | None:
+        """A marker was appended at `offset`; the index entry to write when it aborted something."""
+        entry = self.entries.get(producer_id)
+        if entry is None:
+            entry = self.entries[producer_id] = ProducerEntry(producer_id, producer_epoch)
+        elif entry.producer_epoch != producer_epoch:
+            entry.batches.clear()
+            entry.producer_epoch = producer_epoch
+        entry.coordinator_epoch = marker.coordinator_epoch
+        entry.last_timestamp = timestamp
+        first_offset = entry.current_transaction_first_offset
+        if first_offset == _NONE:
+            return None
+        entry.current_transaction_first_offset = _NONE
+        self._ongoing.pop(first_offset, None)
+        self._ended[first_offset] = offset
+        if marker.commit:
+            return None
+        last_stable_offset = next(iter(self._ongoing), offset + 1)
+        return AbortedTransaction(producer_id, first_offset, offset, last_stable_offset)
+
+    def high_watermark_moved(self, high_watermark: int) -> None:
+        """Transactions whose marker is replicated are decided."""
+        if self._ended:
+            self._ended = {first: last for first, last in self._ended.items() if last >= high_watermark}
+
+    def expire(self, now_ms: int, expiration_ms: int) -> int:
+        """Forget idle producers; how many that were."""
+        idle = [key for key, entry in self.entries.items() if _is_expired(entry, now_ms, expiration_ms)]
+        for producer_id in idle:
+            del self.entries[producer_id]
+        return len(idle)
+
+    def clear(self) -> None:
+        """Forget everything but the list of snapshot files."""
+        self.entries.clear()
+        self._ongoing.clear()
+        self._ended.clear()
+        self.map_end_offset = 0
+
+    # -- snapshots
+
+    def snapshot_path(self, offset: int) -> str:
+        """File name of the snapshot that is valid at `offset`."""
+        return f"{self.directory}/{offset:020d}.snapshot"
+
+    def take_snapshot(self, *, sync: bool) -> str | None:
+        """Write the state as of `map_end_offset`; None when that file is there already, else its path."""
+        offset = self.map_end_offset
+        if offset == self.last_snapshot_offset:
+            return None
+        body = bytearray(4)
+        body[:4] = len(self.entries).to_bytes(4, "big")
+        for entry in self.entries.values():
+            last = entry.batches[-1] if entry.batches else ProducerBatch(_NONE, _NONE, 0, _NONE)
+            body += _SNAPSHOT_ENTRY.pack(
+                entry.producer_id,
+                entry.producer_epoch,
+                last.last_sequence,
+                last.last_offset,
+                last.offset_delta,
+                entry.last_timestamp,
+                entry.coordinator_epoch,
+                entry.current_transaction_first_offset,
+            )
+        data = _SNAPSHOT_VERSION.to_bytes(2, "big") + crc32c(body).to_bytes(4, "big") + body
+        path = self.snapshot_path(offset)
+        file = self._disk.open(path, create=True)
+        try:
+            file.truncate(0)
+            file.write(0, data)
+            if sync:
+                file.sync()
+        finally:
+            file.close()
+        self.last_snapshot_offset = offset
+        if offset not in self.snapshots:
+            self.snapshots.append(offset)
+            self.snapshots.sort()
+        return path
+
+    def load_snapshot(self, log_start_offset: int, log_end_offset: int) -> int:
+        """Take up the newest usable snapshot ≤ `log_end_offset`; the offset from which batches must be replayed."""
+        self.clear()
+        for offset in [offset for offset in self.snapshots if offset > log_end_offset]:
+            self.remove_snapshot(offset)
+        while self.snapshots:
+            offset = self.snapshots[-1]
+            path = self.snapshot_path(offset)
+            try:
+                entries = read_snapshot(self._disk, path)
+            except (FileNotFoundError, checkpoints.CheckpointError) as error:
+                logger.warning("Dropping a producer snapshot that cannot be used: %s", error)
+                self.remove_snapshot(offset)
+                continue
+            for entry in entries:
+                self.entries[entry.producer_id] = entry
+            transactions = sorted(
+                (entry.current_transaction_first_offset, entry.producer_id)
+                for entry in entries
+                if entry.current_transaction_first_offset != _NONE
+            )
+            self._ongoing.update(transactions)
+            self.last_snapshot_offset = self.map_end_offset = offset
+            return offset
+        self.last_snapshot_offset = _NONE
+        self.map_end_offset = log_start_offset
+        return log_start_offset
+
+    def remove_snapshot(self, offset: int) -> None:
+        """Remove one snapshot file."""
+        if offset in self.snapshots:
+            self.snapshots.remove(offset)
+        path = self.snapshot_path(offset)
+        if self._disk.exists(path):
+            self._disk.remove(path)
+        if self.last_snapshot_offset == offset:
+            self.last_snapshot_offset = _NONE
+
+    def keep_snapshots_of(self, base_offsets: Iterable[int]) -> None:
+        """Remove snapshots that belong to no segment, except the newest."""
+        keep = set(base_offsets)
+        for offset in self.snapshots[:-1]:
+            if offset not in keep:
+                self.remove_snapshot(offset)
+
+
+def _is_expired(entry: ProducerEntry, now_ms: int, expiration_ms: int) -> bool:
+    return entry.current_transaction_first_offset == _NONE and now_ms - entry.last_timestamp >= expiration_ms
+
+
+def read_snapshot(disk: Disk, path: str) -> list[ProducerEntry]:
+    """The producers of a snapshot file. CheckpointError when it cannot be right."""
+    file = disk.open(path, read_only=True)
+    try:
+        data = file.read(0, file.size())
+    finally:
+        file.close()
+    if len(data) < _SNAPSHOT_HEADER.size:
+        raise checkpoints.CheckpointError(f"{path}: {len(data)} bytes are too few")
+    version, crc, count = _SNAPSHOT_HEADER.unpack_from(data)
+    if version != _SNAPSHOT_VERSION:
+        raise checkpoints.CheckpointError(f"{path}: version {version} is not known")
+    if crc32c(memoryview(data)[6:]) != crc:
+        raise checkpoints.CheckpointError(f"{path}: checksum does not match")
+    if count < 0 or len(data) != _SNAPSHOT_HEADER.size + count * _SNAPSHOT_ENTRY.size:
+        raise checkpoints.CheckpointError(f"{path}: {count} entries do not fit its size")
+    entries = []
+    for row in _SNAPSHOT_ENTRY.iter_unpack(memoryview(data)[_SNAPSHOT_HEADER.size :]):
+        producer_id, epoch, last_sequence, last_offset, delta, timestamp, coordinator_epoch, first_offset = row
+        entry = ProducerEntry(producer_id, epoch)
+        entry.last_timestamp = timestamp
+        entry.coordinator_epoch = coordinator_epoch
+        entry.current_transaction_first_offset = first_offset
+        if last_offset >= 0:
+            entry.batches.append(ProducerBatch(last_sequence, last_offset, delta, timestamp))
+        entries.append(entry)
+    return entries

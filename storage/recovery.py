@@ -1,0 +1,231 @@
+"""Opening a log directory: finish what a crash interrupted, cut what it left behind (record-batch.md §9)."""
+
+import logging
+
+from barnabas.config.topic import TopicConfig
+from barnabas.protocol import record_batch
+from barnabas.protocol.errors import CorruptBatchError
+from barnabas.runtime.ports import Env
+from barnabas.storage import checkpoints
+from barnabas.storage.leader_epochs import LeaderEpochCache
+from barnabas.storage.log import Log, rebuild_producers
+from barnabas.storage.open_files import OpenFiles
+from barnabas.storage.producer_state import ProducerStateManager
+from barnabas.storage.segment import Segment, file_name
+
+logger = logging.getLogger("barnabas.storage")
+
+_EXTENSIONS = ("index", "timeindex", "txnindex")
+
+
+class OldFormatError(ValueError):
+    """The log holds message sets of Kafka 0.x, which are not read here and must not be cut off as damage."""
+
+
+def open_log(
+    env: Env,
+    files: OpenFiles,
+    directory: str,
+    topic: str,
+    partition: int,
+    config: TopicConfig,
+    *,
+    recovery_point: int = 0,
+    log_start_offset: int = 0,
+    clean: bool = False,
+) -> Log:
+    """Open or make the log in `directory`.
+
+    `clean`: the last stop was clean, what is there is trusted. Otherwise every batch from the recovery point's
+    segment on is checked, the log is cut at the first bad one, and indexes from there on are made again.
+    OSError, CheckpointError, OldFormatError when it cannot be opened.
+    """
+    disk = env.disk
+    if not disk.is_directory(directory):
+        disk.make_directory(directory)
+        disk.sync_directory(directory.rpartition("/")[0])
+    names = _finish_interrupted_work(env, files, directory, config)
+    segments = _segments(env, files, directory, names, config)
+    snapshots = [int(name[:20]) for name in names if name.endswith(".snapshot") and name[:20].isdigit()]
+    leader_epochs = LeaderEpochCache(disk, f"{directory}/{checkpoints.LEADER_EPOCHS}")
+    topic_id = None
+    if checkpoints.PARTITION_METADATA in names:
+        topic_id = checkpoints.read_partition_metadata(disk, f"{directory}/{checkpoints.PARTITION_METADATA}")
+    if not segments:
+        segments = [
+            Segment.create(
+                files,
+                directory,
+                log_start_offset,
+                now_ms=env.clock.now_ms(),
+                index_interval_bytes=config.index_interval_bytes,
+            )
+        ]
+        log_end_offset = log_start_offset
+        clean = True
+    elif clean:
+        log_end_offset = segments[-1].next_offset()
+    else:
+        log_end_offset = _check_batches(env, segments, recovery_point, leader_epochs, f"{topic}-{partition}")
+    log_start_offset = min(max(log_start_offset, segments[0].base_offset), log_end_offset)
+    leader_epochs.truncate_from_end(log_end_offset + 1)
+    leader_epochs.truncate_from_start(log_start_offset)
+    log = Log(
+        env,
+        files,
+        directory,
+        topic,
+        partition,
+        config,
+        segments,
+        topic_id=topic_id,
+        log_start_offset=log_start_offset,
+        log_end_offset=log_end_offset,
+        # Recovery has checked what is there but a crash now could still lose it: only a sync lifts the point.
+        recovery_point=min(recovery_point, log_end_offset),
+        producers=ProducerStateManager(disk, directory, snapshots),
+        leader_epochs=leader_epochs,
+    )
+    rebuild_producers(log)
+    if not clean:
+        log.flush()
+        log.producers.keep_snapshots_of(segment.base_offset for segment in segments)
+    return log
+
+
+def _finish_interrupted_work(env: Env, files: OpenFiles, directory: str, config: TopicConfig) -> list[str]:
+    """Remove what was being removed or written, complete finished compactions. Returns the names that are left."""
+    disk = env.disk
+    names = disk.list_directory(directory)
+    swapped = []
+    touched = False
+    for name in names:
+        if name.endswith((".deleted", ".cleaned", ".tmp")):
+            disk.remove(f"{directory}/{name}")
+            touched = True
+        elif name.endswith(".swap"):
+            touched = True
+            if name.endswith(".log.swap"):
+                swapped.append(int(name[:20]))
+    if not touched:
+        return names
+    names = disk.list_directory(directory)
+    bases = sorted(int(name[:20]) for name in names if name.endswith(".log"))
+    for base in swapped:
+        _complete_swap(env, files, directory, base, bases, config)
+    names = disk.list_directory(directory)
+    for name in names:
+        if name.endswith(".swap"):  # index files of a swap whose log has its name already: made again when needed
+            disk.remove(f"{directory}/{name}")
+    disk.sync_directory(directory)
+    return disk.list_directory(directory)
+
+
+def _complete_swap(
+    env: Env, files: OpenFiles, directory: str, base: int, bases: list[int], config: TopicConfig
+) -> None:
+    """The new file is whole: what it replaces goes, then it takes its place."""
+    disk = env.disk
+    path = f"{directory}/{file_name(base, 'log')}.swap"
+    replacement = Segment(
+        files,
+        directory,
+        base,
+        size=disk.file_size(path),
+        created_ms=env.clock.now_ms(),
+        index_interval_bytes=config.index_interval_bytes,
+        suffix=".swap",
+    )
+    end = base + 1
+    for batch in replacement.batches():
+        end = batch.last_offset + 1
+    for original in bases:
+        if base <= original < end:
+            files.close(f"{directory}/{file_name(original, 'log')}")
+            for extension in ("log", *_EXTENSIONS):
+                old = f"{directory}/{file_name(original, extension)}"
+                if disk.exists(old):
+                    disk.remove(old)
+    for extension in _EXTENSIONS:
+        if disk.exists(replacement.file_path(extension)):
+            disk.rename(replacement.file_path(extension), f"{directory}/{file_name(base, extension)}")
+    files.rename(path, f"{directory}/{file_name(base, 'log')}")
+
+
+def _segments(env: Env, files: OpenFiles, directory: str, names: list[str], config: TopicConfig) -> list[Segment]:
+    disk = env.disk
+    present = set(names)
+    now_ms = env.clock.now_ms()
+    segments = []
+    for name in names:
+        if name.endswith(".log") and name[:20].isdigit():
+            base_offset = int(name[:20])
+            segments.append(
+                Segment(
+                    files,
+                    directory,
+                    base_offset,
+                    size=disk.file_size(f"{directory}/{name}"),
+                    created_ms=now_ms,
+                    index_interval_bytes=config.index_interval_bytes,
+                    has_transaction_index=file_name(base_offset, "txnindex") in present,
+                )
+            )
+        elif name.endswith((".index", ".timeindex", ".txnindex")) and f"{name[:20]}.log" not in present:
+            disk.remove(f"{directory}/{name}")
+    return segments
+
+
+def _check_batches(
+    env: Env, segments: list[Segment], recovery_point: int, leader_epochs: LeaderEpochCache, name: str
+) -> int:
+    """Check from the recovery point's segment on; returns the log end. `segments` loses those behind a cut."""
+    first = 0
+    for slot, segment in enumerate(segments):
+        if segment.base_offset <= recovery_point:
+            first = slot
+    next_offset = segments[first].base_offset
+    for slot in range(first, len(segments)):
+        segment = segments[slot]
+        end, next_offset = _check_segment(segment, max(next_offset, segment.base_offset), leader_epochs)
+        if end == segment.size:
+            continue
+        logger.warning(
+            "%s: cutting %d bytes and %d later segments behind offset %d, which a crash left damaged",
+            name,
+            segment.size - end,
+            len(segments) - slot - 1,
+            next_offset,
+        )
+        for later in segments[slot + 1 :]:
+            later.delete_files()
+        del segments[slot + 1 :]
+        segment.cut_at(end)
+        break
+    return next_offset
+
+
+def _check_segment(segment: Segment, next_offset: int, leader_epochs: LeaderEpochCache) -> tuple[int, int]:
+    """(position behind the last good batch, next offset); its indexes are made again on the way."""
+    segment.reset_indexes()
+    segment.transaction_index.reset()
+    position = 0
+    try:
+        for batch in segment.batches():
+            if batch.base_offset < next_offset or not segment.can_hold(batch.last_offset):
+                break
+            if not record_batch.crc_is_valid(segment.batch_bytes(batch)):
+                break
+            if batch.partition_leader_epoch >= 0 and batch.partition_leader_epoch > leader_epochs.latest:
+                leader_epochs.assign(batch.partition_leader_epoch, batch.base_offset)
+            segment.index_recovered(batch.position, batch.size, batch.last_offset, batch.max_timestamp)
+            next_offset = batch.last_offset + 1
+            position = batch.position + batch.size
+    except CorruptBatchError:
+        if segment.is_old_format(position):
+            raise OldFormatError(
+                f"{segment.path} holds message sets of an old format (magic 0 or 1) at {position}; "
+                "rewrite the topic with a Kafka 3.x broker first, or move the folder away"
+            ) from None
+    segment.write_indexes()
+    return position, next_offset

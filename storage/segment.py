@@ -1,0 +1,520 @@
+"""One segment of a log: a file of record batches and its three indexes."""
+
+import zlib
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterator
+from struct import Struct
+from typing import NamedTuple
+
+from barnabas.protocol.errors import CorruptBatchError
+from barnabas.runtime.ports import Buffer, File
+from barnabas.storage.index import OffsetIndex, TimeIndex, TransactionIndex
+from barnabas.storage.open_files import OpenFiles
+
+HEADER_BYTES = 61
+_HEADER = Struct(">qiibIhiqqqhii")
+_PREFIX = Struct(">qi")
+_LAST_OFFSET_DELTA = Struct(">i")
+_LAST_OFFSET_DELTA_AT = 23
+_WINDOW_BYTES = 65536
+_INT32_MAX = 2**31 - 1
+_RECENT_BATCHES_MAX = 128
+
+
+class StoredBatch(NamedTuple):
+    """Where a batch lies, and what its header says."""
+
+    position: int
+    size: int
+    base_offset: int
+    last_offset: int
+    max_timestamp: int
+    partition_leader_epoch: int
+    attributes: int
+    base_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+
+class SegmentData(NamedTuple):
+    """Whole batches of a segment; no record in them has an offset ≥ `next_offset`."""
+
+    records: Buffer
+    first_offset: int
+    next_offset: int
+
+
+class AppendedBatch(NamedTuple):
+    """What the indexes need to know of a batch that is being appended; `position` within the appended bytes."""
+
+    position: int
+    base_offset: int
+    last_offset: int
+    max_timestamp: int
+
+
+def file_name(base_offset: int, extension: str) -> str:
+    """`<20 digits>.<extension>`"""
+    return f"{base_offset:020d}.{extension}"
+
+
+class Segment:
+    """Batches from `base_offset` on.
+
+    Opened without touching the disk; its indexes are read when they are first needed and rebuilt from the batches
+    when they are missing or cannot be right.
+    """
+
+    __slots__ = (
+        "_bytes_since_index_entry",
+        "_files",
+        "_first_timestamp",
+        "_index_interval_bytes",
+        "_loaded",
+        "_max_timestamp",
+        "_offset_of_max_timestamp",
+        "_recent_offsets",
+        "_recent_positions",
+        "base_offset",
+        "created_ms",
+        "directory",
+        "offset_index",
+        "path",
+        "size",
+        "suffix",
+        "time_index",
+        "touched",
+        "transaction_index",
+    )
+
+    def __init__(
+        self,
+        files: OpenFiles,
+        directory: str,
+        base_offset: int,
+        *,
+        size: int,
+        created_ms: int,
+        index_interval_bytes: int,
+        has_transaction_index: bool = False,
+        suffix: str = "",
+    ) -> None:
+        self._files = files
+        self.directory = directory
+        self.base_offset = base_offset
+        self.size = size
+        self.created_ms = created_ms
+        self.suffix = suffix
+        self._index_interval_bytes = index_interval_bytes
+        self.path = self.file_path("log")
+        disk = files.disk
+        self.offset_index = OffsetIndex(disk, self.file_path("index"), base_offset)
+        self.time_index = TimeIndex(disk, self.file_path("timeindex"), base_offset)
+        self.transaction_index = TransactionIndex(disk, self.file_path("txnindex"), on_disk=has_transaction_index)
+        self._loaded = False
+        self._first_timestamp: int | None = None
+        self._max_timestamp = -1
+        self._offset_of_max_timestamp = base_offset
+        self._bytes_since_index_entry = 0
+        # Every batch of the last few appends: readers at the log's end neither scan nor guess.
+        self._recent_offsets = array("q")
+        self._recent_positions = array("q")
+        self.touched = True
+
+    @staticmethod
+    def create(
+        files: OpenFiles,
+        directory: str,
+        base_offset: int,
+        *,
+        now_ms: int,
+        index_interval_bytes: int,
+        suffix: str = "",
+    ) -> "Segment":
+        """A new empty segment with its files."""
+        segment = Segment(
+            files,
+            directory,
+            base_offset,
+            size=0,
+            created_ms=now_ms,
+            index_interval_bytes=index_interval_bytes,
+            suffix=suffix,
+        )
+        file = files.get(segment.path, create=True)
+        if file.size():
+            file.truncate(0)
+        segment.offset_index.reset()
+        segment.time_index.reset()
+        segment.offset_index.write()
+        segment.time_index.write()
+        segment._loaded = True
+        return segment
+
+    def file_path(self, extension: str) -> str:
+        """Path of one of the segment's files."""
+        return f"{self.directory}/{file_name(self.base_offset, extension)}{self.suffix}"
+
+    # -- loading
+
+    def load(self) -> None:
+        """Have the indexes in memory."""
+        self.touched = True
+        if self._loaded:
+            return
+        if not self.offset_index.load(self.size) or not self.time_index.load():
+            self.rebuild_indexes()
+            return
+        self._max_timestamp, self._offset_of_max_timestamp = self.time_index.last()
+        self._bytes_since_index_entry = self.size - self.offset_index.last_position()
+        self._loaded = True
+
+    def unload(self) -> None:
+        """Give the memory of the indexes back."""
+        self._forget_recent()
+        if self._loaded:
+            self.write_indexes()
+            self.offset_index.unload()
+            self.time_index.unload()
+            self._loaded = False
+
+    def rebuild_indexes(self) -> None:
+        """Make the offset and time index again from the batch headers."""
+        self.reset_indexes()
+        for batch in self.batches():
+            self._index(batch.position, batch.size, batch.last_offset, batch.max_timestamp)
+        self.close_time_index()
+        self.write_indexes()
+
+    def reset_indexes(self) -> None:
+        """Empty indexes, to be filled by `index_recovered`."""
+        self.offset_index.reset()
+        self.time_index.reset()
+        self._max_timestamp, self._offset_of_max_timestamp = -1, self.base_offset
+        self._bytes_since_index_entry = 0
+        self._first_timestamp = None
+        self._forget_recent()
+        self._loaded = True
+
+    def index_recovered(self, position: int, size: int, last_offset: int, max_timestamp: int) -> None:
+        """A batch that recovery found to be good."""
+        self._index(position, size, last_offset, max_timestamp)
+
+    def _forget_recent(self) -> None:
+        self._recent_offsets = array("q")
+        self._recent_positions = array("q")
+
+    def _index(self, position: int, size: int, last_offset: int, max_timestamp: int) -> None:
+        if max_timestamp > self._max_timestamp:
+            self._max_timestamp = max_timestamp
+            self._offset_of_max_timestamp = last_offset
+        if self._bytes_since_index_entry > self._index_interval_bytes:
+            self.offset_index.append(last_offset, position)
+            self.time_index.append(self._max_timestamp, self._offset_of_max_timestamp)
+            self._bytes_since_index_entry = 0
+        self._bytes_since_index_entry += size
+
+    # -- what is in it
+
+    @property
+    def max_timestamp(self) -> int:
+        """The largest timestamp of any record, -1 when there is none."""
+        self.load()
+        return self._max_timestamp
+
+    @property
+    def offset_of_max_timestamp(self) -> int:
+        """The last offset of the batch that holds the largest timestamp."""
+        self.load()
+        return self._offset_of_max_timestamp
+
+    @property
+    def first_timestamp(self) -> int:
+        """The largest timestamp of the first batch, by which the segment's age is told; -1 when there is none."""
+        if self._first_timestamp is None:
+            if not self.size:
+                return -1
+            first = next(self.batches(), None)
+            self._first_timestamp = -1 if first is None else first.max_timestamp
+        return self._first_timestamp
+
+    @property
+    def largest_timestamp(self) -> int:
+        """As `max_timestamp`; the time of the file's last change when no record has one."""
+        timestamp = self.max_timestamp
+        return timestamp if timestamp >= 0 else self._files.disk.modified_ms(self.path)
+
+    def batches(self, position: int = 0, end: int | None = None) -> Iterator[StoredBatch]:
+        """Headers of the whole batches from `position` on. CorruptBatchError where there is no batch."""
+        end = self.size if end is None else end
+        files, path, unpack = self._files, self.path, _HEADER.unpack_from
+        window = b""
+        start = position
+        while position < end:
+            at = position - start
+            if at + HEADER_BYTES > len(window):
+                window = files.get(path).read(position, min(_WINDOW_BYTES, end - position))
+                start, at = position, 0
+                if len(window) < HEADER_BYTES:
+                    raise CorruptBatchError(f"{path}: {len(window)} bytes at {position} are no batch")
+            (
+                base_offset,
+                length,
+                leader_epoch,
+                magic,
+                _crc,
+                attributes,
+                last_offset_delta,
+                base_timestamp,
+                max_timestamp,
+                producer_id,
+                producer_epoch,
+                base_sequence,
+                record_count,
+            ) = unpack(window, at)
+            size = length + 12
+            if magic != 2 or size < HEADER_BYTES or position + size > end or last_offset_delta < 0:
+                raise CorruptBatchError(f"{path}: no batch of format 2 at {position}")
+            yield StoredBatch(
+                position,
+                size,
+                base_offset,
+                base_offset + last_offset_delta,
+                max_timestamp,
+                leader_epoch,
+                attributes,
+                base_timestamp,
+                producer_id,
+                producer_epoch,
+                base_sequence,
+                record_count,
+            )
+            position += size
+
+    def batch_bytes(self, batch: StoredBatch) -> bytes:
+        """The whole batch."""
+        return self._files.get(self.path).read(batch.position, batch.size)
+
+    def next_offset(self) -> int:
+        """One more than the last offset of the last batch; the base offset when empty."""
+        if not self.size:
+            return self.base_offset
+        self.load()
+        last = None
+        for last in self.batches(self.offset_index.last_position()):  # noqa: B007
+            pass
+        return self.base_offset if last is None else last.last_offset + 1
+
+    def find(self, offset: int) -> StoredBatch | None:
+        """The first batch whose last offset is ≥ `offset`."""
+        self.load()
+        for batch in self.batches(self.position_for(offset)):
+            if batch.last_offset >= offset:
+                return batch
+        return None
+
+    def position_for(self, offset: int) -> int:
+        """Where `offset` is: exactly if it was appended lately, else up to one index interval too early."""
+        recent = self._recent_offsets
+        if recent and offset >= recent[0]:
+            return self._recent_positions[bisect_right(recent, offset) - 1]
+        self.load()
+        return self.offset_index.position_for(offset)
+
+    def read(self, offset: int, max_bytes: int, upper_bound: int, at_least_one: bool) -> SegmentData | None:
+        """Whole batches from the one that holds `offset`, below `upper_bound`. None: nothing from there on here.
+
+        One read, sized to reach past the gap between index entries; a second one when the first batch is bigger.
+        """
+        self.load()
+        index, end, path = self.offset_index, self.size, self.path
+        start = position = self.position_for(offset)
+        if position >= end:
+            return None
+        file = self._files.get(path)
+        chunk = file.read(position, min(max_bytes + 2 * self._index_interval_bytes, end - position))
+        while True:  # skip the batches before it
+            at = position - start
+            if at + HEADER_BYTES > len(chunk):
+                if position >= end:
+                    return None
+                start, at = position, 0
+                chunk = file.read(position, min(max(max_bytes, _WINDOW_BYTES), end - position))
+                if len(chunk) < HEADER_BYTES:
+                    raise CorruptBatchError(f"{path}: {len(chunk)} bytes at {position} are no batch")
+            base_offset, length = _PREFIX.unpack_from(chunk, at)
+            last_offset = base_offset + _LAST_OFFSET_DELTA.unpack_from(chunk, at + _LAST_OFFSET_DELTA_AT)[0]
+            size = length + 12
+            if size < HEADER_BYTES:
+                raise CorruptBatchError(f"{path}: no batch at {position}")
+            if last_offset >= offset:
+                break
+            position += size
+        if base_offset >= upper_bound or (size > max_bytes and not at_least_one):
+            return SegmentData(b"", base_offset, base_offset)
+        if at + size > len(chunk):
+            chunk = file.read(position, max(size, min(max_bytes, end - position)))
+            start, at = position, 0
+            if len(chunk) < size:
+                raise CorruptBatchError(f"{path}: the batch at {position} is cut off")
+        first_offset = base_offset
+        limit = min(position + max_bytes, start + len(chunk))
+        first_position = position
+        position += size
+        next_offset = last_offset + 1
+        indexed_position, indexed_offset = index.last_below(limit, upper_bound)
+        if indexed_position > position:
+            position, next_offset = indexed_position, indexed_offset + 1
+        while position + HEADER_BYTES <= limit:
+            at = position - start
+            base_offset, length = _PREFIX.unpack_from(chunk, at)
+            if base_offset >= upper_bound or position + length + 12 > limit:
+                break
+            if length + 12 < HEADER_BYTES:
+                raise CorruptBatchError(f"{path}: no batch at {position}")
+            next_offset = base_offset + _LAST_OFFSET_DELTA.unpack_from(chunk, at + _LAST_OFFSET_DELTA_AT)[0] + 1
+            position += length + 12
+        first, last = first_position - start, position - start
+        records: Buffer = chunk if first == 0 and last == len(chunk) else memoryview(chunk)[first:last]
+        return SegmentData(records, first_offset, next_offset)
+
+    # -- changing it
+
+    def append(self, data: Buffer, batches: list[AppendedBatch]) -> None:
+        """Write batches at the end. OSError leaves the segment unusable: the caller fails the log."""
+        if not self._loaded:
+            self.load()
+        position = self.size
+        self._files.get(self.path).write(position, data)
+        self.size = position + len(data)
+        if not position:
+            self._first_timestamp = batches[0].max_timestamp
+        end = len(data)
+        if len(self._recent_offsets) >= _RECENT_BATCHES_MAX:
+            del self._recent_offsets[: _RECENT_BATCHES_MAX // 2]
+            del self._recent_positions[: _RECENT_BATCHES_MAX // 2]
+        for slot, batch in enumerate(batches):
+            self._recent_offsets.append(batch.base_offset)
+            self._recent_positions.append(position + batch.position)
+            following = batches[slot + 1].position if slot + 1 < len(batches) else end
+            self._index(position + batch.position, following - batch.position, batch.last_offset, batch.max_timestamp)
+
+    def is_index_full(self, index_bytes_max: int) -> bool:
+        """Whether one of the index files has reached segment.index.bytes."""
+        if not self._loaded:
+            self.load()
+        return len(self.offset_index) >= index_bytes_max // 8 or len(self.time_index) >= index_bytes_max // 12 - 1
+
+    def can_hold(self, offset: int) -> bool:
+        """Whether the offset fits the 32 bits that an index entry has for it."""
+        return 0 <= offset - self.base_offset <= _INT32_MAX
+
+    def truncate(self, offset: int) -> int:
+        """Drop the batches that hold `offset` or later ones; returns how many bytes that were."""
+        batch = self.find(offset)
+        if batch is None:
+            return 0
+        self._forget_recent()
+        self.offset_index.truncate(offset)
+        self.time_index.truncate(offset)
+        self.offset_index.write()
+        self.time_index.write()
+        self.transaction_index.truncate(offset)
+        dropped = self.size - batch.position
+        self._files.get(self.path).truncate(batch.position)
+        self.size = batch.position
+        if not self.size:
+            self._first_timestamp = None
+        self._max_timestamp, self._offset_of_max_timestamp = self.time_index.last()
+        last_position = self.offset_index.last_position()
+        for kept in self.batches(last_position):
+            if kept.max_timestamp > self._max_timestamp:
+                self._max_timestamp, self._offset_of_max_timestamp = kept.max_timestamp, kept.last_offset
+        self._bytes_since_index_entry = self.size - last_position
+        return dropped
+
+    def is_old_format(self, position: int) -> bool:
+        """Whether a whole message of format 0 or 1 lies there."""
+        start = self._files.get(self.path).read(position, HEADER_BYTES)
+        if len(start) < 26 or start[16] > 1:
+            return False
+        size = _PREFIX.unpack_from(start)[1]
+        if size < 14 or position + 12 + size > self.size:
+            return False
+        message = self._files.get(self.path).read(position + 12, size)
+        return zlib.crc32(memoryview(message)[4:]) == int.from_bytes(message[:4], "big")
+
+    def cut_at(self, position: int) -> None:
+        """Recovery: drop the bytes from `position` on."""
+        file = self._files.get(self.path)
+        if file.size() != position:
+            file.truncate(position)
+        self.size = position
+
+    def close_time_index(self) -> None:
+        """Make sure that the time index ends with the segment's largest timestamp."""
+        if self._loaded:
+            self.time_index.append(self._max_timestamp, self._offset_of_max_timestamp)
+
+    def write_indexes(self) -> None:
+        """Bring the index files up to date (not synced)."""
+        if self._loaded:
+            if self.offset_index.dirty:
+                self.offset_index.write()
+            if self.time_index.dirty:
+                self.time_index.write()
+
+    def index_paths(self) -> list[str]:
+        """The index files that exist."""
+        paths = [self.offset_index.path, self.time_index.path]
+        if self.transaction_index.on_disk:
+            paths.append(self.transaction_index.path)
+        return paths
+
+    def open_for_sync(self) -> list[File]:
+        """The segment's files, opened for the caller to sync and close."""
+        disk = self._files.disk
+        return [disk.open(path) for path in [self.path, *self.index_paths()]]
+
+    def sync(self) -> None:
+        """Make the batches durable (the indexes can be rebuilt)."""
+        self._files.get(self.path).sync()
+
+    def rename(self, suffix: str) -> None:
+        """Give all files another suffix, the log first: what recovery does depends on the log's name."""
+        disk = self._files.disk
+        has_transaction_index = self.transaction_index.on_disk
+        old_index, old_time, old_transaction = (self.file_path(name) for name in ("index", "timeindex", "txnindex"))
+        old_log = self.path
+        self.suffix = suffix
+        self.path = self.file_path("log")
+        self._files.rename(old_log, self.path)
+        self.offset_index.path = self.file_path("index")
+        self.time_index.path = self.file_path("timeindex")
+        self.transaction_index.path = self.file_path("txnindex")
+        for source, target in ((old_index, self.offset_index.path), (old_time, self.time_index.path)):
+            if disk.exists(source):
+                disk.rename(source, target)
+        if has_transaction_index:
+            disk.rename(old_transaction, self.transaction_index.path)
+
+    def moved_to(self, directory: str) -> None:
+        """The log's folder has another name now."""
+        self._files.close(self.path)
+        self.directory = directory
+        self.path = self.file_path("log")
+        self.offset_index.path = self.file_path("index")
+        self.time_index.path = self.file_path("timeindex")
+        self.transaction_index.path = self.file_path("txnindex")
+
+    def delete_files(self) -> None:
+        """Remove all files; harmless when some are gone."""
+        self._files.close(self.path)
+        disk = self._files.disk
+        for extension in ("log", "index", "timeindex", "txnindex"):
+            path = self.file_path(extension)
+            if disk.exists(path):
+                disk.remove(path)

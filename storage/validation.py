@@ -1,0 +1,301 @@
+"""What a leader checks of records before it appends them, and what it changes in them (replication.md §6).
+
+Batches are judged by their headers and their checksum. Records are opened only where the topic's settings ask a
+question that a header cannot answer: keys (compaction), timestamps that the header says are out of bounds, another
+codec than the producer's. A refusal is a value, not an exception.
+"""
+
+from enum import Enum
+
+from barnabas.config.topic import TopicConfig
+from barnabas.protocol import record_batch
+from barnabas.protocol.compression import Compression
+from barnabas.protocol.errors import CorruptBatchError, ErrorCode
+from barnabas.protocol.record_batch import BatchHeader
+from barnabas.runtime.ports import Buffer
+
+HEADER_BYTES = 61
+DECOMPRESSED_BYTES_MAX = 1 << 28  # a compressed batch may not blow up beyond this
+_LONG_MAX = 2**63 - 1
+_CODECS = {codec.name.lower(): codec for codec in Compression} | {"uncompressed": Compression.NONE}
+# How the compressed part of a batch must begin; snappy has no mark of its own.
+_CODEC_MARKS = {1: b"\x1f\x8b", 3: b"\x04\x22\x4d\x18", 4: b"\x28\xb5\x2f\xfd"}
+
+
+class AppendOrigin(Enum):
+    """Who appends: decides which checks apply."""
+
+    CLIENT = "client"
+    COORDINATOR = "coordinator"
+    REPLICATION = "replication"
+
+
+class AppendResult:
+    """What became of an append. Offsets are -1 when nothing was appended.
+
+    `log_append_time_ms` is -1 unless the topic says LogAppendTime; of a duplicate it is the stored batch's timestamp.
+    `record_errors` are (index in the batch, message). `log_start_offset` is -1 where Kafka answers -1.
+    """
+
+    __slots__ = (
+        "base_offset",
+        "duplicate",
+        "error",
+        "error_message",
+        "last_offset",
+        "log_append_time_ms",
+        "log_start_offset",
+        "record_errors",
+    )
+
+    def __init__(
+        self,
+        error: ErrorCode,
+        error_message: str | None = None,
+        *,
+        base_offset: int = -1,
+        last_offset: int = -1,
+        log_append_time_ms: int = -1,
+        log_start_offset: int = -1,
+        record_errors: list[tuple[int, str | None]] | None = None,
+        duplicate: bool = False,
+    ) -> None:
+        self.error = error
+        self.error_message = error_message
+        self.base_offset = base_offset
+        self.last_offset = last_offset
+        self.log_append_time_ms = log_append_time_ms
+        self.log_start_offset = log_start_offset
+        self.record_errors: list[tuple[int, str | None]] = [] if record_errors is None else record_errors
+        self.duplicate = duplicate
+
+    def __repr__(self) -> str:
+        return f"AppendResult({', '.join(f'{name}={getattr(self, name)!r}' for name in self.__slots__)})"
+
+
+class Validated:
+    """Batches that may be appended: a writable buffer and the header and position of each."""
+
+    __slots__ = ("headers", "log_append_time_ms", "positions", "records")
+
+    def __init__(
+        self, records: bytearray | memoryview, headers: list[BatchHeader], positions: list[int], log_append_time_ms: int
+    ) -> None:
+        self.records = records
+        self.headers = headers
+        self.positions = positions
+        self.log_append_time_ms = log_append_time_ms
+
+
+def validate_for_leader(
+    records: Buffer, config: TopicConfig, origin: AppendOrigin, now_ms: int, topic_partition: str
+) -> Validated | AppendResult:
+    """Check batches for a leader's append, and rewrite them where the topic's settings want that."""
+    size = len(records)
+    if size < HEADER_BYTES:
+        return AppendResult(ErrorCode.CORRUPT_MESSAGE, f"{size} bytes are no record batch")
+    if type(records) is bytes or (type(records) is memoryview and records.readonly):
+        records = bytearray(records)
+    view = memoryview(records)
+    headers: list[BatchHeader] = []
+    positions: list[int] = []
+    position = 0
+    is_client = origin is AppendOrigin.CLIENT
+    while position < size:
+        refused, header = _check_header(view, position, config, is_client)
+        if refused is not None:
+            return refused
+        assert header is not None
+        headers.append(header)
+        positions.append(position)
+        position += header.size_bytes
+    return _apply_topic_settings(view, headers, positions, config, origin, now_ms, topic_partition)
+
+
+def _check_header(
+    view: memoryview, position: int, config: TopicConfig, is_client: bool
+) -> tuple[AppendResult | None, BatchHeader | None]:
+    try:
+        header = record_batch.read_header(view, position)
+    except CorruptBatchError as error:
+        return _refused(error.error, str(error)), None
+    end = position + header.size_bytes
+    if end > len(view):
+        return _refused(ErrorCode.CORRUPT_MESSAGE, "the last batch is cut off"), None
+    if is_client and header.base_offset != 0:
+        message = f"the base offset of the batch should be 0, but it is {header.base_offset}"
+        return _refused(ErrorCode.INVALID_RECORD, message), None
+    if header.size_bytes > config.max_message_bytes:
+        message = f"the batch has {header.size_bytes} bytes, max.message.bytes is {config.max_message_bytes}"
+        return _refused(ErrorCode.MESSAGE_TOO_LARGE, message), None
+    if not record_batch.crc_is_valid(view[position:end]):
+        return _refused(ErrorCode.CORRUPT_MESSAGE, "the checksum does not match"), None
+    if header.record_count <= 0 or header.last_offset_delta + 1 != header.record_count:
+        message = f"{header.record_count} records do not span {header.last_offset_delta + 1} offsets"
+        return _refused(ErrorCode.INVALID_RECORD, message), None
+    attributes = header.attributes
+    if attributes & 7 > 4:
+        return _refused(ErrorCode.INVALID_RECORD, f"codec {attributes & 7} is not known"), None
+    if is_client:
+        if attributes & 0x20:
+            return _refused(ErrorCode.INVALID_RECORD, "clients may not write control records"), None
+        if header.producer_id >= 0 and header.base_sequence < 0:
+            message = f"base sequence {header.base_sequence} with a producer id"
+            return _refused(ErrorCode.INVALID_RECORD, message), None
+    if attributes & 7:
+        mark = _CODEC_MARKS.get(attributes & 7)
+        if mark is not None and view[position + HEADER_BYTES : position + HEADER_BYTES + len(mark)] != mark:
+            return _refused(
+                ErrorCode.UNKNOWN_SERVER_ERROR, "the records are not in the codec that the batch names"
+            ), None
+    return None, header
+
+
+def _refused(error: ErrorCode, message: str) -> AppendResult:
+    return AppendResult(error, message)
+
+
+def _apply_topic_settings(
+    view: memoryview,
+    headers: list[BatchHeader],
+    positions: list[int],
+    config: TopicConfig,
+    origin: AppendOrigin,
+    now_ms: int,
+    topic_partition: str,
+) -> Validated | AppendResult:
+    log_append_time = config.message_timestamp_type == "LogAppendTime"
+    compacted = "compact" in config.cleanup_policy
+    lowest, highest = now_ms - config.message_timestamp_before_max_ms, now_ms + config.message_timestamp_after_max_ms
+    bounded_below = config.message_timestamp_before_max_ms != _LONG_MAX
+    target = None if config.compression_type == "producer" else _CODECS[config.compression_type]
+    rebuilt = False
+    for slot, header in enumerate(headers):
+        attributes = header.attributes
+        if attributes & 0x20:  # control batches keep the coordinator's time and codec
+            continue
+        position = positions[slot]
+        if origin is AppendOrigin.CLIENT:
+            check_times = not log_append_time and (
+                bounded_below or header.max_timestamp > highest or bool(attributes & 0x08)
+            )
+            if compacted or check_times:
+                batch = view[position : position + header.size_bytes]
+                refused = _check_records(
+                    batch, header, compacted, (lowest, highest) if check_times else None, topic_partition
+                )
+                if refused is not None:
+                    return refused
+        if target is not None and target != attributes & 7:
+            rebuilt = True
+        elif log_append_time:
+            record_batch.patch_log_append_time(view, position, now_ms)
+            header.attributes |= 0x08
+            header.max_timestamp = now_ms
+    append_time = now_ms if log_append_time else -1
+    if rebuilt:
+        assert target is not None
+        return _rebuild(view, headers, positions, config, target, append_time)
+    return Validated(view, headers, positions, append_time)
+
+
+def _check_records(
+    batch: memoryview,
+    header: BatchHeader,
+    compacted: bool,
+    bounds: tuple[int, int] | None,
+    topic_partition: str,
+) -> AppendResult | None:
+    """Keys and timestamps of every record."""
+    errors: list[tuple[int, str | None]] = []
+    bad_timestamp = False
+    log_append_time = bool(header.attributes & 0x08)
+    try:
+        checks = record_batch.check_records(batch, header, max_bytes=DECOMPRESSED_BYTES_MAX)
+        keys_are_fine = not compacted or checks.first_keyless_index is None
+        times_are_fine = bounds is None or (
+            not log_append_time and bounds[0] <= checks.min_timestamp and checks.max_timestamp <= bounds[1]
+        )
+        if keys_are_fine and times_are_fine:
+            return None
+        for index, record in enumerate(record_batch.records(batch, max_bytes=DECOMPRESSED_BYTES_MAX)):
+            if compacted and record.key is None:
+                message = f"Compacted topic cannot accept message without key in topic partition {topic_partition}"
+                errors.append((index, message))
+            elif bounds is not None:
+                if log_append_time:
+                    bad_timestamp = True
+                    message = "Producers may not set the timestamp type LogAppendTime"
+                    errors.append((index, message))
+                elif record.timestamp != -1 and not bounds[0] <= record.timestamp <= bounds[1]:
+                    bad_timestamp = True
+                    message = (
+                        f"Timestamp {record.timestamp} of message with offset {record.offset} is out of range. "
+                        f"The timestamp should be within [{bounds[0]}, {bounds[1]}]"
+                    )
+                    errors.append((index, message))
+    except CorruptBatchError as error:
+        return AppendResult(error.error, str(error))
+    if not errors:
+        return None
+    if bad_timestamp:
+        message = "One or more records have been rejected due to invalid timestamp"
+        return AppendResult(ErrorCode.INVALID_TIMESTAMP, message, record_errors=errors)
+    shown = ", ".join(f"RecordError(batchIndex={index}, message='{text}')" for index, text in errors[:3])
+    message = (
+        f"One or more records have been rejected due to {len(errors)} record errors in total, "
+        f"and only showing the first three errors at most: [{shown}]"
+    )
+    return AppendResult(ErrorCode.INVALID_RECORD, message, record_errors=errors)
+
+
+def _level(config: TopicConfig, codec: Compression) -> int | None:
+    if codec is Compression.GZIP:
+        return config.compression_gzip_level
+    if codec is Compression.LZ4:
+        return config.compression_lz4_level
+    if codec is Compression.ZSTD:
+        return config.compression_zstd_level
+    return None
+
+
+def _rebuild(
+    view: memoryview,
+    headers: list[BatchHeader],
+    positions: list[int],
+    config: TopicConfig,
+    codec: Compression,
+    append_time_ms: int,
+) -> Validated | AppendResult:
+    """Every data batch in the topic's codec."""
+    rebuilt = bytearray()
+    new_positions = []
+    for header, position in zip(headers, positions):
+        batch = view[position : position + header.size_bytes]
+        new_positions.append(len(rebuilt))
+        if header.attributes & 0x20 or header.attributes & 7 == codec:
+            rebuilt += batch
+            continue
+        try:
+            records = list(record_batch.records(batch, max_bytes=DECOMPRESSED_BYTES_MAX))
+        except CorruptBatchError as error:
+            return AppendResult(error.error, str(error))
+        new = record_batch.build(
+            records,
+            base_offset=header.base_offset,
+            compression=codec,
+            level=_level(config, codec),
+            log_append_time_ms=None if append_time_ms < 0 else append_time_ms,
+            producer_id=header.producer_id,
+            producer_epoch=header.producer_epoch,
+            base_sequence=header.base_sequence,
+            transactional=bool(header.attributes & 0x10),
+        )
+        if len(new) > config.max_message_bytes:
+            message = (
+                f"the batch has {len(new)} bytes in the topic's codec, max.message.bytes is {config.max_message_bytes}"
+            )
+            return AppendResult(ErrorCode.MESSAGE_TOO_LARGE, message)
+        rebuilt += new
+    new_headers = [record_batch.read_header(rebuilt, position) for position in new_positions]
+    return Validated(rebuilt, new_headers, new_positions, append_time_ms)

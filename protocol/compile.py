@@ -252,7 +252,7 @@ class _DecoderWriter(_Writer):
         if field.array:
             self.array(field, target, nullable)
         elif field.structure is not None:
-            self.inner(field.structure, target, nullable)
+            self.inner(field.structure, target, nullable, field.tag is not None)
         elif field.type in FIXED:
             self.run.append((target, FIXED[field.type]))
         else:
@@ -323,13 +323,13 @@ class _DecoderWriter(_Writer):
             self.indent -= 1
         self.indent -= nullable
 
-    def inner(self, structure: Structure, target: str, nullable: bool) -> None:
+    def inner(self, structure: Structure, target: str, nullable: bool, tagged: bool) -> None:
         item = self.name("o")
         if nullable:
             marker = self.name("n")
-            self.run.append((marker, "b"))
+            self.run.append((marker, "B" if tagged else "b"))  # a tagged one is marked by 0 or 1, any other by -1 or 1
             self.flush()
-            self.line(f"if {marker} < 0: {target} = None")
+            self.line(f"if {marker} {'== 0' if tagged else '< 0'}: {target} = None")
             self.line("else:")
             self.indent += 1
         self.structure(structure, item)
@@ -424,7 +424,7 @@ class _EncoderWriter(_Writer):
             self.line(f"{item} = {value}")
             if nullable:
                 self.flush()
-                self.line(f"if {item} is None: {self.out}.append(255)")
+                self.line(f"if {item} is None: {self.out}.append({0 if field.tag is not None else 255})")
                 self.line("else:")
                 self.indent += 1
                 self.line(f"{self.out}.append(1)")
@@ -509,7 +509,9 @@ class _EncoderWriter(_Writer):
         self.line(f"{tags} = dict({unknown}) if {unknown} else {{}}")
         for field in fields:
             value = f"{source}.{field.name}"
-            self.line(f"if {self.differs(field, value)}:")
+            # Kafka writes a tagged structure that may be null also when it is null, which is its default.
+            always = field.structure is not None and not field.array and field.is_nullable(self.version)
+            self.line(f"if {'True' if always else self.differs(field, value)}:")
             self.indent += 1
             self.out = self.name("b")
             self.line(f"{tags}[{field.tag}] = {self.out} = bytearray()")

@@ -9,7 +9,6 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-from dataclasses import replace
 
 from barnabas.config.broker import BrokerConfig
 from barnabas.config.topic import TopicConfig
@@ -357,7 +356,7 @@ class Controller:
                 continue
             topic_node, stat = node
             if topic_node.topic_id is None:
-                topic_node = replace(topic_node, topic_id=self._env.random_uuid())
+                topic_node = topic_node._replace(topic_id=self._env.random_uuid())
                 await self._tree.write([Set(paths.topic(topic), topic_node.encode(), stat.version)])
             self._state.assignments[topic] = dict(topic_node.partitions)
             if topic_node.topic_id is not None:
@@ -480,7 +479,7 @@ class Controller:
             return
         if self._state.is_being_deleted(topic):
             logger.warning("topic %s is being deleted: new partitions %s are refused", topic, sorted(added))
-            restored = replace(node[0], partitions=dict(known))
+            restored = node[0]._replace(partitions=dict(known))
             await self._tree.write([Set(paths.topic(topic), restored.encode())])
             return
         known.update(added)

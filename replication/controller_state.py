@@ -5,8 +5,8 @@ tables say which state may follow which (shared/reference/zookeeper.md §6).
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from barnabas.replication.election import NO_LEADER, LeaderAndIsr
 from barnabas.replication.metadata_cache import Endpoint
@@ -58,8 +58,7 @@ REPLICA_TRANSITIONS: dict[ReplicaState, frozenset[ReplicaState]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class LiveBroker:
+class LiveBroker(NamedTuple):
     """A registered broker. `epoch` is the change that made its node: a new life has a larger one."""
 
     broker_id: int

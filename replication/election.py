@@ -1,7 +1,7 @@
 """Who leads a partition: pure policies over values (replication.md §9). The caller writes and tells."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from barnabas.coordination.payloads import PartitionState
 
@@ -10,8 +10,7 @@ LEADER_DURING_DELETE = -2  # only in messages: the partition is being deleted
 EPOCH_DURING_DELETE = -2
 
 
-@dataclass(frozen=True, slots=True)
-class LeaderAndIsr:
+class LeaderAndIsr(NamedTuple):
     """What a partition's state node says. `partition_epoch` is the version of that node."""
 
     leader: int
@@ -39,15 +38,11 @@ class LeaderAndIsr:
 
     def at_version(self, partition_epoch: int) -> "LeaderAndIsr":
         """The same, as the node says it at another version."""
-        return LeaderAndIsr(
-            self.leader, self.leader_epoch, self.isr, partition_epoch, self.controller_epoch, self.recovering
-        )
+        return self._replace(partition_epoch=partition_epoch)
 
     def by_controller(self, controller_epoch: int) -> "LeaderAndIsr":
         """The same, said by the controller of an epoch."""
-        return LeaderAndIsr(
-            self.leader, self.leader_epoch, self.isr, self.partition_epoch, controller_epoch, self.recovering
-        )
+        return self._replace(controller_epoch=controller_epoch)
 
 
 def first_state(replicas: Sequence[int], live: Collection[int]) -> LeaderAndIsr | None:

@@ -5,7 +5,7 @@ stable offset, a follower by the log end, and a follower's fetch offset is its a
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from barnabas.config.broker import BrokerConfig
 from barnabas.protocol.errors import ErrorCode
@@ -144,8 +144,7 @@ class FetchResult:
         self.leader: tuple[int, int] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaView:
+class ReplicaView(NamedTuple):
     """A replica a consumer might read from, as the leader knows it."""
 
     replica_id: int
@@ -154,7 +153,7 @@ class ReplicaView:
 
 
 def select_rack_aware(client_rack: str, leader_id: int, candidates: Iterable[ReplicaView]) -> int:
-    """RackAwareReplicaSelector (KIP-392): the most caught-up replica in the client's rack, the leader if it is there."""
+    """RackAwareReplicaSelector (KIP-392): the most caught-up replica in the client's rack; the leader if there."""
     best: ReplicaView | None = None
     for candidate in candidates:
         if candidate.rack != client_rack:

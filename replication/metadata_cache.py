@@ -1,7 +1,7 @@
 """What this broker knows of the cluster: live brokers, topics, partition states. Fed by UpdateMetadata only."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from barnabas.protocol.messages import UpdateMetadataRequest
 from barnabas.replication.election import LEADER_DURING_DELETE
@@ -11,8 +11,7 @@ from barnabas.runtime.ports import Clock, Timer
 NO_TOPIC_ID = bytes(16)
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
+class Endpoint(NamedTuple):
     """Where a broker listens. `security_protocol`: 0 PLAINTEXT, 1 SSL, 2 SASL_PLAINTEXT, 3 SASL_SSL."""
 
     listener: str
@@ -21,8 +20,7 @@ class Endpoint:
     security_protocol: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerMetadata:
+class BrokerMetadata(NamedTuple):
     """A live broker."""
 
     broker_id: int

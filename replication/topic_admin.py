@@ -322,11 +322,11 @@ class TopicAdmin:
 
     async def topic_config(self, name: str) -> dict[str, str]:
         """A topic's own settings as the tree has them now."""
-        return await self._overrides(f"topics/{name}")
+        return await self.overrides(f"topics/{name}")
 
     async def broker_config(self, broker_id: int | None) -> dict[str, str]:
         """Dynamic settings of a broker (None: of all) as the tree has them now."""
-        return await self._overrides(f"brokers/{paths.DEFAULT_ENTITY if broker_id is None else broker_id}")
+        return await self.overrides(f"brokers/{paths.DEFAULT_ENTITY if broker_id is None else broker_id}")
 
     async def alter_topic_config(
         self, name: str, configs: Mapping[str, str | None], *, validate_only: bool = False
@@ -340,7 +340,7 @@ class TopicAdmin:
         outcome = topic_config_problem(configs)
         if outcome is not DONE or validate_only:
             return outcome
-        await self._write_config(f"topics/{name}", configs)
+        await self.write_overrides(f"topics/{name}", configs)
         return DONE
 
     async def alter_broker_config(
@@ -357,17 +357,18 @@ class TopicAdmin:
             return error.error, str(error)
         if validate_only:
             return DONE
-        await self._write_config(f"brokers/{paths.DEFAULT_ENTITY if broker_id is None else broker_id}", values)
+        await self.write_overrides(f"brokers/{paths.DEFAULT_ENTITY if broker_id is None else broker_id}", values)
         return DONE
 
-    async def _overrides(self, entity_path: str) -> dict[str, str]:
+    async def overrides(self, entity_path: str) -> dict[str, str]:
+        """The settings of any entity (`topics/t`, `groups/g`) as the tree has them now; none without a node."""
         try:
             data, _ = await self._coordination.get(paths.config(entity_path))
         except NoNodeError:
             return {}
         return decode_config(data)
 
-    async def _write_config(self, entity_path: str, configs: Mapping[str, str | None]) -> None:
+    async def write_overrides(self, entity_path: str, configs: Mapping[str, str | None]) -> None:
         """The entity's node and the notice, as one change."""
         path = paths.config(entity_path)
         data = encode_config({key: value for key, value in configs.items() if value is not None})

@@ -136,25 +136,31 @@ def problems(values: Mapping[str, str]) -> Iterator[ConfigError]:
 
 
 def check_dynamic(config: BrokerConfig, changed: Mapping[str, str], *, cluster: bool) -> None:
-    """Raise ConfigError unless `changed` may be all dynamic settings of this broker (or, `cluster`, of all)."""
+    """Raise ConfigError unless `changed` may be all dynamic settings of this broker (or, `cluster`, of all).
+
+    Kafka answers INVALID_REQUEST here, whatever is wrong.
+    """
     refused = sorted(n for n in changed if not _may_change(n, cluster=False))
     if refused:
         # Kafka prints its Scala set; clients show it to people as it is.
-        raise ConfigError(f"Cannot update these configs dynamically: Set({', '.join(refused)})", error=_INVALID)
+        raise _invalid_request(f"Cannot update these configs dynamically: Set({', '.join(refused)})")
     one_broker = sorted(n for n in changed if not _may_change(n, cluster=cluster))
     if one_broker:
         names = ", ".join(one_broker)
-        message = f"Cannot update these configs at default cluster level, broker id must be specified: Set({names})"
-        raise ConfigError(message, error=_INVALID)
+        raise _invalid_request(
+            f"Cannot update these configs at default cluster level, broker id must be specified: Set({names})"
+        )
     for name, text in changed.items():
-        if name in BROKER_SETTINGS:
-            BROKER_SETTINGS[name].parse(text)
+        problem = _problem(name, text)
+        if problem is not None:
+            raise _invalid_request(str(problem), name)
     levels = (changed, config.dynamic_broker) if cluster else (config.dynamic_cluster, changed)
     for problem in _combined_problems(BrokerConfig({**config.file, **levels[0], **levels[1]})):
-        raise problem
+        raise _invalid_request(str(problem), problem.key)
 
 
-_INVALID = ErrorCode.INVALID_REQUEST
+def _invalid_request(message: str, key: str | None = None) -> ConfigError:
+    return ConfigError(message, key=key, error=ErrorCode.INVALID_REQUEST)
 
 
 def _may_change(name: str, *, cluster: bool) -> bool:

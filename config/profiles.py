@@ -17,7 +17,6 @@ PROFILES: dict[str, dict[str, str]] = {
         "log.retention.check.interval.ms": "1000",
         "log.segment.delete.delay.ms": "0",
         "offsets.retention.check.interval.ms": "1000",
-        "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
     },
 }
 

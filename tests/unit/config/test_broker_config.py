@@ -1,0 +1,240 @@
+# ruff: noqa: E501
+
+import pytest
+from barnabas.config.broker import BrokerConfig, check_dynamic, problems
+from barnabas.config.listeners import Endpoint
+from barnabas.config.settings import ConfigError
+from barnabas.config.topic import TOPIC_SETTINGS, TopicConfig
+from barnabas.protocol.errors import ErrorCode
+
+
+def reasons(**values: str) -> list[str]:
+    return [str(problem) for problem in problems({name.replace("_", "."): text for name, text in values.items()})]
+
+
+def test_attributes_are_typed_values() -> None:
+    config = BrokerConfig.of({"num.partitions": " 3 ", "auto.create.topics.enable": "False"})
+    assert config.num_partitions == 3
+    assert config.auto_create_topics_enable is False
+    assert config.broker_rack is None
+    assert config.log_cleanup_policy == ("delete",)
+    assert config.log_cleaner_min_cleanable_ratio == 0.5
+    assert config.offsets_topic_replication_factor == 1  # one broker is the default here
+
+
+@pytest.mark.parametrize(
+    ("values", "number"),
+    [({}, 0), ({"node.id": "3"}, 3), ({"broker.id": "4"}, 4), ({"node.id": "5", "broker.id": "5"}, 5), ({"broker.id": "-1"}, 0)],
+)  # fmt: skip
+def test_node_id_and_broker_id_are_one(values: dict[str, str], number: int) -> None:
+    config = BrokerConfig.of(values)
+    assert (config.node_id, config.broker_id) == (number, number)
+
+
+def test_everything_wrong_is_said_at_once() -> None:
+    values = {"num.partitions": "0", "no.such": "1", "log.retention.ms": "x", "num.io.threads": "8"}
+    assert [(problem.key, str(problem)) for problem in problems(values)] == [
+        ("num.partitions", "Invalid value 0 for configuration num.partitions: Value must be at least 1"),
+        ("no.such", "Unknown configuration no.such"),
+        ("log.retention.ms", "Invalid value x for configuration log.retention.ms: Not a number of type LONG"),
+    ]
+    with pytest.raises(ConfigError) as error:
+        BrokerConfig.of(values)
+    assert error.value.key == "num.partitions"
+
+
+@pytest.mark.parametrize(
+    ("values", "key"),
+    [
+        ({"node.id": "1", "broker.id": "2"}, "broker.id"),
+        ({"log.retention.ms": "0"}, "log.retention.ms"),
+        ({"log.retention.minutes": "0"}, "log.retention.ms"),
+        ({"log.retention.hours": "0"}, "log.retention.ms"),
+        ({"log.roll.ms": "0"}, "log.roll.ms"),
+        ({"replica.fetch.wait.max.ms": "40000"}, "replica.fetch.wait.max.ms"),
+        ({"group.min.session.timeout.ms": "9", "group.max.session.timeout.ms": "8"}, "group.max.session.timeout.ms"),
+        ({"group.consumer.session.timeout.ms": "1"}, "group.consumer.session.timeout.ms"),
+        ({"group.consumer.session.timeout.ms": "60001"}, "group.consumer.session.timeout.ms"),
+        ({"max.connections.per.ip": "0"}, "max.connections.per.ip"),
+        ({"offsets.topic.compression.codec": "5"}, "offsets.topic.compression.codec"),
+        ({"log.dirs": " , "}, "log.dirs"),
+        ({"log.cleaner.dedupe.buffer.size": "100"}, "log.cleaner.dedupe.buffer.size"),
+        ({"group.coordinator.rebalance.protocols": "consumer"}, "group.coordinator.rebalance.protocols"),
+        ({"process.roles": "controller"}, "process.roles"),
+        ({"listeners": "nonsense"}, "listeners"),
+        ({"listeners": "PLAINTEXT://:x"}, "listeners"),
+        ({"listeners": "PLAINTEXT://:65536"}, "listeners"),
+        ({"listeners": "PLAINTEXT://::1:9092"}, "listeners"),
+        ({"listeners": ""}, "listeners"),
+        ({"listeners": "FOO://:9092"}, "listeners"),
+        ({"listeners": "SSL://:9092"}, "listeners"),
+        ({"listeners": "PLAINTEXT://:1,PLAINTEXT://:2"}, "listeners"),
+        ({"listeners": "A://:1,B://:1", "listener.security.protocol.map": "A:PLAINTEXT,B:PLAINTEXT"}, "listeners"),
+        ({"advertised.listeners": "PLAINTEXT://0.0.0.0:9092"}, "advertised.listeners"),
+        ({"listener.security.protocol.map": "FOO:BAR"}, "listener.security.protocol.map"),
+        ({"listener.security.protocol.map": "FOO"}, "listener.security.protocol.map"),
+        ({"inter.broker.listener.name": "FOO"}, "inter.broker.listener.name"),
+        ({"port": "9092"}, "port"),
+    ],
+)  # fmt: skip
+def test_rules_between_settings(values: dict[str, str], key: str) -> None:
+    assert key in [problem.key for problem in problems(values)]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"log.retention.ms": "-1"},
+        {"log.retention.ms": "1"},
+        {"max.connections.per.ip": "0", "max.connections.per.ip.overrides": "127.0.0.1:5"},
+        {"offsets.topic.compression.codec": "4"},
+        {"listeners": "PLAINTEXT://[::1]:0"},
+        {"listeners": "plaintext://0.0.0.0:65535"},
+        {"listeners": "A://:0,B://:0", "listener.security.protocol.map": "A:PLAINTEXT,B:PLAINTEXT"},
+        {"group.consumer.migration.policy": "bidirectional"},
+    ],
+)
+def test_what_is_allowed(values: dict[str, str]) -> None:
+    assert list(problems(values)) == []
+
+
+def test_endpoints() -> None:
+    config = BrokerConfig.of(
+        {
+            "listeners": "plaintext://h:9092,CONTROLLER://:9093,INSIDE://[::1]:9094",
+            "advertised.listeners": "PLAINTEXT://a:1,CONTROLLER://a:2",
+            "controller.listener.names": "CONTROLLER",
+            "listener.security.protocol.map": "CONTROLLER:SSL,PLAINTEXT:PLAINTEXT,INSIDE:PLAINTEXT",
+        }
+    )
+    assert config.endpoints == (Endpoint("PLAINTEXT", "h", 9092), Endpoint("INSIDE", "::1", 9094))
+    assert config.advertised_endpoints == (Endpoint("PLAINTEXT", "a", 1),)
+    assert [str(endpoint) for endpoint in config.endpoints] == ["PLAINTEXT://h:9092", "INSIDE://[::1]:9094"]
+    assert BrokerConfig.of({}).advertised_endpoints == ()
+
+
+def test_data_directories() -> None:
+    assert BrokerConfig.of({}).data_directories == ("/tmp/kafka-logs",)
+    assert BrokerConfig.of({"log.dir": "/a"}).data_directories == ("/a",)
+    assert BrokerConfig.of({"log.dir": "/a", "log.dirs": "/b, /c"}).data_directories == ("/b", "/c")
+
+
+# Dynamic settings
+
+
+def test_dynamic_settings_by_strength() -> None:
+    config = BrokerConfig.of({"message.max.bytes": "1000"})
+    seen: list[frozenset[str]] = []
+    config.on_change.append(seen.append)
+    config.set_dynamic({"message.max.bytes": "2000", "log.retention.ms": "5"}, {})
+    assert (config.message_max_bytes, config.log_retention_ms) == (2000, 5)
+    config.set_dynamic({"message.max.bytes": "2000", "log.retention.ms": "5"}, {"message.max.bytes": "3000"})
+    assert config.message_max_bytes == 3000
+    config.set_dynamic({}, {"message.max.bytes": "3000"})
+    assert config.log_retention_ms is None
+    config.set_dynamic({}, {})
+    assert config.message_max_bytes == 1000
+    assert seen == [
+        {"message.max.bytes", "log.retention.ms"},
+        {"message.max.bytes"},
+        {"log.retention.ms"},
+        {"message.max.bytes"},
+    ]
+
+
+def test_nobody_is_called_when_nothing_changed() -> None:
+    config = BrokerConfig.of({"message.max.bytes": "1000"})
+    config.on_change.append(lambda names: pytest.fail(str(names)))
+    config.set_dynamic({"message.max.bytes": " 1000"}, {})
+
+
+def test_what_cannot_be_taken_from_the_tree_is_left_out() -> None:
+    config = BrokerConfig.of({})
+    config.set_dynamic(
+        {"num.partitions": "5", "listeners": "PLAINTEXT://:1", "message.max.bytes": "x", "gone": "1", "min.insync.replicas": "2"},
+        {},
+    )  # fmt: skip
+    assert config.num_partitions == 1
+    assert config.listeners == "PLAINTEXT://:9092"
+    assert config.dynamic_cluster == {"min.insync.replicas": "2"}
+    assert config.min_insync_replicas == 2
+
+
+@pytest.mark.parametrize(
+    ("changed", "cluster", "reason", "error"),
+    [
+        ({"broker.rack": "r"}, False, "Cannot update these configs dynamically: Set(broker.rack)", ErrorCode.INVALID_REQUEST),
+        ({"no.such": "r"}, False, "Cannot update these configs dynamically: Set(no.such)", ErrorCode.INVALID_REQUEST),
+        (
+            {"ssl.keystore.location": "/k"},
+            True,
+            "Cannot update these configs at default cluster level, broker id must be specified: Set(ssl.keystore.location)",
+            ErrorCode.INVALID_REQUEST,
+        ),
+        (
+            {"message.max.bytes": "x"},
+            True,
+            "Invalid value x for configuration message.max.bytes: Not a number of type INT",
+            ErrorCode.INVALID_REQUEST,
+        ),
+        ({"log.retention.ms": "0"}, True, "log.retention.ms must be unlimited (-1) or, greater than or equal to 1", ErrorCode.INVALID_REQUEST),
+    ],
+)  # fmt: skip
+def test_dynamic_changes_are_checked(changed: dict[str, str], cluster: bool, reason: str, error: ErrorCode) -> None:
+    with pytest.raises(ConfigError) as refused:
+        check_dynamic(BrokerConfig.of({}), changed, cluster=cluster)
+    assert str(refused.value) == reason
+    assert refused.value.error == error
+
+
+def test_good_dynamic_changes_pass_and_change_nothing() -> None:
+    config = BrokerConfig.of({})
+    check_dynamic(config, {"log.cleaner.threads": "2", "leader.replication.throttled.rate": "1"}, cluster=False)
+    check_dynamic(config, {"message.max.bytes": "2000000"}, cluster=True)
+    assert config.log_cleaner_threads == 1
+
+
+# Topics
+
+
+def test_a_topic_takes_the_brokers_settings_where_it_has_none() -> None:
+    broker = BrokerConfig.of({"log.segment.bytes": "2097152", "log.retention.hours": "2", "log.roll.jitter.hours": "1"})
+    topic = TopicConfig.of({"segment.ms": "7", "cleanup.policy": "compact,delete"}, broker)
+    assert topic.segment_bytes == 2097152
+    assert topic.retention_ms == 7_200_000
+    assert topic.segment_jitter_ms == 3_600_000
+    assert topic.segment_ms == 7
+    assert topic.cleanup_policy == {"compact", "delete"}
+    assert (topic.compacted, topic.deleted) == (True, True)
+    assert topic.flush_ms == 2**63 - 1
+    assert topic.overrides == {"segment.ms": "7", "cleanup.policy": "compact,delete"}
+
+
+@pytest.mark.parametrize(
+    ("values", "retention_ms"),
+    [
+        ({"log.retention.minutes": "3", "log.retention.hours": "2"}, 180_000),
+        ({"log.retention.ms": "5", "log.retention.minutes": "3"}, 5),
+        ({"log.retention.hours": "-1"}, -1),
+        ({"log.retention.ms": "-7"}, -1),
+        ({}, 604_800_000),
+    ],
+)
+def test_retention_in_its_units(values: dict[str, str], retention_ms: int) -> None:
+    assert TopicConfig.of({}, BrokerConfig.of(values)).retention_ms == retention_ms
+
+
+def test_a_dynamic_broker_setting_reaches_topics_made_anew() -> None:
+    broker = BrokerConfig.of({})
+    broker.set_dynamic({"log.retention.ms": "9"}, {})
+    assert TopicConfig.of({}, broker).retention_ms == 9
+
+
+def test_what_the_tree_holds_for_a_topic_never_stops_it() -> None:
+    topic = TopicConfig.of({"no.such": "1", "segment.bytes": "x"}, BrokerConfig.of({}))
+    assert topic.segment_bytes == 1 << 30
+
+
+def test_topic_attributes_are_declared_for_every_setting() -> None:
+    declared = set(TopicConfig.__annotations__) - {"overrides"}
+    assert declared == {setting.attribute for setting in TOPIC_SETTINGS.values()}

@@ -1,0 +1,113 @@
+"""What only the tree in an SQLite file does: real processes, real locks, the file itself."""
+
+import asyncio
+import signal
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from barnabas.coordination.embedded import EmbeddedCoordination
+from barnabas.coordination.port import ConnectionLossError, Create
+from barnabas.runtime.env import real
+from barnabas.sim.env import sim_env
+
+# A broker process that registers itself, says what was acknowledged, and waits to be killed.
+REGISTERED = """
+import asyncio, sys
+from barnabas.coordination.embedded import EmbeddedCoordination
+from barnabas.runtime.env import real
+
+async def main():
+    session = EmbeddedCoordination(real(), sys.argv[1])
+    await session.start()
+    await session.create("/ids/1", b"here", ephemeral=True, make_parents=True)
+    await session.create("/kept", b"0")
+    for number in range(1, 51):
+        await session.set("/kept", str(number).encode())
+    print("registered", flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+def registered(path: Path) -> subprocess.Popen[str]:
+    process = subprocess.Popen([sys.executable, "-c", REGISTERED, str(path)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "registered\n"
+    return process
+
+
+async def test_a_killed_broker_goes_and_what_it_was_told_stays(tmp_path: Path) -> None:
+    path = tmp_path / "tree"
+    process = registered(path)
+    session = EmbeddedCoordination(real(), str(path))
+    try:
+        await session.start()
+        gone = asyncio.Event()
+        assert await session.exists("/ids/1", lambda event: gone.set()) is not None
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        await asyncio.wait_for(gone.wait(), 20)
+        assert await session.children("/ids") == []
+        assert await session.get("/kept") == (b"50", await session.exists("/kept"))
+    finally:
+        process.kill()
+        await session.close()
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["tree"]
+
+
+async def test_a_broker_that_comes_back_finds_its_name_free(tmp_path: Path) -> None:
+    path = tmp_path / "tree"
+    process = registered(path)
+    process.kill()
+    process.wait()
+    session = EmbeddedCoordination(real(), str(path))
+    await session.start()
+    assert await session.exists("/ids/1") is None
+    await session.close()
+
+
+def test_every_change_is_synced_before_it_is_answered(tmp_path: Path) -> None:
+    session = EmbeddedCoordination(real(), str(tmp_path / "tree"))
+
+    async def pragmas() -> tuple[object, object]:
+        await session.start()
+        connection = session._connected()
+        found = (
+            connection.execute("PRAGMA journal_mode").fetchone()[0],
+            connection.execute("PRAGMA synchronous").fetchone()[0],
+        )
+        await session.close()
+        return found
+
+    assert asyncio.run(pragmas()) == ("wal", 2)  # 2: FULL, the log is synced at each commit
+
+
+async def test_a_file_of_another_format_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "tree"
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA user_version = 9")
+    connection.close()
+    session = EmbeddedCoordination(real(), str(path))
+    with pytest.raises(ConnectionLossError, match="format 9"):
+        await session.start()
+    path.write_bytes(b"this is no database, only some text" * 100)
+    with pytest.raises(ConnectionLossError, match="cannot use"):
+        await session.start()
+
+
+def test_a_tree_in_memory_needs_no_disk() -> None:
+    env = sim_env()
+    session = EmbeddedCoordination(env, ":memory:")
+
+    async def scenario() -> None:
+        await session.start()
+        await session.multi([Create("/a"), Create("/a/b", ephemeral=True)])
+        assert await session.children("/a") == ["b"]
+        await session.close()
+
+    env.run(scenario())
+    assert env.disk.list_directory("/") == []

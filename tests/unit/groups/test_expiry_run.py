@@ -1,0 +1,67 @@
+"""The expiry task against a whole coordinator: tombstones, the group's end, and what must be left alone."""
+
+from barnabas.protocol import messages
+from group_world import GroupWorld
+
+MINUTE = 60_000
+
+
+def make_world() -> GroupWorld:
+    return GroupWorld(offsets_retention_minutes=10, offsets_retention_check_interval_ms=MINUTE)
+
+
+def test_offsets_of_a_simple_group_expire_and_the_group_with_them() -> None:
+    world = make_world()
+    world.commit("g", {("t", 0): 1})
+    world.clock.advance(5 * MINUTE)
+    world.commit("g", {("t", 1): 2})
+    world.clock.advance(5 * MINUTE)
+    assert world.fetch("g") == {("t", 1): 2}
+    assert "g" in world.coordinator.shards[0].groups
+    world.clock.advance(5 * MINUTE)
+    assert world.fetch("g") == {}
+    assert "g" not in world.coordinator.shards[0].groups
+    keys = [(record.key or b"")[:2] for record in world.records() if record.value is None]
+    assert keys == [b"\x00\x01", b"\x00\x01", b"\x00\x02"]
+    world.restart()
+    assert world.fetch("g") == {}
+    assert world.coordinator.shards[0].groups == {}
+
+
+def test_a_retention_given_with_the_commit_counts() -> None:
+    world = make_world()
+    world.commit("g", {("t", 0): 1}, version=2, retention_time_ms=2 * MINUTE)
+    world.commit("g", {("t", 1): 1}, version=4, retention_time_ms=-1)
+    world.clock.advance(2 * MINUTE)
+    assert world.fetch("g") == {("t", 1): 1}
+
+
+def test_a_group_with_something_in_flight_is_left_for_the_next_time() -> None:
+    world = make_world()
+    world.commit("g", {("t", 0): 1})
+    world.clock.advance(10 * MINUTE - 1000)
+    world.logs[0].held = True
+    reply = world.call("offset_commit", commit_request("g"), 8)
+    world.clock.advance(2000)
+    assert [record.value for record in world.records() if record.value is None] == []
+    world.logs[0].held = False
+    world.logs[0].release()
+    world.settle()
+    assert reply.done
+    world.clock.advance(MINUTE)
+    assert world.fetch("g") == {("t", 0): 2}
+
+
+def test_a_group_of_a_later_protocol_is_not_touched() -> None:
+    world = make_world()
+    world.commit("g", {("t", 0): 1})
+    world.coordinator.shards[0].groups.clear()
+    world.coordinator.shards[0].foreign_groups["g"] = "consumer"
+    world.clock.advance(30 * MINUTE)
+    assert world.fetch("g") == {("t", 0): 1}
+
+
+def commit_request(group: str) -> messages.OffsetCommitRequest:
+    make = messages.OffsetCommitRequest
+    partition = make.OffsetCommitRequestPartition(partition_index=0, committed_offset=2, committed_metadata="")
+    return make(group_id=group, topics=[make.OffsetCommitRequestTopic(name="t", partitions=[partition])])

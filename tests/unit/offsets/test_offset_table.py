@@ -1,0 +1,78 @@
+"""The table and its transactions; a record that is replayed twice changes nothing."""
+
+from barnabas.offsets.records import CommittedOffset, OffsetRecord
+from barnabas.offsets.table import OffsetTable
+
+
+def put(table: OffsetTable, offset: int, record_offset: int, producer_id: int = -1, partition: int = 0) -> None:
+    committed = CommittedOffset(offset, record_offset=record_offset)
+    table.replay(OffsetRecord("g", "t", partition, committed), producer_id)
+
+
+def offset_of(table: OffsetTable) -> int | None:
+    found = table.get("g", "t", 0)
+    return None if found is None else found.offset
+
+
+def test_last_wins_and_a_tombstone_removes() -> None:
+    table = OffsetTable()
+    put(table, 1, 0)
+    put(table, 2, 1)
+    assert offset_of(table) == 2
+    table.replay(OffsetRecord("g", "t", 0, None))
+    assert offset_of(table) is None
+    assert table.committed == {}
+
+
+def test_pending_offsets_are_unseen_until_the_commit_marker() -> None:
+    table = OffsetTable()
+    put(table, 5, 0, producer_id=9)
+    assert offset_of(table) is None
+    assert table.is_pending("g", "t", 0)
+    assert not table.is_pending("g", "t", 1)
+    assert table.pending_of_group("g") == {("t", 0)}
+    assert table.replay_end_transaction(9, True) == ["g"]
+    assert offset_of(table) == 5
+    assert not table.has_pending("g")
+
+
+def test_abort_drops() -> None:
+    table = OffsetTable()
+    put(table, 1, 0)
+    put(table, 5, 1, producer_id=9)
+    assert table.replay_end_transaction(9, False) == []
+    assert offset_of(table) == 1
+    assert not table.has_pending("g")
+
+
+def test_commit_marker_does_not_overwrite_what_is_newer() -> None:
+    table = OffsetTable()
+    put(table, 5, 10, producer_id=9)
+    put(table, 6, 11)
+    table.replay_end_transaction(9, True)
+    assert offset_of(table) == 6
+
+
+def test_two_producers_of_one_group_are_counted_apart() -> None:
+    table = OffsetTable()
+    put(table, 5, 10, producer_id=1)
+    put(table, 6, 11, producer_id=2)
+    table.replay_end_transaction(1, True)
+    assert table.has_pending("g")
+    table.replay_end_transaction(2, False)
+    assert not table.has_pending("g")
+    assert offset_of(table) == 5
+
+
+def test_deletion_takes_pending_offsets_too() -> None:
+    table = OffsetTable()
+    put(table, 5, 10, producer_id=1)
+    assert list(table.groups_with({("t", 0), ("u", 1)})) == [("g", [("t", 0)])]
+    table.replay(OffsetRecord("g", "t", 0, None))
+    assert not table.has_pending("g")
+    table.replay_end_transaction(1, True)
+    assert offset_of(table) is None
+
+
+def test_marker_of_an_unknown_producer_is_harmless() -> None:
+    assert OffsetTable().replay_end_transaction(77, True) == []

@@ -15,6 +15,11 @@ from barnabas.protocol.varint import encode_signed
 SMALLEST_RECORD_BYTES = 7
 
 
+def broken(message: str) -> CorruptBatchError:
+    """The error for records that are not what their batch says."""
+    return CorruptBatchError(message, ErrorCode.INVALID_RECORD)
+
+
 class Record:
     """One record. A null key or value is None; headers keep order and duplicates."""
 
@@ -71,7 +76,7 @@ class RecordChecks:
 def check(data: bytes, count: int, base_timestamp: int) -> RecordChecks:
     """Walk every record of a client's batch: structure, offset deltas 0, 1, 2, …, and nothing left over.
 
-    CorruptBatchError for a broken structure, with INVALID_RECORD for broken offsets.
+    CorruptBatchError with INVALID_RECORD where it breaks, as Kafka answers.
     """
     size = len(data)
     lowest: int | None = None
@@ -90,10 +95,10 @@ def check(data: bytes, count: int, base_timestamp: int) -> RecordChecks:
                 else:
                     length, position = _long_unsigned(data, position - 1)
             if length & 1:
-                raise CorruptBatchError("a record of negative length")
+                raise broken("a record of negative length")
             end = position + (length >> 1)
             if end > size:
-                raise CorruptBatchError("a record is longer than its batch")
+                raise broken("a record is longer than its batch")
             delta = data[position + 1]
             position += 2
             if delta > 127:
@@ -120,7 +125,7 @@ def check(data: bytes, count: int, base_timestamp: int) -> RecordChecks:
                 else:
                     offset_delta, position = _long_unsigned(data, position - 1)
             if offset_delta != index << 1:
-                raise CorruptBatchError(f"record {index} has another offset delta", ErrorCode.INVALID_RECORD)
+                raise broken(f"record {index} has another offset delta")
             length = data[position]
             position += 1
             if length > 127:
@@ -150,11 +155,11 @@ def check(data: bytes, count: int, base_timestamp: int) -> RecordChecks:
             else:
                 position += 1
             if position != end:
-                raise CorruptBatchError(f"record {index} is not as long as it says")
+                raise broken(f"record {index} is not as long as it says")
     except IndexError:
-        raise CorruptBatchError("the records of a batch end too early") from None
+        raise broken("the records of a batch end too early") from None
     if position != size:
-        raise CorruptBatchError("bytes are left over behind the records of a batch")
+        raise broken("bytes are left over behind the records of a batch")
     if lowest is None:
         return RecordChecks(-1, -1, -1, None)
     return RecordChecks(base_timestamp + lowest, base_timestamp + highest, highest_at, first_keyless)
@@ -180,7 +185,7 @@ def iterate(
                     length, position = _long_unsigned(data, position - 1)
             end = position + (length >> 1)
             if length & 1 or end > size:
-                raise CorruptBatchError("a record is longer than its batch")
+                raise broken("a record is longer than its batch")
             record = new(Record)
             delta = data[position + 1]
             position += 2
@@ -233,19 +238,19 @@ def iterate(
                 position += length >> 1
                 record.value = data[start:position]
             if position >= end:
-                raise CorruptBatchError("a record is not as long as it says")
+                raise broken("a record is not as long as it says")
             if data[position]:
                 record.headers, position = _headers(data, position, end)
             else:
                 record.headers = []
                 position += 1
             if position != end:
-                raise CorruptBatchError("a record is not as long as it says")
+                raise broken("a record is not as long as it says")
             yield record
     except IndexError:
-        raise CorruptBatchError("the records of a batch end too early") from None
+        raise broken("the records of a batch end too early") from None
     if position != size:
-        raise CorruptBatchError("bytes are left over behind the records of a batch")
+        raise broken("bytes are left over behind the records of a batch")
 
 
 def _long_unsigned(data: bytes, position: int, maximum_bytes: int = 5) -> tuple[int, int]:
@@ -257,7 +262,7 @@ def _long_unsigned(data: bytes, position: int, maximum_bytes: int = 5) -> tuple[
         if byte < 0x80:
             return value & (0xFFFF_FFFF if maximum_bytes == 5 else 0xFFFF_FFFF_FFFF_FFFF), at + 1
         shift += 7
-    raise CorruptBatchError("a variable-length integer is too long")
+    raise broken("a variable-length integer is too long")
 
 
 def _signed(data: bytes, position: int) -> tuple[int, int]:
@@ -269,12 +274,12 @@ def _headers(data: bytes, position: int, end: int) -> tuple[list[tuple[str, byte
     """Header keys that are not UTF-8 keep their bytes as lone surrogates, so that the cleaner can write them again."""
     count, position = _signed(data, position)
     if count < 0 or count * 2 > end - position:
-        raise CorruptBatchError(f"a record with {count} headers")
+        raise broken(f"a record with {count} headers")
     headers: list[tuple[str, bytes | None]] = []
     for _ in range(count):
         length, position = _signed(data, position)
         if length < 0 or length > end - position:
-            raise CorruptBatchError("the key of a record's header is longer than the record")
+            raise broken("the key of a record's header is longer than the record")
         key = data[position : position + length].decode("utf-8", "surrogateescape")
         position += length
         length, position = _signed(data, position)
@@ -282,7 +287,7 @@ def _headers(data: bytes, position: int, end: int) -> tuple[list[tuple[str, byte
             headers.append((key, None))
             continue
         if length > end - position:
-            raise CorruptBatchError("a record's header is longer than the record")
+            raise broken("a record's header is longer than the record")
         headers.append((key, data[position : position + length]))
         position += length
     return headers, position
@@ -290,7 +295,7 @@ def _headers(data: bytes, position: int, end: int) -> tuple[list[tuple[str, byte
 
 def _skip_headers(data: bytes, position: int, end: int) -> int:
     if position >= end:
-        raise CorruptBatchError("a record is not as long as it says")
+        raise broken("a record is not as long as it says")
     return _headers(data, position, end)[1]
 
 

@@ -195,6 +195,12 @@ class _Writer:
             self.globals[name] = getattr(_struct(layout), method)
         return name
 
+    def repeated(self, layout: str, method: str) -> str:
+        """Name of the table of such methods for arrays, by the number of elements."""
+        name = f"many_{method}_{layout}".replace("?", "t")
+        self.globals[name] = _repeated.setdefault(name, _Repeated(layout, method))
+        return name
+
     def build(self, name: str, title: str) -> Any:
         self.write()
         exec(compile("\n".join(self.lines), title, "exec"), self.globals)
@@ -300,7 +306,7 @@ class _DecoderWriter(_Writer):
             if field.type == "uuid":
                 self.line(f"{target} = [bytes(buffer[i : i + 16]) for i in range(p, e, 16)]; p = e")
             else:
-                self.line(f"{target} = list(unpack_from(f'>{{{n}}}{layout}', buffer, p)); p = e")
+                self.line(f"{target} = list({self.repeated(layout, 'unpack_from')}[{n}](buffer, p)); p = e")
         else:
             smallest = 1 if self.flexible else 2 if field.type == "string" else 4
             if field.structure is not None:
@@ -481,7 +487,7 @@ class _EncoderWriter(_Writer):
             self.line(f"if {items}:")
             self.indent += 1
         if field.structure is None and field.type in FIXED and field.type != "uuid":
-            self.line(f"{self.out} += pack(f'>{{{n}}}{FIXED[field.type]}', *{items})")
+            self.line(f"{self.out} += {self.repeated(FIXED[field.type], 'pack')}[{n}](*{items})")
         elif field.type == "uuid":
             self.line(f"{self.out} += b''.join({items})")
         else:
@@ -584,11 +590,28 @@ def _struct(layout: str) -> struct.Struct:
     return compiled
 
 
+class _Repeated(dict[int, Any]):
+    """Pack or unpack methods for arrays of one fixed type, made when a number of elements first occurs."""
+
+    __slots__ = ("layout", "method")
+
+    def __init__(self, layout: str, method: str) -> None:
+        self.layout = layout
+        self.method = method
+
+    def __missing__(self, count: int) -> Any:
+        function = getattr(struct.Struct(f">{count}{self.layout}"), self.method)
+        if count < 256:
+            self[count] = function
+        return function
+
+
+_repeated: dict[str, _Repeated] = {}
+
+
 _GLOBALS: dict[str, Any] = {
     "new": object.__new__,
     "struct_error": struct.error,
-    "unpack_from": struct.unpack_from,
-    "pack": struct.pack,
     "uvarint": decode_unsigned,
     "uvarint_bytes": encode_unsigned,
     "unknown_tags": decode_tags,

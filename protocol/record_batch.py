@@ -17,7 +17,7 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 
 from barnabas.protocol import batch_records
-from barnabas.protocol.batch_records import SMALLEST_RECORD_BYTES, RecordChecks
+from barnabas.protocol.batch_records import SMALLEST_RECORD_BYTES, RecordChecks, broken
 from barnabas.protocol.batch_records import Record as Record
 from barnabas.protocol.checksum import crc32c
 from barnabas.protocol.compression import Compression, compress, decompress
@@ -257,28 +257,26 @@ def validate_records(buffer: Buffer, *, check_crc: bool = True) -> list[BatchHea
 def validate_produced(buffer: Buffer) -> BatchHeader:
     """What a leader asks of a client's records: one valid batch, with offsets from 0 and without holes.
 
-    CorruptBatchError with the code to answer: CORRUPT_MESSAGE for broken bytes, INVALID_RECORD for broken rules.
+    CorruptBatchError with the code that Kafka answers: CORRUPT_MESSAGE for a broken checksum, length or format,
+    INVALID_RECORD for everything else, a missing or cut off batch included.
     """
     size = len(buffer)
-    if not size:
-        raise CorruptBatchError("no records", ErrorCode.INVALID_RECORD)
+    if size < HEADER_BYTES:
+        raise broken("no whole batch")
     header = read_header(buffer)
     if header.size_bytes > size:
-        raise CorruptBatchError(f"a batch of {header.size_bytes} bytes is cut off at {size}")
+        raise broken(f"a batch of {header.size_bytes} bytes is cut off at {size}")
+    _check(header, memoryview(buffer)[: header.size_bytes], True)
     if header.size_bytes < size:
-        raise CorruptBatchError("more than one batch for a partition", ErrorCode.INVALID_RECORD)
-    _check(header, buffer, True)
+        raise broken("more than one batch for a partition")
     if header.base_offset != 0:
-        raise CorruptBatchError("the first offset of a produced batch must be 0", ErrorCode.INVALID_RECORD)
+        raise broken("the first offset of a produced batch must be 0")
     if header.record_count != header.last_offset_delta + 1:
-        raise CorruptBatchError(
-            f"{header.record_count} records with a last offset delta of {header.last_offset_delta}",
-            ErrorCode.INVALID_RECORD,
-        )
+        raise broken(f"{header.record_count} records with a last offset delta of {header.last_offset_delta}")
     if header.is_control:
-        raise CorruptBatchError("a client may not write control records", ErrorCode.INVALID_RECORD)
+        raise broken("a client may not write control records")
     if header.producer_id >= 0 and header.base_sequence < 0:
-        raise CorruptBatchError("a producer id without a sequence number", ErrorCode.INVALID_RECORD)
+        raise broken("a producer id without a sequence number")
     return header
 
 
@@ -289,7 +287,7 @@ def _check(header: BatchHeader, batch: Buffer, check_crc: bool) -> None:
     if codec > Compression.ZSTD:
         raise CorruptBatchError(f"no compression codec has the id {codec}", ErrorCode.INVALID_RECORD)
     if not codec and header.record_count * SMALLEST_RECORD_BYTES > header.size_bytes - HEADER_BYTES:
-        raise CorruptBatchError(f"{header.record_count} records cannot be in {header.size_bytes} bytes")
+        raise broken(f"{header.record_count} records cannot be in {header.size_bytes} bytes")
 
 
 def check_records(batch: Buffer, header: BatchHeader, *, max_bytes: int = UNPACKED_BYTES_MAX) -> RecordChecks:
@@ -319,7 +317,7 @@ def _payload(batch: Buffer, header: BatchHeader, max_bytes: int) -> bytes:
     codec = header.attributes & CODEC_MASK
     data = decompress(codec, packed, max_bytes) if codec else bytes(packed)
     if header.record_count * SMALLEST_RECORD_BYTES > len(data):
-        raise CorruptBatchError(f"{header.record_count} records cannot be in {len(data)} bytes")
+        raise broken(f"{header.record_count} records cannot be in {len(data)} bytes")
     return data
 
 

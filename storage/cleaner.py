@@ -16,7 +16,8 @@ from barnabas.protocol.record_batch import Record
 from barnabas.runtime.ports import Env, Timer
 from barnabas.storage import checkpoints
 from barnabas.storage.index import AbortedTransaction
-from barnabas.storage.log import Log, marker_of
+from barnabas.storage.log import Log
+from barnabas.storage.log_reader import marker_of
 from barnabas.storage.open_files import OpenFiles
 from barnabas.storage.segment import AppendedBatch, Segment, StoredBatch
 from barnabas.storage.validation import DECOMPRESSED_BYTES_MAX
@@ -321,7 +322,8 @@ class Cleaner:
                 for batch in segment.batches():
                     kept = self._kept_batch(log, segment, batch, latest, map_end, transactions, now_ms)
                     if kept is not None:
-                        max_timestamp = int.from_bytes(kept[35:43], "big", signed=True)
+                        header = record_batch.read_header(kept)
+                        max_timestamp = header.max_timestamp if header.record_count else -1
                         cleaned.append(kept, [AppendedBatch(0, batch.base_offset, batch.last_offset, max_timestamp)])
                     for entry in transactions.still_present:
                         cleaned.transaction_index.append(entry)

@@ -5,11 +5,8 @@ their delay) goes through the clock and the disk. After a failed write or sync t
 further append: what is on disk behind the last sync is unknown from then on.
 """
 
-import itertools
 import logging
-from bisect import bisect_right
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable
 
 from barnabas.config.topic import TopicConfig
 from barnabas.protocol import record_batch
@@ -17,6 +14,7 @@ from barnabas.protocol.errors import CorruptBatchError, ErrorCode
 from barnabas.runtime.ports import Buffer, Env
 from barnabas.storage import checkpoints, retention
 from barnabas.storage.leader_epochs import LeaderEpochCache
+from barnabas.storage.log_reader import LogReader, marker_of, rebuild_producers
 from barnabas.storage.open_files import OpenFiles
 from barnabas.storage.producer_state import (
     EndTransactionMarker,
@@ -25,9 +23,8 @@ from barnabas.storage.producer_state import (
     check_marker,
     last_sequence_of,
 )
-from barnabas.storage.segment import AppendedBatch, Segment, StoredBatch
+from barnabas.storage.segment import AppendedBatch, Segment
 from barnabas.storage.validation import (
-    DECOMPRESSED_BYTES_MAX,
     HEADER_BYTES,
     AppendOrigin,
     AppendResult,
@@ -47,27 +44,7 @@ _BEFORE_THE_LOG = (
 )
 
 
-class FetchData:
-    """What a read gave: whole batches, perhaps none. No record in them has an offset ≥ `next_offset`."""
-
-    __slots__ = ("error", "first_offset", "next_offset", "records")
-
-    def __init__(self, error: ErrorCode, records: Buffer, first_offset: int, next_offset: int) -> None:
-        self.error = error
-        self.records = records
-        self.first_offset = first_offset
-        self.next_offset = next_offset
-
-
-class TimestampOffset(NamedTuple):
-    """A record found by its timestamp."""
-
-    offset: int
-    timestamp: int
-    leader_epoch: int
-
-
-class Log:
+class Log(LogReader):
     """See the module. Made by `recovery.open_log` (LogManager calls it)."""
 
     def __init__(
@@ -87,26 +64,23 @@ class Log:
         producers: ProducerStateManager,
         leader_epochs: LeaderEpochCache,
     ) -> None:
-        assert segments
+        super().__init__(
+            topic,
+            partition,
+            segments,
+            log_start_offset=log_start_offset,
+            log_end_offset=log_end_offset,
+            producers=producers,
+        )
         self._env = env
         self._files = files
         self.directory = directory
-        self.topic = topic
-        self.partition = partition
         self.topic_id = topic_id
         self.config = config
-        self.segments = segments
-        self._bases = [segment.base_offset for segment in segments]
-        self.log_start_offset = log_start_offset
-        self.log_end_offset = log_end_offset
-        self.high_watermark = log_start_offset
         self.recovery_point = recovery_point
-        self.producers = producers
         self.leader_epochs = leader_epochs
-        self.failed: OSError | None = None
         self.closed = False
         self.cleaning = False  # a compaction is between its slices: no other may start, truncation cancels it
-        self.on_failed: Callable[[Log], None] | None = None
         self.on_recovery_point_lowered: Callable[[Log], None] | None = None
         self._syncing: list[list[int]] = []  # [new recovery point, 1 when its sync is done], oldest roll first
         self._unsynced_directory = False
@@ -114,41 +88,10 @@ class Log:
         self._roll_jitter_ms = 0
         self._choose_jitter()
 
-    def __repr__(self) -> str:
-        return f"Log({self.name}, {self.log_start_offset}..{self.log_end_offset})"
-
-    # -- what it holds
-
-    @property
-    def name(self) -> str:
-        """topic-partition"""
-        return f"{self.topic}-{self.partition}"
-
-    @property
-    def active_segment(self) -> Segment:
-        """The one that is appended to."""
-        return self.segments[-1]
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of all batches."""
-        return sum(segment.size for segment in self.segments)
-
-    @property
-    def last_stable_offset(self) -> int:
-        """Below it every transaction is decided; never above the high watermark."""
-        first_unstable = self.producers.first_unstable_offset
-        return self.high_watermark if first_unstable is None else min(first_unstable, self.high_watermark)
-
     @property
     def unflushed_messages(self) -> int:
         """Offsets behind the recovery point."""
         return self.log_end_offset - self.recovery_point
-
-    def set_high_watermark(self, offset: int) -> None:
-        """Move it, within [log start, log end]."""
-        self.high_watermark = min(max(offset, self.log_start_offset), self.log_end_offset)
-        self.producers.high_watermark_moved(self.high_watermark)
 
     # -- append
 
@@ -372,117 +315,6 @@ class Log:
         reason = "the log is closed" if self.failed is None else str(self.failed)
         return AppendResult(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name}: {reason}")
 
-    def fail(self, error: OSError) -> None:
-        """Never write again in this process."""
-        if self.failed is None:
-            self.failed = error
-            logger.error("%s is offline: %s", self.name, error)
-            if self.on_failed is not None:
-                self.on_failed(self)
-
-    # -- read
-
-    def _slot(self, offset: int) -> int:
-        return max(bisect_right(self._bases, offset) - 1, 0)
-
-    def read(self, offset: int, max_bytes: int, *, upper_bound: int, at_least_one: bool) -> FetchData:
-        """Whole batches below `upper_bound` from the one that holds `offset`, in at most `max_bytes`.
-
-        A first batch bigger than that comes only with `at_least_one`. OFFSET_OUT_OF_RANGE outside
-        [log start, log end]; nothing at or behind the bound is an empty success.
-        """
-        end = self.log_end_offset
-        if offset < self.log_start_offset or offset > end:
-            return FetchData(ErrorCode.OFFSET_OUT_OF_RANGE, b"", -1, -1)
-        if upper_bound > end:
-            upper_bound = end
-        if offset >= upper_bound or (max_bytes <= 0 and not at_least_one):
-            return FetchData(ErrorCode.NONE, b"", offset, offset)
-        try:
-            for slot in range(self._slot(offset), len(self.segments)):
-                data = self.segments[slot].read(offset, max(max_bytes, 0), upper_bound, at_least_one)
-                if data is not None:
-                    return FetchData(ErrorCode.NONE, data.records, data.first_offset, data.next_offset)
-        except OSError as error:
-            self.fail(error)
-            return FetchData(ErrorCode.KAFKA_STORAGE_ERROR, b"", -1, -1)
-        except CorruptBatchError as error:
-            logger.error("%s: damaged data at or behind offset %d: %s", self.name, offset, error)
-            return FetchData(ErrorCode.CORRUPT_MESSAGE, b"", -1, -1)
-        return FetchData(ErrorCode.NONE, b"", offset, offset)
-
-    def bytes_between(self, offset: int, upper_bound: int) -> int:
-        """About how many bytes a reader from `offset` has before it; exact near the log end. Reads no segment."""
-        offset = max(offset, self.log_start_offset)
-        upper_bound = min(upper_bound, self.log_end_offset)
-        if offset >= upper_bound:
-            return 0
-        first, last = self._slot(offset), self._slot(upper_bound)
-        start = self.segments[first].position_for(offset)
-        end = self.segments[last]
-        stop = end.size if upper_bound >= self.log_end_offset else end.position_for(upper_bound)
-        if first == last:
-            return max(stop - start, 1)
-        between = sum(segment.size for segment in self.segments[first + 1 : last])
-        return max(self.segments[first].size - start + between + stop, 1)
-
-    def batches_from(self, offset: int) -> Iterator[tuple[Segment, StoredBatch]]:
-        """Headers of all batches from the one that holds `offset` on. CorruptBatchError, OSError."""
-        for slot in range(self._slot(offset), len(self.segments)):
-            segment = self.segments[slot]
-            segment.load()
-            position = segment.position_for(offset) if offset > segment.base_offset else 0
-            for batch in segment.batches(position):
-                if batch.last_offset >= offset:
-                    yield segment, batch
-
-    def aborted_transactions(self, start: int, end: int) -> list[tuple[int, int]]:
-        """(producer id, first offset) of the aborted transactions that overlap [start, end), by first offset."""
-        found = []
-        for slot in range(self._slot(start), len(self.segments)):
-            for entry in self.segments[slot].transaction_index.entries:
-                if entry.last_offset >= start and entry.first_offset < end:
-                    found.append((entry.producer_id, entry.first_offset))
-                if entry.last_stable_offset >= end:
-                    return sorted(found, key=lambda pair: pair[1])
-        return sorted(found, key=lambda pair: pair[1])
-
-    def offset_for_timestamp(self, timestamp: int, upper_bound: int) -> TimestampOffset | None:
-        """The first record with a timestamp ≥ `timestamp` in [log start, `upper_bound`), or None."""
-        for segment in self.segments:
-            if segment.base_offset >= upper_bound:
-                return None
-            if not segment.size or segment.max_timestamp < timestamp:
-                continue
-            start = segment.position_for(segment.time_index.offset_for(timestamp))
-            for batch in segment.batches(start):
-                if batch.base_offset >= upper_bound:
-                    return None
-                if batch.max_timestamp < timestamp or batch.last_offset < self.log_start_offset:
-                    continue
-                for record in record_batch.records(segment.batch_bytes(batch), max_bytes=DECOMPRESSED_BYTES_MAX):
-                    if record.timestamp >= timestamp and record.offset >= self.log_start_offset:
-                        if record.offset >= upper_bound:
-                            return None
-                        return TimestampOffset(record.offset, record.timestamp, batch.partition_leader_epoch)
-        return None
-
-    def max_timestamp_offset(self) -> TimestampOffset | None:
-        """The first record that has the largest timestamp of the log; None when the log is empty."""
-        newest: Segment | None = None
-        for segment in self.segments:
-            if segment.size and (newest is None or segment.max_timestamp > newest.max_timestamp):
-                newest = segment
-        if newest is None or newest.max_timestamp < 0:
-            return None
-        batch = newest.find(newest.offset_of_max_timestamp)
-        if batch is None:
-            return None
-        for record in record_batch.records(newest.batch_bytes(batch), max_bytes=DECOMPRESSED_BYTES_MAX):
-            if record.timestamp == newest.max_timestamp:
-                return TimestampOffset(record.offset, record.timestamp, batch.partition_leader_epoch)
-        return None
-
     # -- durability
 
     def _maybe_flush(self) -> None:
@@ -659,13 +491,6 @@ class Log:
                 self.producers.remove_snapshot(segment.base_offset)
         self.delete_later(gone)
 
-    def replace_segments(self, segments: list[Segment]) -> None:
-        """The log consists of these from now on."""
-        assert segments
-        assert all(left.base_offset < right.base_offset for left, right in itertools.pairwise(segments))
-        self.segments = segments
-        self._bases = [segment.base_offset for segment in segments]
-
     def delete_later(self, gone: list[Segment]) -> None:
         """Remove files after the delay, so that whoever reads them can finish."""
 
@@ -760,54 +585,3 @@ class Log:
             self._env.disk, f"{self.directory}/{checkpoints.PARTITION_METADATA}", topic_id
         )
         self.topic_id = topic_id
-
-
-def marker_of(batch: Buffer) -> EndTransactionMarker | None:
-    """What a control batch says about a transaction; None for control batches of other kinds."""
-    for record in record_batch.records(batch, max_bytes=DECOMPRESSED_BYTES_MAX):
-        key, value = record.key, record.value
-        if key is None or len(key) < 4:
-            return None
-        kind = int.from_bytes(key[2:4], "big", signed=True)
-        if kind not in (0, 1) or value is None or len(value) < 6:
-            return None
-        return EndTransactionMarker(kind == 1, int.from_bytes(value[2:6], "big", signed=True))
-    return None
-
-
-def rebuild_producers(log: Log) -> None:
-    """Producer state from the newest snapshot and the batches behind it. CorruptBatchError, OSError."""
-    producers = log.producers
-    start = producers.load_snapshot(log.log_start_offset, log.log_end_offset)
-    replay_producers(log, start)
-
-
-def replay_producers(log: Log, start: int) -> None:
-    """Let the producer state see the batches from `start` to the log end."""
-    producers = log.producers
-    if start < log.log_end_offset:
-        for segment, batch in log.batches_from(start):
-            if batch.producer_id < 0 or batch.base_offset < start:
-                continue
-            if batch.attributes & _CONTROL:
-                marker = marker_of(segment.batch_bytes(batch))
-                if marker is None:
-                    continue
-                aborted = producers.update_marker(
-                    batch.producer_id, batch.producer_epoch, marker, batch.last_offset, batch.max_timestamp
-                )
-                if aborted is not None:
-                    known = segment.transaction_index.entries
-                    if not known or known[-1].last_offset < aborted.last_offset:
-                        segment.transaction_index.append(aborted)
-            elif batch.record_count or batch.base_sequence >= 0:
-                producers.update_data(
-                    batch.producer_id,
-                    batch.producer_epoch,
-                    batch.base_sequence,
-                    batch.base_offset,
-                    batch.last_offset,
-                    batch.max_timestamp,
-                    bool(batch.attributes & _TRANSACTIONAL),
-                )
-    producers.map_end_offset = log.log_end_offset

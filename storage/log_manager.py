@@ -198,7 +198,7 @@ class LogManager:
                 f"{directory} holds damaged records though the last stop was clean: {error}. Remove "
                 f"{self._path(checkpoints.CLEAN_SHUTDOWN)} and start again to cut the log there, or restore the folder."
             ) from error
-        log.on_failed = self._log_failed
+        log.on_failed = lambda: self._log_failed(log)
         log.on_recovery_point_lowered = self._recovery_point_lowered
         self._logs[key] = log
         return log

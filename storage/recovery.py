@@ -8,7 +8,8 @@ from barnabas.protocol.errors import CorruptBatchError
 from barnabas.runtime.ports import Env
 from barnabas.storage import checkpoints
 from barnabas.storage.leader_epochs import LeaderEpochCache
-from barnabas.storage.log import Log, rebuild_producers
+from barnabas.storage.log import Log
+from barnabas.storage.log_reader import rebuild_producers
 from barnabas.storage.open_files import OpenFiles
 from barnabas.storage.producer_state import ProducerStateManager
 from barnabas.storage.segment import Segment, file_name

@@ -23,7 +23,7 @@ _RECENT_BATCHES_MAX = 128
 
 
 class StoredBatch(NamedTuple):
-    """Where a batch lies, and what its header says."""
+    """Where a batch lies, and what its header says; `max_timestamp` is -1 when compaction took all its records."""
 
     position: int
     size: int
@@ -283,7 +283,7 @@ class Segment:
                 size,
                 base_offset,
                 base_offset + last_offset_delta,
-                max_timestamp,
+                max_timestamp if record_count else -1,
                 leader_epoch,
                 attributes,
                 base_timestamp,

@@ -1,0 +1,260 @@
+"""What a log holds and how it is read: segments in order of their offsets, looked up through their indexes."""
+
+import logging
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import NamedTuple
+
+from barnabas.protocol import record_batch
+from barnabas.protocol.errors import CorruptBatchError, ErrorCode
+from barnabas.runtime.ports import Buffer
+from barnabas.storage.producer_state import EndTransactionMarker, ProducerStateManager
+from barnabas.storage.segment import Segment, StoredBatch
+from barnabas.storage.validation import DECOMPRESSED_BYTES_MAX
+
+logger = logging.getLogger("barnabas.storage")
+
+_TRANSACTIONAL, _CONTROL = 0x10, 0x20
+
+
+class FetchData:
+    """What a read gave: whole batches, perhaps none. No record in them has an offset ≥ `next_offset`."""
+
+    __slots__ = ("error", "first_offset", "next_offset", "records")
+
+    def __init__(self, error: ErrorCode, records: Buffer, first_offset: int, next_offset: int) -> None:
+        self.error = error
+        self.records = records
+        self.first_offset = first_offset
+        self.next_offset = next_offset
+
+
+class TimestampOffset(NamedTuple):
+    """A record found by its timestamp."""
+
+    offset: int
+    timestamp: int
+    leader_epoch: int
+
+
+class LogReader:
+    """The reading half of a Log."""
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        segments: list[Segment],
+        *,
+        log_start_offset: int,
+        log_end_offset: int,
+        producers: ProducerStateManager,
+    ) -> None:
+        assert segments
+        self.topic = topic
+        self.partition = partition
+        self.segments = segments
+        self._bases = [segment.base_offset for segment in segments]
+        self.log_start_offset = log_start_offset
+        self.log_end_offset = log_end_offset
+        self.high_watermark = log_start_offset
+        self.producers = producers
+        self.failed: OSError | None = None
+        self.on_failed: Callable[[], None] | None = None
+
+    def __repr__(self) -> str:
+        return f"Log({self.name}, {self.log_start_offset}..{self.log_end_offset})"
+
+    @property
+    def name(self) -> str:
+        """topic-partition"""
+        return f"{self.topic}-{self.partition}"
+
+    @property
+    def active_segment(self) -> Segment:
+        """The one that is appended to."""
+        return self.segments[-1]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all batches."""
+        return sum(segment.size for segment in self.segments)
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Below it every transaction is decided; never above the high watermark."""
+        first_unstable = self.producers.first_unstable_offset
+        return self.high_watermark if first_unstable is None else min(first_unstable, self.high_watermark)
+
+    def set_high_watermark(self, offset: int) -> None:
+        """Move it, within [log start, log end]."""
+        self.high_watermark = min(max(offset, self.log_start_offset), self.log_end_offset)
+        self.producers.high_watermark_moved(self.high_watermark)
+
+    def fail(self, error: OSError) -> None:
+        """Never write again in this process."""
+        if self.failed is None:
+            self.failed = error
+            logger.error("%s is offline: %s", self.name, error)
+            if self.on_failed is not None:
+                self.on_failed()
+
+    def replace_segments(self, segments: list[Segment]) -> None:
+        """The log consists of these from now on."""
+        assert segments
+        assert all(left.base_offset < right.base_offset for left, right in pairwise(segments))
+        self.segments = segments
+        self._bases = [segment.base_offset for segment in segments]
+
+    def _slot(self, offset: int) -> int:
+        return max(bisect_right(self._bases, offset) - 1, 0)
+
+    def read(self, offset: int, max_bytes: int, *, upper_bound: int, at_least_one: bool) -> FetchData:
+        """Whole batches below `upper_bound` from the one that holds `offset`, in at most `max_bytes`.
+
+        A first batch bigger than that comes only with `at_least_one`. OFFSET_OUT_OF_RANGE outside
+        [log start, log end]; nothing at or behind the bound is an empty success.
+        """
+        end = self.log_end_offset
+        if offset < self.log_start_offset or offset > end:
+            return FetchData(ErrorCode.OFFSET_OUT_OF_RANGE, b"", -1, -1)
+        if upper_bound > end:
+            upper_bound = end
+        if offset >= upper_bound or (max_bytes <= 0 and not at_least_one):
+            return FetchData(ErrorCode.NONE, b"", offset, offset)
+        try:
+            for slot in range(self._slot(offset), len(self.segments)):
+                data = self.segments[slot].read(offset, max(max_bytes, 0), upper_bound, at_least_one)
+                if data is not None:
+                    return FetchData(ErrorCode.NONE, data.records, data.first_offset, data.next_offset)
+        except OSError as error:
+            self.fail(error)
+            return FetchData(ErrorCode.KAFKA_STORAGE_ERROR, b"", -1, -1)
+        except CorruptBatchError as error:
+            logger.error("%s: damaged data at or behind offset %d: %s", self.name, offset, error)
+            return FetchData(ErrorCode.CORRUPT_MESSAGE, b"", -1, -1)
+        return FetchData(ErrorCode.NONE, b"", offset, offset)
+
+    def bytes_between(self, offset: int, upper_bound: int) -> int:
+        """About how many bytes a reader from `offset` has before it; exact near the log end. Reads no segment."""
+        offset = max(offset, self.log_start_offset)
+        upper_bound = min(upper_bound, self.log_end_offset)
+        if offset >= upper_bound:
+            return 0
+        first, last = self._slot(offset), self._slot(upper_bound)
+        start = self.segments[first].position_for(offset)
+        end = self.segments[last]
+        stop = end.size if upper_bound >= self.log_end_offset else end.position_for(upper_bound)
+        if first == last:
+            return max(stop - start, 1)
+        between = sum(segment.size for segment in self.segments[first + 1 : last])
+        return max(self.segments[first].size - start + between + stop, 1)
+
+    def batches_from(self, offset: int) -> Iterator[tuple[Segment, StoredBatch]]:
+        """Headers of all batches from the one that holds `offset` on. CorruptBatchError, OSError."""
+        for slot in range(self._slot(offset), len(self.segments)):
+            segment = self.segments[slot]
+            segment.load()
+            position = segment.position_for(offset) if offset > segment.base_offset else 0
+            for batch in segment.batches(position):
+                if batch.last_offset >= offset:
+                    yield segment, batch
+
+    def aborted_transactions(self, start: int, end: int) -> list[tuple[int, int]]:
+        """(producer id, first offset) of the aborted transactions that overlap [start, end), by first offset."""
+        found = []
+        for slot in range(self._slot(start), len(self.segments)):
+            for entry in self.segments[slot].transaction_index.entries:
+                if entry.last_offset >= start and entry.first_offset < end:
+                    found.append((entry.producer_id, entry.first_offset))
+                if entry.last_stable_offset >= end:
+                    return sorted(found, key=lambda pair: pair[1])
+        return sorted(found, key=lambda pair: pair[1])
+
+    def offset_for_timestamp(self, timestamp: int, upper_bound: int) -> TimestampOffset | None:
+        """The first record with a timestamp ≥ `timestamp` in [log start, `upper_bound`), or None."""
+        for segment in self.segments:
+            if segment.base_offset >= upper_bound:
+                return None
+            if not segment.size or segment.max_timestamp < timestamp:
+                continue
+            start = segment.position_for(segment.time_index.offset_for(timestamp))
+            for batch in segment.batches(start):
+                if batch.base_offset >= upper_bound:
+                    return None
+                if batch.max_timestamp < timestamp or batch.last_offset < self.log_start_offset:
+                    continue
+                for record in record_batch.records(segment.batch_bytes(batch), max_bytes=DECOMPRESSED_BYTES_MAX):
+                    if record.timestamp >= timestamp and record.offset >= self.log_start_offset:
+                        if record.offset >= upper_bound:
+                            return None
+                        return TimestampOffset(record.offset, record.timestamp, batch.partition_leader_epoch)
+        return None
+
+    def max_timestamp_offset(self) -> TimestampOffset | None:
+        """The first record that has the largest timestamp of the log; None when the log is empty."""
+        newest: Segment | None = None
+        for segment in self.segments:
+            if segment.size and (newest is None or segment.max_timestamp > newest.max_timestamp):
+                newest = segment
+        if newest is None or newest.max_timestamp < 0:
+            return None
+        batch = newest.find(newest.offset_of_max_timestamp)
+        if batch is None:
+            return None
+        for record in record_batch.records(newest.batch_bytes(batch), max_bytes=DECOMPRESSED_BYTES_MAX):
+            if record.timestamp == newest.max_timestamp:
+                return TimestampOffset(record.offset, record.timestamp, batch.partition_leader_epoch)
+        return None
+
+
+def marker_of(batch: Buffer) -> EndTransactionMarker | None:
+    """What a control batch says about a transaction; None for control batches of other kinds."""
+    for record in record_batch.records(batch, max_bytes=DECOMPRESSED_BYTES_MAX):
+        key, value = record.key, record.value
+        if key is None or len(key) < 4:
+            return None
+        kind = int.from_bytes(key[2:4], "big", signed=True)
+        if kind not in (0, 1) or value is None or len(value) < 6:
+            return None
+        return EndTransactionMarker(kind == 1, int.from_bytes(value[2:6], "big", signed=True))
+    return None
+
+
+def rebuild_producers(log: LogReader) -> None:
+    """Producer state from the newest snapshot and the batches behind it. CorruptBatchError, OSError."""
+    producers = log.producers
+    start = producers.load_snapshot(log.log_start_offset, log.log_end_offset)
+    replay_producers(log, start)
+
+
+def replay_producers(log: LogReader, start: int) -> None:
+    """Let the producer state see the batches from `start` to the log end."""
+    producers = log.producers
+    if start < log.log_end_offset:
+        for segment, batch in log.batches_from(start):
+            if batch.producer_id < 0 or batch.base_offset < start:
+                continue
+            if batch.attributes & _CONTROL:
+                marker = marker_of(segment.batch_bytes(batch))
+                if marker is None:
+                    continue
+                aborted = producers.update_marker(
+                    batch.producer_id, batch.producer_epoch, marker, batch.last_offset, batch.max_timestamp
+                )
+                if aborted is not None:
+                    known = segment.transaction_index.entries
+                    if not known or known[-1].last_offset < aborted.last_offset:
+                        segment.transaction_index.append(aborted)
+            elif batch.record_count or batch.base_sequence >= 0:
+                producers.update_data(
+                    batch.producer_id,
+                    batch.producer_epoch,
+                    batch.base_sequence,
+                    batch.base_offset,
+                    batch.last_offset,
+                    batch.max_timestamp,
+                    bool(batch.attributes & _TRANSACTIONAL),
+                )
+    producers.map_end_offset = log.log_end_offset

@@ -172,15 +172,20 @@ class Controller:
             assert isinstance(stat, Stat)
             await self._become(epoch + 1, stat.version)
             return
-        try:
-            data, stat = await self._coordination.get(paths.CONTROLLER)
-        except NoNodeError:
-            return  # gone again: the watch has fired
-        self.controller_id = payloads.ControllerNode.decode(data).broker_id
-        if stat.ephemeral_owner == self._coordination.session_id and not self.active:
+        if await self._read_controller() and not self.active:
             # Won, but the answer was lost: nobody else can have written the epoch since.
             epoch, version = await self._read_epoch()
             await self._become(epoch, version)
+
+    async def _read_controller(self, watch: Watch | None = None) -> bool:
+        """Remember who is controller; whether it is this broker in this session."""
+        try:
+            data, stat = await self._coordination.get(paths.CONTROLLER, watch)
+        except NoNodeError:
+            self.controller_id = NO_CONTROLLER
+            return False
+        self.controller_id = payloads.ControllerNode.decode(data).broker_id
+        return self.controller_id == self._node_id and stat.ephemeral_owner == self._coordination.session_id
 
     async def _read_epoch(self) -> tuple[int, int]:
         while True:
@@ -196,10 +201,7 @@ class Controller:
     async def _controller_changed(self) -> None:
         """`/controller` was made, changed or has gone."""
         if self.active:
-            stat = await self._coordination.exists(
-                paths.CONTROLLER, self._watch(self._controller_changed, only_active=False)
-            )
-            if stat is not None and stat.ephemeral_owner == self._coordination.session_id:
+            if await self._read_controller(self._watch(self._controller_changed, only_active=False)):
                 return
             logger.info("the controllership was taken away, epoch %d is over", self.controller_epoch)
             self._resign()
@@ -290,8 +292,7 @@ class Controller:
         epoch = self.controller_epoch
         self._resign()
         try:
-            _, stat = await self._coordination.get(paths.CONTROLLER)
-            if stat.ephemeral_owner == self._coordination.session_id:
+            if await self._read_controller():
                 await self._coordination.delete(paths.CONTROLLER)
         except CoordinationError:
             logger.info("could not remove /controller of epoch %d", epoch)

@@ -1,7 +1,6 @@
 """Parked waiters and the wakes that serve them."""
 
 import pytest
-
 from barnabas.replication.parked import Parked
 from barnabas.replication.wakes import Wakes
 from barnabas.sim.env import sim_env
@@ -38,7 +37,7 @@ def test_the_offset_itself_is_enough(offset, released):
 def test_cancelled_waiters_are_never_called_and_are_swept():
     parked = Parked()
     tickets = parked_at(parked, *range(100))
-    for offset in range(0, 99):
+    for offset in range(99):
         tickets[offset].cancel()
     assert len(parked) == 1
     assert len(parked._tickets) <= 2, "swept"

@@ -1,7 +1,6 @@
 """The pure policies: elections, assignment, ISR, preferred replica, version 0 offsets, names."""
 
 import pytest
-
 from barnabas.protocol.errors import ErrorCode
 from barnabas.replication import election, isr, topic_admin
 from barnabas.replication.assignment import AssignmentError, assign, fixed_start, rack_alternated

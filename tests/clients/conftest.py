@@ -102,7 +102,8 @@ def _served(folder: Path) -> Iterator[BrokerProcess]:
         yield process
     finally:
         process.end(signal.SIGTERM)
-    assert process.tracebacks() == ""
+    if found := process.tracebacks():
+        pytest.fail(f"a handler raised:\n{found}", pytrace=False)
 
 
 @pytest.fixture(scope="session")

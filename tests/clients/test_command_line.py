@@ -283,7 +283,7 @@ def test_the_ready_line_in_json(own_broker: Any) -> None:
     assert len(ready["cluster_id"]) == 22
     assert ready["data"] == str(own_broker.data)
     assert ready["bootstrap"].startswith("127.0.0.1:")
-    assert "group.initial.rebalance.delay.ms" in noted
+    assert "offsets.topic.num.partitions=1" in noted
 
 
 def test_demo_shows_a_round_trip(tmp_path: Path) -> None:

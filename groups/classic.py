@@ -391,6 +391,8 @@ class ClassicGroup:
                     failed.member_id = ""
                     failed.leader = leader_before or ""
                     effects.reply_join(waiter, failed)
+                    if error is ErrorCode.REQUEST_TIMED_OUT:
+                        effects.store(self.record())  # what was put back may be committed yet: this comes after it
                 elif member.awaiting_join is waiter and self.members.get(new_id) is member:
                     self._unpark_join(member)
                     if version >= 9:

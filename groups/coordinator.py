@@ -266,6 +266,8 @@ class GroupCoordinator:
 
     def _created(self, shard: Shard, group: ClassicGroup) -> Callable[[ErrorCode], None]:
         def done(error: ErrorCode) -> None:
+            if error is ErrorCode.REQUEST_TIMED_OUT:
+                return  # it is in the log, and will be committed unless the leadership goes
             if error and group.generation == 0 and shard.groups.get(group.group_id) is group:
                 logger.warning("group %s: could not be created: %s", group.group_id, error.name)
                 del shard.groups[group.group_id]
@@ -478,7 +480,7 @@ class GroupCoordinator:
         """Write a group's tombstone."""
         assert isinstance(shard, Shard)
         tombstone: list[StoredRecord] = [GroupRecord(group_id, None)]
-        shard.write(group_id, tombstone, done)
+        shard.write(group_id, tombstone, done, patient=True)
 
     def _write_both(
         self,
@@ -528,7 +530,7 @@ class GroupCoordinator:
             if not error:
                 shard.offsets.replay_end_transaction(producer_id, committed)
 
-        shard.write("", (), decide)
+        shard.write("", (), decide, patient=True)
 
     # ---- odds and ends ----
 

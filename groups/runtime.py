@@ -120,13 +120,14 @@ class ShardConfig(Protocol):
 class _Write:
     """Records that were decided together, and who is told about them."""
 
-    __slots__ = ("done", "group_id", "now_ms", "records")
+    __slots__ = ("done", "group_id", "now_ms", "patient", "records")
 
-    def __init__(self, group_id: str, records: Sequence[StoredRecord], now_ms: int, done: Done) -> None:
+    def __init__(self, group_id: str, records: Sequence[StoredRecord], now_ms: int, done: Done, patient: bool) -> None:
         self.group_id = group_id
         self.records = records
         self.now_ms = now_ms
         self.done: Done | None = done
+        self.patient = patient
 
 
 class _Batch:
@@ -187,14 +188,17 @@ class Shard:
 
     # ---- writing ----
 
-    def write(self, group_id: str, records: Sequence[StoredRecord], done: Done) -> None:
+    def write(self, group_id: str, records: Sequence[StoredRecord], done: Done, *, patient: bool = False) -> None:
         """Append the records with whatever else this pass of the loop decides; `done` when they are committed and
-        replayed, or with the append's error. Without records: when all that was written before is committed."""
+        replayed, or with the append's error. Without records: when all that was written before is committed.
+
+        After offsets.commit.timeout.ms `done` is told so, though the records may still be committed; unless the
+        writer is `patient`, as whoever holds the group must be: it learns how it ended."""
         if self.closed:
             done(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             return
         self._writing[group_id] = self._writing.get(group_id, 0) + 1
-        self._unwritten.append(_Write(group_id, records, self._clock.now_ms(), done))
+        self._unwritten.append(_Write(group_id, records, self._clock.now_ms(), done, patient))
         if not self._flush_is_due:
             self._flush_is_due = True
             self._clock.call_soon(self._flush)
@@ -299,8 +303,8 @@ class Shard:
                 self._timeout_timer = self._clock.call_later(batch.deadline_ms - now, self._check_timeouts)
                 return
             for write in batch.writes:
-                done, write.done = write.done, None
-                if done is not None:
+                if not write.patient and write.done is not None:
+                    done, write.done = write.done, None
                     done(ErrorCode.REQUEST_TIMED_OUT)
 
     def _fail_in_flight(self, error: ErrorCode) -> None:

@@ -32,8 +32,9 @@ class OffsetShard(Protocol):
     def loading(self) -> bool:
         """Whether it cannot be served yet."""
 
-    def write(self, group_id: str, records: Sequence[OffsetRecord], done: Done) -> None:
-        """Append, replay at commit, then `done`; without records: when all written before is committed."""
+    def write(self, group_id: str, records: Sequence[OffsetRecord], done: Done, *, patient: bool = False) -> None:
+        """Append, replay at commit, then `done`; without records: when all written before is committed. Whoever
+        holds the group is `patient`: told how it ended, and not when the time is up."""
 
     def group_ids(self) -> list[str]:
         """All groups that have a state or offsets here."""
@@ -136,7 +137,7 @@ class KafkaOffsetManager:
         held = dict.fromkeys([*shard.offsets.of_group(group_id), *sorted(shard.offsets.pending_of_group(group_id))])
         chosen = held if partitions is None else [key for key in dict.fromkeys(partitions) if key in held]
         if chosen:
-            shard.write(group_id, [OffsetRecord(group_id, *key, None) for key in chosen], done)
+            shard.write(group_id, [OffsetRecord(group_id, *key, None) for key in chosen], done, patient=True)
         else:
             done(ErrorCode.NONE)
 
@@ -170,7 +171,7 @@ class KafkaOffsetManager:
             if expired:
                 logger.info("group %s: %d offsets expired", group_id, len(expired))
                 last = (lambda error: None) if group_ends else removed
-                shard.write(group_id, [OffsetRecord(group_id, *key, None) for key in expired], last)
+                shard.write(group_id, [OffsetRecord(group_id, *key, None) for key in expired], last, patient=True)
             if group_ends:
                 self._shards.remove_group(shard, group_id, removed)
 

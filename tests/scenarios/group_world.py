@@ -79,8 +79,9 @@ class MemoryLog:
     def read(self, offset: int, max_bytes: int) -> bytes:
         self.reads += 1
         found = b""
-        for base, batch in self.batches:
-            if base + record_batch.read_header(batch).record_count > offset:
+        ends = [base for base, _ in self.batches[1:]] + [self.log_end_offset]
+        for end, (_, batch) in zip(ends, self.batches, strict=True):
+            if end > offset:
                 if found and len(found) + len(batch) > max_bytes:
                     break
                 found += batch

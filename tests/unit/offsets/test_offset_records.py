@@ -19,9 +19,7 @@ def test_key_is_what_the_schema_says(topic: str) -> None:
 @pytest.mark.parametrize("length", [0, 1, 126, 127, 128, 4096, 16382, 16383, 20000])
 def test_value_is_written_in_version_4(length: int) -> None:
     committed = CommittedOffset(5, 3, "m" * length, 1234, -1, TOPIC_ID)
-    value = OffsetCommitValue(
-        offset=5, leader_epoch=3, metadata="m" * length, commit_timestamp=1234, topic_id=TOPIC_ID
-    )
+    value = OffsetCommitValue(offset=5, leader_epoch=3, metadata="m" * length, commit_timestamp=1234, topic_id=TOPIC_ID)
     assert encode_value(committed) == encode_versioned(value, 4)
     assert decode_value(encode_value(committed)) == committed
 

@@ -1,0 +1,97 @@
+"""Kafka 4.1.0's own `__consumer_offsets` loads: groups, members, offsets, transactions, what was deleted."""
+
+import re
+import tarfile
+from pathlib import Path
+
+import pytest
+from barnabas.groups.classic import State
+from barnabas.groups.records import decode_group
+from barnabas.groups.runtime import Shard
+from barnabas.offsets.records import OffsetRecord, decode_key, decode_value, key_version
+from barnabas.protocol import record_batch
+from group_world import GroupWorld
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "kafka-4.1.0"
+COUNT = 5
+
+
+@pytest.fixture(scope="module")
+def segments() -> list[bytes]:
+    found: dict[int, bytes] = {}
+    with tarfile.open(GOLDEN / "data.tar.gz") as archive:
+        for member in archive:
+            match = re.search(r"__consumer_offsets-(\d+)/00000000000000000000\.log$", member.name)
+            if match:
+                file = archive.extractfile(member)
+                assert file is not None
+                found[int(match[1])] = file.read()
+    assert sorted(found) == list(range(COUNT))
+    return [found[index] for index in range(COUNT)]
+
+
+@pytest.fixture
+def world(segments: list[bytes]) -> GroupWorld:
+    world = GroupWorld(count=COUNT)
+    for log, segment in zip(world.logs, segments, strict=True):
+        for header, batch in record_batch.batches(memoryview(segment)):
+            log.batches.append((header.base_offset, bytes(batch)))
+            log.log_end_offset = log.high_watermark = header.next_offset
+    world.restart()
+    return world
+
+
+def shard_of(world: GroupWorld, group_id: str) -> Shard:
+    shard = world.coordinator.shard_of(group_id)
+    assert isinstance(shard, Shard)
+    return shard
+
+
+def test_offsets_are_those_of_the_dump(world: GroupWorld) -> None:
+    assert world.fetch("billing") == {("events", 0): 5, ("events", 1): 6, ("events", 2): 7}
+    assert world.fetch("shipping") == {("orders-none", 0): 33, ("orders-none", 1): 44}
+    assert world.fetch("robots") == {("events", 0): 11, ("events", 1): 12, ("events", 2): 13}
+    assert world.fetch("gone") == {}
+    found = shard_of(world, "billing").offsets.get("billing", "events", 2)
+    assert found is not None
+    assert found.metadata == "sieben ß\x00"
+
+
+def test_a_transactional_commit_was_decided_by_its_marker(world: GroupWorld) -> None:
+    assert world.fetch("tellers")[("events", 0)] == 7
+    assert not shard_of(world, "tellers").offsets.pending
+
+
+def test_groups_come_back(world: GroupWorld) -> None:
+    billing = shard_of(world, "billing").groups["billing"]
+    assert billing.protocol_type == "consumer"
+    assert shard_of(world, "shipping").groups["shipping"].state is State.EMPTY
+    assert shard_of(world, "simple-tool").groups["simple-tool"].protocol_type is None
+    assert "gone" not in shard_of(world, "gone").groups
+
+
+def test_a_group_of_the_consumer_protocol_is_kept_apart(world: GroupWorld) -> None:
+    shard = shard_of(world, "robots")
+    assert shard.foreign_groups == {"robots": "consumer"}
+    assert "robots" not in shard.groups
+
+
+def test_every_record_is_written_back_to_the_same_bytes(segments: list[bytes]) -> None:
+    seen = 0
+    for segment in segments:
+        for header, batch in record_batch.batches(memoryview(segment)):
+            if header.is_control:
+                continue
+            for record in record_batch.records(batch, max_bytes=1 << 20):
+                assert record.key is not None
+                version = key_version(record.key)
+                if version == 1:
+                    committed = None if record.value is None else decode_value(record.value)
+                    again = OffsetRecord(*decode_key(record.key), committed)
+                    assert (again.key(), again.value()) == (record.key, record.value)
+                    seen += 1
+                elif version == 2:
+                    group = decode_group(record.key, record.value)
+                    assert (group.key(), group.value()) == (record.key, record.value)
+                    seen += 1
+    assert seen > 20

@@ -1,0 +1,233 @@
+"""Loading: what is answered meanwhile, in slices, until the high watermark is there, and the epoch guard."""
+
+from types import SimpleNamespace
+
+import pytest
+from barnabas.groups import loading
+from barnabas.groups.coordinator import OFFSETS_TOPIC
+from barnabas.groups.hashing import partition_for
+from barnabas.offsets.records import CommittedOffset, OffsetRecord
+from barnabas.protocol import messages, record_batch
+from barnabas.protocol.errors import ErrorCode
+from group_world import GroupWorld, answer_of
+
+
+def led(epoch: int, index: int = 0) -> SimpleNamespace:
+    return SimpleNamespace(topic=OFFSETS_TOPIC, index=index, leader_epoch=epoch)
+
+
+def begin_load(world: GroupWorld) -> None:
+    """The broker comes back, and its load has been asked for but has not run."""
+    world.coordinator.shutdown()
+    world.settle()
+    world.logs[0].leader_epoch += 1
+    world.coordinator = world.make_coordinator()
+    world.coordinator.start()
+    world.coordinator.on_leadership([led(world.logs[0].leader_epoch)], [])
+
+
+def gate_errors(world: GroupWorld) -> dict[str, int]:
+    make = messages
+    context = SimpleNamespace(api_version=5, client_id="c", client_host="/h")
+    coordinator = world.coordinator
+    commit = make.OffsetCommitRequest.OffsetCommitRequestTopic(
+        name="t",
+        partitions=[
+            make.OffsetCommitRequest.OffsetCommitRequestPartition(
+                partition_index=0, committed_offset=1, committed_metadata=""
+            )
+        ],
+    )
+    join = make.JoinGroupRequest(group_id="g", session_timeout_ms=10000, member_id="", protocol_type="consumer")
+    sync = make.SyncGroupRequest(group_id="g", member_id="m", protocol_type="consumer", protocol_name="range")
+    committed = coordinator.offset_commit(make.OffsetCommitRequest(group_id="g", topics=[commit]), context)
+    deleted = answer_of(coordinator.delete_groups(make.DeleteGroupsRequest(groups_names=["g"]), context))
+    forget = make.OffsetDeleteRequest(
+        group_id="g",
+        topics=[
+            make.OffsetDeleteRequest.OffsetDeleteRequestTopic(
+                name="t", partitions=[make.OffsetDeleteRequest.OffsetDeleteRequestPartition(partition_index=0)]
+            )
+        ],
+    )
+    return {
+        "join": coordinator.join_group(join, context).error_code,
+        "sync": coordinator.sync_group(sync, context).error_code,
+        "heartbeat": coordinator.heartbeat(make.HeartbeatRequest(group_id="g", member_id="m"), context).error_code,
+        "leave": coordinator.leave_group(make.LeaveGroupRequest(group_id="g"), context).error_code,
+        "commit": committed.topics[0].partitions[0].error_code,
+        "fetch": coordinator.offset_fetch(make.OffsetFetchRequest(group_id="g", topics=None), context).error_code,
+        "describe": coordinator.describe_groups(make.DescribeGroupsRequest(groups=["g"]), context).groups[0].error_code,
+        "delete": deleted.results[0].error_code,
+        "forget": coordinator.offset_delete(forget, context).error_code,
+        "list": coordinator.list_groups(make.ListGroupsRequest(), context).error_code,
+    }
+
+
+def test_what_is_answered_while_loading() -> None:
+    world = GroupWorld()
+    world.commit("g", {("t", 0): 1})
+    begin_load(world)
+    errors = gate_errors(world)
+    loading_error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert errors.pop("sync") == ErrorCode.REBALANCE_IN_PROGRESS
+    assert errors.pop("heartbeat") == ErrorCode.NONE
+    assert set(errors.values()) == {loading_error}
+    world.settle()
+    assert world.fetch("g") == {("t", 0): 1}
+
+
+def test_what_is_answered_by_a_broker_that_does_not_lead_the_partition() -> None:
+    world = GroupWorld()
+    world.coordinator.unload(0)
+    errors = gate_errors(world)
+    assert errors.pop("list") == ErrorCode.NONE
+    assert set(errors.values()) == {ErrorCode.NOT_COORDINATOR}
+
+
+def test_what_is_answered_before_start_and_after_shutdown() -> None:
+    world = GroupWorld()
+    world.coordinator.shutdown()
+    assert set(gate_errors(world).values()) == {ErrorCode.COORDINATOR_NOT_AVAILABLE}
+
+
+def test_a_new_leader_goes_on_loading_until_its_high_watermark_is_there() -> None:
+    world = GroupWorld()
+    log = world.logs[0]
+    world.commit("g", {("t", 0): 1})
+    world.commit("g", {("t", 0): 2})
+    log.high_watermark = 1  # the new leader has all, but does not know yet that it is committed
+    begin_load(world)
+    world.settle()
+    assert gate_errors(world)["fetch"] == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    log.release()
+    world.settle()
+    assert world.fetch("g") == {("t", 0): 2}
+
+
+def test_a_big_partition_is_read_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "SLICE_BYTES", 500)
+    world = GroupWorld()
+    for offset in range(50):
+        world.commit(f"g{offset % 10}", {("t", 0): offset})
+    begin_load(world)
+    reads = world.logs[0].reads
+    passes = 0
+    done = False
+
+    def other_work() -> None:
+        nonlocal passes
+        passes += 1
+        if not done:
+            world.clock.call_soon(other_work)
+
+    world.clock.call_soon(other_work)
+    while world.coordinator.shards[0].loading:
+        world.clock.loop.call_soon(world.clock.loop.stop)
+        world.clock.loop.run_forever()
+    done = True
+    assert world.logs[0].reads - reads > 5
+    assert passes >= world.logs[0].reads - reads
+    assert world.fetch("g9") == {("t", 0): 49}
+
+
+def test_leadership_lost_while_loading() -> None:
+    world = GroupWorld()
+    world.commit("g", {("t", 0): 1})
+    begin_load(world)
+    world.coordinator.on_leadership([], [led(world.logs[0].leader_epoch + 1)])
+    world.settle()
+    assert gate_errors(world)["fetch"] == ErrorCode.NOT_COORDINATOR
+
+
+def test_an_older_epoch_comes_too_late() -> None:
+    world = GroupWorld()
+    world.coordinator.on_leadership([led(7)], [])
+    world.settle()
+    shard = world.coordinator.shards[0]
+    world.coordinator.on_leadership([led(6)], [])
+    world.coordinator.on_leadership([led(7)], [])
+    world.coordinator.on_leadership([], [led(6)])
+    assert world.coordinator.shards[0] is shard
+    world.coordinator.on_leadership([], [led(8)])
+    assert world.coordinator.shards == {}
+    world.coordinator.on_leadership([led(7)], [])
+    assert world.coordinator.shards == {}
+    world.coordinator.on_leadership([led(9)], [])
+    assert 0 in world.coordinator.shards
+
+
+def test_a_new_epoch_of_the_same_leader_loads_again() -> None:
+    world = GroupWorld()
+    world.commit("g", {("t", 0): 1})
+    world.coordinator.on_leadership([led(3)], [])
+    world.settle()
+    assert world.coordinator.shards[0].leader_epoch == 3
+    assert world.fetch("g") == {("t", 0): 1}
+
+
+def test_other_topics_do_not_concern_it() -> None:
+    world = GroupWorld()
+    world.coordinator.on_leadership([], [SimpleNamespace(topic="t", index=0, leader_epoch=99)])
+    assert 0 in world.coordinator.shards
+
+
+def test_records_that_cannot_be_read_are_passed_over() -> None:
+    world = GroupWorld()
+    good = OffsetRecord("g", "t", 0, CommittedOffset(4, commit_timestamp=1))
+    pairs = [
+        (b"\x00\x01\x00", b"x"),
+        (None, b"x"),
+        (b"\x00\x02\x00\x01g", b"\x00\x03\x00"),
+        (b"\x00\x63abc", b"x"),
+        (good.key(), b"\x00\x09"),
+        (good.key(), good.value()),
+    ]
+    records = [record_batch.Record(index, 0, key, value, []) for index, (key, value) in enumerate(pairs)]
+    world.logs[0].append(record_batch.build(records))
+    world.restart()
+    assert world.fetch("g") == {("t", 0): 4}
+
+
+def test_a_batch_that_cannot_be_read_ends_the_load_and_the_partition_is_served() -> None:
+    world = GroupWorld()
+    world.commit("g", {("t", 0): 1})
+    world.commit("g", {("t", 0): 2})
+    base, batch = world.logs[0].batches[1]
+    world.logs[0].batches[1] = (base, batch[:16] + b"\x07" + batch[17:])  # another magic
+    world.restart()
+    assert world.fetch("g") == {("t", 0): 1}
+
+
+def test_transactional_batches_wait_for_their_marker() -> None:
+    world = GroupWorld()
+    record = OffsetRecord("g", "t", 0, CommittedOffset(4, commit_timestamp=1))
+    batch = record_batch.build(
+        [record_batch.Record(0, 0, record.key(), record.value(), [])],
+        producer_id=5,
+        producer_epoch=0,
+        transactional=True,
+    )
+    world.logs[0].append(batch)
+    world.restart()
+    assert world.fetch("g") == {}
+    request = messages.OffsetFetchRequest(
+        group_id="g",
+        topics=[messages.OffsetFetchRequest.OffsetFetchRequestTopic(name="t", partition_indexes=[0, 1])],
+        require_stable=True,
+    )
+    response = world.ask("offset_fetch", request, 7)
+    assert [partition.error_code for partition in response.topics[0].partitions] == [
+        ErrorCode.UNSTABLE_OFFSET_COMMIT,
+        ErrorCode.NONE,
+    ]
+    world.coordinator.complete_transaction(0, 5, True)
+    world.settle()
+    assert world.fetch("g") == {("t", 0): 4}
+
+
+def test_groups_go_to_the_partition_of_their_hash() -> None:
+    world = GroupWorld(count=7)
+    for name in ("a", "b", "test", "my-group"):
+        world.commit(name, {("t", 0): 1})
+        assert name in world.coordinator.shards[partition_for(name, 7)].groups

@@ -1,0 +1,117 @@
+"""The tree as offset storage, on the embedded tree: version 0 requests, and `offsets.storage=zookeeper`."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from barnabas.coordination.embedded import EmbeddedCoordination
+from barnabas.protocol import messages
+from barnabas.protocol.errors import ErrorCode
+from barnabas.runtime.disk import RealDisk
+from barnabas.runtime.ports import Env
+from group_world import GroupWorld, answer_of
+
+
+class TreeWorld(GroupWorld):
+    """A coordinator with a tree."""
+
+    def __init__(self, path: Path, **settings: Any) -> None:
+        super().__init__(**settings)
+        env = Env(clock=self.clock, disk=RealDisk(), network=self.env.network, rng=self.env.rng)
+        self.tree = EmbeddedCoordination(env, str(path / "tree.sqlite"))
+        self.env.run(self.tree.start())
+        self.coordination = self.tree
+        self.coordinator = self.make_coordinator()
+        self.coordinator.start()
+        self.lead_all()
+
+    def node(self, path: str) -> bytes | None:
+        return next(iter(self.env.run(self.tree.get_many([path]))) or (None,))[0]
+
+    def ask_tree(self, name: str, request: Any, version: int) -> Any:
+        reply = self.call(name, request, version)
+
+        async def wait() -> None:
+            for _ in range(50):
+                if getattr(reply, "done", True):
+                    return
+                await self.clock.sleep(1)
+
+        self.env.run(wait())
+        return answer_of(reply)
+
+    def commit_tree(
+        self, offsets: dict[int, int], version: int = 0, topic: str = "t", metadata: str = "n"
+    ) -> list[int]:
+        make = messages.OffsetCommitRequest
+        rows = [
+            make.OffsetCommitRequestPartition(
+                partition_index=index, committed_offset=offset, committed_metadata=metadata
+            )
+            for index, offset in offsets.items()
+        ]
+        request = make(group_id="g", topics=[make.OffsetCommitRequestTopic(name=topic, partitions=rows)])
+        response = self.ask_tree("offset_commit", request, version)
+        return [partition.error_code for partition in response.topics[0].partitions]
+
+    def fetch_tree(self, indexes: list[int], version: int = 0, topic: str = "t") -> list[tuple[int, str, int]]:
+        make = messages.OffsetFetchRequest
+        request = make(group_id="g", topics=[make.OffsetFetchRequestTopic(name=topic, partition_indexes=indexes)])
+        response = self.ask_tree("offset_fetch", request, version)
+        return [(row.committed_offset, row.metadata, row.error_code) for row in response.topics[0].partitions]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[TreeWorld]:
+    world = TreeWorld(tmp_path)
+    yield world
+    world.env.run(world.tree.close())
+
+
+def test_version_0_goes_to_the_tree_and_not_to_the_log(world: TreeWorld) -> None:
+    assert world.commit_tree({0: 5, 1: -7}) == [0, 0]
+    assert world.node("/consumers/g/offsets/t/0") == b"5"
+    assert world.commit_tree({0: 6}) == [0]
+    assert world.fetch_tree([0, 1, 2]) == [(6, "", 0), (-7, "", 0), (-1, "", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)]
+    assert world.records() == []
+    assert world.fetch("g") == {}
+
+
+def test_version_0_checks_what_it_can(world: TreeWorld) -> None:
+    assert world.commit_tree({9: 1, 0: 2}) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0]
+    assert world.commit_tree({0: 1}, topic="nowhere") == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    limit = world.config.offset_metadata_max_bytes
+    assert world.commit_tree({0: 3}, metadata="x" * limit) == [0]
+    assert world.commit_tree({0: 4}, metadata="x" * (limit + 1)) == [ErrorCode.OFFSET_METADATA_TOO_LARGE]
+    assert world.fetch_tree([0]) == [(3, "", 0)]
+    assert world.fetch_tree([0], topic="nowhere") == [(-1, "", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)]
+
+
+def test_version_0_asks_no_coordinator(world: TreeWorld) -> None:
+    world.coordinator.unload(0)
+    assert world.commit_tree({0: 5}) == [0]
+    assert world.fetch_tree([0]) == [(5, "", 0)]
+
+
+def test_version_0_without_a_group(world: TreeWorld) -> None:
+    make = messages.OffsetFetchRequest
+    request = make(group_id="", topics=[make.OffsetFetchRequestTopic(name="t", partition_indexes=[0])])
+    response = world.ask_tree("offset_fetch", request, 0)
+    assert response.topics[0].partitions[0].error_code == ErrorCode.INVALID_GROUP_ID
+
+
+def test_offsets_storage_zookeeper_serves_the_newer_versions_too(tmp_path: Path) -> None:
+    world = TreeWorld(tmp_path, offsets_storage="zookeeper")
+    assert world.commit_tree({0: 5, 1: 6}, version=8) == [0, 0]
+    assert world.node("/consumers/g/offsets/t/0") == b"5"
+    assert world.fetch_tree([0, 2], version=5) == [(5, "", 0), (-1, "", 0)]
+    response = world.ask_tree("offset_fetch", messages.OffsetFetchRequest(group_id="g", topics=None), 5)
+    assert [row.partition_index for row in response.topics[0].partitions] == [0, 1]
+    world.env.run(world.tree.close())
+    world.settle()
+
+
+def test_a_node_that_holds_no_number_is_no_offset(world: TreeWorld) -> None:
+    world.env.run(world.tree.create("/consumers/g/offsets/t/0", b"what", make_parents=True))
+    assert world.fetch_tree([0]) == [(-1, "", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)]

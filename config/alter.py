@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from enum import IntEnum
 
+from barnabas.config.broker_settings import BROKER_SETTINGS
 from barnabas.config.settings import ConfigError, Table, Type
 from barnabas.protocol.errors import ErrorCode
 
@@ -50,13 +51,18 @@ def altered(
         elif operation in (ConfigOperation.APPEND, ConfigOperation.SUBTRACT):
             setting = settings.get(name)
             if setting is None or setting.type is not Type.LIST:
-                verb = ConfigOperation(operation).name
-                raise ConfigError(f"Can't {verb} to key {name} because its type is not LIST.", key=name)
+                raise _no_list(settings, name, ConfigOperation(operation).name)
             words = _words(result.get(name, setting.default or ""))
             result[name] = ",".join(_changed_words(words, _words(value), append=operation == ConfigOperation.APPEND))
         else:  # Kafka stumbles over it, and says no more than this
             raise ConfigError("", key=name, error=ErrorCode.UNKNOWN_SERVER_ERROR)
     return result
+
+
+def _no_list(settings: Table, name: str, verb: str) -> ConfigError:
+    if settings is BROKER_SETTINGS:  # Kafka has two texts for it
+        return ConfigError(f"Config value {verb.lower()} is not allowed for config key: {name}", key=name)
+    return ConfigError(f"Can't {verb} to key {name} because its type is not LIST.", key=name)
 
 
 def _check_request(pairs: list[tuple[str, str | None]], without_value: list[str]) -> None:

@@ -138,25 +138,61 @@ def problems(values: Mapping[str, str]) -> Iterator[ConfigError]:
 def check_dynamic(config: BrokerConfig, changed: Mapping[str, str], *, cluster: bool) -> None:
     """Raise ConfigError unless `changed` may be all dynamic settings of this broker (or, `cluster`, of all).
 
-    Kafka answers INVALID_REQUEST here, whatever is wrong.
+    Kafka answers INVALID_REQUEST here, whatever is wrong, and prints its Scala sets; clients show that to people.
     """
-    refused = sorted(n for n in changed if not _may_change(n, cluster=False))
-    if refused:
-        # Kafka prints its Scala set; clients show it to people as it is.
-        raise _invalid_request(f"Cannot update these configs dynamically: Set({', '.join(refused)})")
-    one_broker = sorted(n for n in changed if not _may_change(n, cluster=cluster))
-    if one_broker:
-        names = ", ".join(one_broker)
-        raise _invalid_request(
-            f"Cannot update these configs at default cluster level, broker id must be specified: Set({names})"
-        )
+    fixed = sorted(n for n in changed if not _may_change(n, cluster=False))
+    if fixed:
+        raise _invalid_request(f"Cannot update these configs dynamically: Set({', '.join(fixed)})")
+    of_listeners = ", ".join(sorted(n for n in changed if n in _OF_LISTENERS))
+    if of_listeners:
+        message = "These security configs can be dynamically updated only per-listener using the listener prefix"
+        raise _invalid_request(f"{message}: HashSet({of_listeners})")
+    of_brokers = ", ".join(sorted(n for n in changed if not _may_change(n, cluster=cluster)))
+    if of_brokers:
+        message = "Cannot update these configs at default cluster level, broker id must be specified"
+        raise _invalid_request(f"{message}: Set({of_brokers})")
     for name, text in changed.items():
-        problem = _problem(name, text)
-        if problem is not None:
-            raise _invalid_request(str(problem), name)
+        setting = BROKER_SETTINGS.get(name)
+        if setting is not None:
+            try:
+                value = setting.parse(text)
+            except ConfigError as error:
+                raise _invalid_request(str(error), name) from error
+            if name in _THREAD_COUNTS:
+                _check_thread_count(name, value, getattr(config, setting.attribute))
     levels = (changed, config.dynamic_broker) if cluster else (config.dynamic_cluster, changed)
     for problem in _combined_problems(BrokerConfig({**config.file, **levels[0], **levels[1]})):
-        raise _invalid_request(str(problem), problem.key)
+        raise _invalid_request(f"requirement failed: {problem}", problem.key)
+
+
+_OF_LISTENERS = frozenset(
+    f"ssl.{name}"
+    for name in (
+        *("keystore.type", "keystore.location", "keystore.password", "key.password", "keystore.key"),
+        *("keystore.certificate.chain", "truststore.type", "truststore.location", "truststore.password"),
+        "truststore.certificates",
+    )
+)
+_THREAD_COUNTS = frozenset(
+    """
+    num.io.threads num.network.threads num.replica.fetchers num.recovery.threads.per.data.dir background.threads
+    log.cleaner.threads
+    """.split()  # noqa: SIM905
+)
+
+
+def _check_thread_count(name: str, value: Value, current: int) -> None:
+    """Kafka lets the number of threads grow or shrink twofold at a time."""
+    assert isinstance(value, int)
+    if value == current:
+        return
+    message = f"Dynamic thread count update validation failed for {name}={value}, value should "
+    if value < 1:
+        raise _invalid_request(message + "be at least 1", name)
+    if value < current // 2:
+        raise _invalid_request(message + f"be at least half the current value {current}", name)
+    if value > current * 2:
+        raise _invalid_request(message + f"not be greater than double the current value {current}", name)
 
 
 def _invalid_request(message: str, key: str | None = None) -> ConfigError:
@@ -165,21 +201,25 @@ def _invalid_request(message: str, key: str | None = None) -> ConfigError:
 
 def _may_change(name: str, *, cluster: bool) -> bool:
     setting = BROKER_SETTINGS.get(name)
-    if setting is None:
-        return name.startswith("listener.name.") and not cluster
+    if setting is None:  # of a plug-in, or of one listener: Kafka stores it unseen
+        return True
     return setting.dynamic is Dynamic.CLUSTER or (setting.dynamic is Dynamic.BROKER and not cluster)
 
 
 def _valid(values: Mapping[str, str], level: Dynamic) -> dict[str, str]:
     kept = {}
     for name, text in values.items():
-        problem = _problem(name, text)
-        if problem is None and not _may_change(name, cluster=level is Dynamic.CLUSTER):
-            problem = ConfigError(f"{name} cannot be changed here while the broker runs", key=name)
-        if problem is None:
-            kept[name] = text
-        else:
-            logger.warning("dynamic setting left out: %s", problem)
+        setting = BROKER_SETTINGS.get(name)
+        if not _may_change(name, cluster=level is Dynamic.CLUSTER):
+            logger.warning("dynamic setting left out: %s cannot be changed here while the broker runs", name)
+            continue
+        if setting is not None:
+            try:
+                setting.parse(text)
+            except ConfigError as error:
+                logger.warning("dynamic setting left out: %s", error)
+                continue
+        kept[name] = text
     return kept
 
 

@@ -52,7 +52,7 @@ class BrokerAttributes:
     early_start_listeners: str | None
     fetch_max_bytes: int
     fetch_purgatory_purge_interval_requests: int
-    follower_replication_throttled_rate: int
+    follower_replication_throttled_rate: int | None
     group_consumer_assignors: tuple[str, ...]
     group_consumer_heartbeat_interval_ms: int
     group_consumer_max_heartbeat_interval_ms: int
@@ -98,7 +98,7 @@ class BrokerAttributes:
     kafka_metrics_reporters: tuple[str, ...]
     leader_imbalance_check_interval_seconds: int
     leader_imbalance_per_broker_percentage: int
-    leader_replication_throttled_rate: int
+    leader_replication_throttled_rate: int | None
     listener_security_protocol_map: str
     listeners: str
     log_cleaner_backoff_ms: int
@@ -211,7 +211,7 @@ class BrokerAttributes:
     remote_log_storage_manager_class_path: str | None
     remote_log_storage_manager_impl_prefix: str
     remote_log_storage_system_enable: bool
-    replica_alter_log_dirs_io_max_bytes_per_second: int
+    replica_alter_log_dirs_io_max_bytes_per_second: int | None
     replica_fetch_backoff_ms: int
     replica_fetch_max_bytes: int
     replica_fetch_min_bytes: int

@@ -127,9 +127,9 @@ replica.socket.timeout.ms | INT | 30000 | - | - | Wait for a leader's answer.
 unclean.leader.election.enable | BOOLEAN | false | - | cluster | Let a replica lead that may lack records.
 unclean.leader.election.interval.ms | LONG | 300000 | >= 1 | - hidden | How often that is tried.
 leader.imbalance.per.broker.percentage | INT | 10 | >= 0 | - hidden | Imbalance that is tolerated.
-leader.replication.throttled.rate | LONG | 9223372036854775807 | >= 0 | cluster hidden | -
-follower.replication.throttled.rate | LONG | 9223372036854775807 | >= 0 | cluster hidden | -
-replica.alter.log.dirs.io.max.bytes.per.second | LONG | 9223372036854775807 | >= 0 | cluster hidden | -
+leader.replication.throttled.rate | LONG | null | >= 0 | cluster hidden | -
+follower.replication.throttled.rate | LONG | null | >= 0 | cluster hidden | -
+replica.alter.log.dirs.io.max.bytes.per.second | LONG | null | >= 0 | cluster hidden | -
 # Groups and offsets
 group.consumer.assignors | LIST | uniform,range | - | - | -
 group.consumer.heartbeat.interval.ms | INT | 5000 | >= 1 | - | -

@@ -57,7 +57,8 @@ def topic_rows(
 ) -> list[ConfigRow]:
     """Every topic setting (or those named), for a topic with these of its own."""
     rows = []
-    for setting in _wanted(TOPIC_SETTINGS.values(), names):
+    listed = (setting for setting in TOPIC_SETTINGS.values() if not setting.hidden or setting.name in overrides)
+    for setting in _wanted(listed, names):
         value: Value = None
         own = overrides.get(setting.name)
         if own is not None:
@@ -78,14 +79,13 @@ def topic_rows(
 
 def broker_rows(broker: BrokerConfig, names: Collection[str] | None = None) -> list[ConfigRow]:
     """Every broker setting (or those named) as it is for this broker."""
-    levels = (broker.dynamic_broker, broker.dynamic_cluster, broker.file)
-    given = {name for level in levels for name in level}
+    given = {name for level in _levels(broker) for name in level}
     listed = (setting for setting in BROKER_SETTINGS.values() if not setting.hidden or setting.name in given)
     rows = []
     for setting in _wanted(listed, names):
         value = render(getattr(broker, setting.attribute))
         synonyms = _broker_synonyms(setting.name, broker)
-        rows.append(_row(setting, value, synonyms, read_only=setting.dynamic is Dynamic.NEVER))
+        rows.append(_row(setting, value, synonyms, read_only=setting.hidden or setting.dynamic is Dynamic.NEVER))
     unlisted = (name for name in sorted(given - BROKER_SETTINGS.keys()) if not names or name in names)
     return rows + [_unlisted_row(name, broker) for name in unlisted]
 
@@ -97,12 +97,14 @@ def _unlisted_row(name: str, broker: BrokerConfig) -> ConfigRow:
     bases = (BROKER_SETTINGS.get(".".join(tail[start:])) for start in range(len(tail)))
     base = next((setting for setting in bases if setting is not None), None)
     sensitive = base is None or base.sensitive  # nobody knows what an unknown setting is: it may be a password
-    levels = (broker.dynamic_broker, broker.dynamic_cluster, broker.file)
     synonyms = [
-        (name, None if sensitive else level[name], source)
-        for level, source in zip(levels, _LEVEL_SOURCES, strict=True)
-        if name in level
+        (one, None if sensitive else level[one], source)
+        for level, source in zip(_levels(broker), _LEVEL_SOURCES, strict=True)
+        for one in (name, *([] if base is None else [base.name]))
+        if one in level
     ]
+    if base is not None and base.default is not None:
+        synonyms.append((base.name, None if sensitive else base.default, ConfigSource.DEFAULT))
     _, value, source = synonyms[0]
     type_number = UNKNOWN_TYPE if base is None else base.type
     return ConfigRow(name, value, True, source, sensitive, tuple(synonyms), type_number, UNUSED)
@@ -114,7 +116,10 @@ def cluster_rows(broker: BrokerConfig, names: Collection[str] | None = None) -> 
     for name, text in sorted(broker.dynamic_cluster.items()):
         if names and name not in names:
             continue
-        setting = BROKER_SETTINGS[name]
+        setting = BROKER_SETTINGS.get(name)
+        if setting is None:
+            rows.append(_unlisted_row(name, broker))
+            continue
         synonym = (name, None if setting.sensitive else text, ConfigSource.DYNAMIC_CLUSTER)
         rows.append(_row(setting, text, [synonym], read_only=False))
     return rows
@@ -126,26 +131,28 @@ def group_rows(
     """Every group setting (or those named), for a group with these of its own."""
     rows = []
     for setting in _wanted(GROUP_SETTINGS.values(), names):
-        default = render(group_default(setting.name, broker))
-        rows.append(_entity_row(setting, overrides.get(setting.name), default, ConfigSource.GROUP))
+        value, source = overrides.get(setting.name), ConfigSource.GROUP
+        if value is None:
+            value, source = render(group_default(setting.name, broker)), ConfigSource.DEFAULT
+        rows.append(_row(setting, value, [(setting.name, value, source)], read_only=False))
     return rows
 
 
 def client_metrics_rows(overrides: Mapping[str, str], names: Collection[str] | None = None) -> list[ConfigRow]:
     """Every setting of a client metrics subscription (or those named)."""
-    return [
-        _entity_row(setting, overrides.get(setting.name), setting.default, ConfigSource.CLIENT_METRICS)
-        for setting in _wanted(CLIENT_METRICS_SETTINGS.values(), names)
-    ]
-
-
-def _entity_row(setting: Setting, own: str | None, default: str | None, source: ConfigSource) -> ConfigRow:
-    synonyms: list[Synonym] = [] if own is None else [(setting.name, own, source)]
-    synonyms.append((setting.name, default, ConfigSource.DEFAULT))
-    return _row(setting, default if own is None else own, synonyms, read_only=False)
+    rows = []
+    for setting in _wanted(CLIENT_METRICS_SETTINGS.values(), names):
+        own = overrides.get(setting.name)
+        synonyms: list[Synonym] = [] if own is None else [(setting.name, own, ConfigSource.CLIENT_METRICS)]
+        rows.append(_row(setting, setting.default if own is None else own, synonyms, read_only=False))
+    return rows
 
 
 _LEVEL_SOURCES = (ConfigSource.DYNAMIC_BROKER, ConfigSource.DYNAMIC_CLUSTER, ConfigSource.STATIC_BROKER)
+
+
+def _levels(broker: BrokerConfig) -> tuple[Mapping[str, str], ...]:
+    return broker.dynamic_broker, broker.dynamic_cluster, broker.file
 
 
 def _broker_synonyms(name: str, broker: BrokerConfig) -> list[Synonym]:
@@ -156,7 +163,7 @@ def _broker_synonyms(name: str, broker: BrokerConfig) -> list[Synonym]:
     """
     synonyms: list[Synonym] = []
     family = _FAMILIES.get(name, (name,))
-    for level, source in zip((broker.dynamic_broker, broker.dynamic_cluster, broker.file), _LEVEL_SOURCES, strict=True):
+    for level, source in zip(_levels(broker), _LEVEL_SOURCES, strict=True):
         synonyms += [(one, level[one], source) for one in family if one in level]
     for one in family:
         default = BROKER_SETTINGS[one].default

@@ -20,6 +20,7 @@ flush.messages | LONG | 9223372036854775807 | >= 1 | - | Sync the log after so m
 flush.ms | LONG | 9223372036854775807 | >= 0 | - | Sync the log after so long.
 follower.replication.throttled.replicas | LIST | empty | throttled replicas | - | Replicas whose following is throttled: partition:broker pairs, or * for all.
 index.interval.bytes | INT | 4096 | >= 0 | - | Bytes of log between two entries of the offset index.
+internal.segment.bytes | INT | null | >= 1 | - hidden | Segment size without a lower bound, for tests; stronger than segment.bytes.
 leader.replication.throttled.replicas | LIST | empty | throttled replicas | - | Replicas whose leading is throttled: partition:broker pairs, or * for all.
 local.retention.bytes | LONG | -2 | >= -2 | - | -
 local.retention.ms | LONG | -2 | >= -2 | - | -
@@ -100,6 +101,7 @@ class TopicConfig:
     flush_ms: int
     follower_replication_throttled_replicas: tuple[str, ...]
     index_interval_bytes: int
+    internal_segment_bytes: int | None
     leader_replication_throttled_replicas: tuple[str, ...]
     local_retention_bytes: int
     local_retention_ms: int
@@ -141,7 +143,10 @@ class TopicConfig:
                     value = None
             if value is None:
                 value = broker_default(name, broker)
-            setattr(config, setting.attribute, frozenset(value) if name == "cleanup.policy" else value)  # type: ignore[arg-type]
+            setattr(config, setting.attribute, value)
+        config.cleanup_policy = frozenset(config.cleanup_policy)
+        if config.internal_segment_bytes is not None:
+            config.segment_bytes = config.internal_segment_bytes
         return config
 
     @property
@@ -170,8 +175,7 @@ def broker_default(name: str, broker: BrokerConfig) -> Value:
             return max(value, -1)
         return value
     setting = TOPIC_SETTINGS[name]
-    assert setting.default is not None, "every topic setting has a default"
-    return setting.parse(setting.default)
+    return None if setting.default is None else setting.parse(setting.default)
 
 
 def validate(overrides: Mapping[str, str]) -> None:
@@ -189,3 +193,6 @@ def validate(overrides: Mapping[str, str]) -> None:
     if least > most:
         message = f"conflict topic config setting min.compaction.lag.ms ({least}) > max.compaction.lag.ms ({most})"
         raise ConfigError(message, key="min.compaction.lag.ms")
+    if values.get("remote.storage.enable"):
+        message = "Tiered Storage functionality is disabled in the broker. Topic cannot be configured with remote log storage."
+        raise ConfigError(message, key="remote.storage.enable")

@@ -109,22 +109,31 @@ class EmbeddedCoordination:
         """Open the file, end sessions whose processes are gone, begin one."""
         if self._connection is not None:
             return
-        if self._shared:
-            folder = self._path.rpartition("/")[0]
-            if folder:
-                self._env.disk.make_directory(folder)
+        new = self._shared and not self._env.disk.exists(self._path)
+        if new:
+            self._make_folder()
         try:
             self._connection = _open(self._path)
         except sqlite3.Error as error:
             raise ConnectionLossError("", f"cannot use {self._path}: {error}") from error
         try:
             self._begin_session()
-        except CoordinationError:
+        except BaseException:
+            self._release_lock()
             self._connection.close()
             self._connection = None
             raise
+        if new:
+            self._env.disk.sync_directory(_parent(self._path))
         logger.info("coordination session %d on %s", self.session_id, self._path)
         self._schedule()
+
+    def _make_folder(self) -> None:
+        """The folder of the tree, durable like what will be in it."""
+        folder = _parent(self._path)
+        if not self._env.disk.is_directory(folder):
+            self._env.disk.make_directory(folder)
+            self._env.disk.sync_directory(_parent(folder))
 
     async def close(self) -> None:
         """End the session and close the file."""
@@ -461,10 +470,10 @@ class EmbeddedCoordination:
     def _look(self, connection: sqlite3.Connection) -> None:
         data_version = self._read_data_version()
         if data_version != self._data_version:
-            self._data_version = data_version
             if not self._session_lives(connection):
                 self._expired()
                 return
+            self._data_version = data_version
             (sessions,) = connection.execute("SELECT count(*) FROM session").fetchone()
             self._others = sessions - 1
             self._compare_watches(connection)
@@ -547,6 +556,10 @@ def _open(path: str) -> sqlite3.Connection:
     connection.execute(f"PRAGMA user_version = {_FORMAT}")
     connection.execute("COMMIT")
     return connection
+
+
+def _parent(path: str) -> str:
+    return path.rpartition("/")[0] or "/"
 
 
 def _split(path: str, *, sequential: bool = False) -> tuple[str, str]:

@@ -4,6 +4,7 @@
 
 import pytest
 from barnabas.config.alter import ConfigOperation, altered, replaced
+from barnabas.config.broker_settings import BROKER_SETTINGS
 from barnabas.config.settings import ConfigError
 from barnabas.config.topic import TOPIC_SETTINGS
 from barnabas.protocol.errors import ErrorCode
@@ -54,6 +55,15 @@ def test_incremental_refusals(operations: list[tuple[str, int, str | None]], rea
     with pytest.raises(ConfigError) as refused:
         altered(TOPIC_SETTINGS, {}, operations)
     assert (str(refused.value), refused.value.error) == (reason, error)
+
+
+def test_the_refusal_of_a_broker_setting_has_its_own_words() -> None:
+    with pytest.raises(ConfigError) as refused:
+        altered(BROKER_SETTINGS, {}, [("num.io.threads", APPEND, "1")])
+    assert str(refused.value) == "Config value append is not allowed for config key: num.io.threads"
+    assert altered(BROKER_SETTINGS, {}, [("log.cleanup.policy", SUBTRACT, "compact,delete")]) == {
+        "log.cleanup.policy": ""
+    }
 
 
 def test_whole_replacement() -> None:

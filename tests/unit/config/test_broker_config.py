@@ -156,7 +156,7 @@ def test_what_cannot_be_taken_from_the_tree_is_left_out() -> None:
     )  # fmt: skip
     assert config.num_partitions == 1
     assert config.listeners == "PLAINTEXT://:9092"
-    assert config.dynamic_cluster == {"min.insync.replicas": "2"}
+    assert config.dynamic_cluster == {"gone": "1", "min.insync.replicas": "2"}
     assert config.min_insync_replicas == 2
 
 
@@ -164,11 +164,10 @@ def test_what_cannot_be_taken_from_the_tree_is_left_out() -> None:
     ("changed", "cluster", "reason", "error"),
     [
         ({"broker.rack": "r"}, False, "Cannot update these configs dynamically: Set(broker.rack)", ErrorCode.INVALID_REQUEST),
-        ({"no.such": "r"}, False, "Cannot update these configs dynamically: Set(no.such)", ErrorCode.INVALID_REQUEST),
         (
             {"ssl.keystore.location": "/k"},
             True,
-            "Cannot update these configs at default cluster level, broker id must be specified: Set(ssl.keystore.location)",
+            "These security configs can be dynamically updated only per-listener using the listener prefix: HashSet(ssl.keystore.location)",
             ErrorCode.INVALID_REQUEST,
         ),
         (
@@ -177,7 +176,12 @@ def test_what_cannot_be_taken_from_the_tree_is_left_out() -> None:
             "Invalid value x for configuration message.max.bytes: Not a number of type INT",
             ErrorCode.INVALID_REQUEST,
         ),
-        ({"log.retention.ms": "0"}, True, "log.retention.ms must be unlimited (-1) or, greater than or equal to 1", ErrorCode.INVALID_REQUEST),
+        ({"listeners": "PLAINTEXT://:1"}, True, "Cannot update these configs at default cluster level, broker id must be specified: Set(listeners)", ErrorCode.INVALID_REQUEST),
+        ({"leader.replication.throttled.rate": "-5"}, False, "Invalid value -5 for configuration leader.replication.throttled.rate: Value must be at least 0", ErrorCode.INVALID_REQUEST),
+        ({"num.io.threads": "17"}, False, "Dynamic thread count update validation failed for num.io.threads=17, value should not be greater than double the current value 8", ErrorCode.INVALID_REQUEST),
+        ({"num.io.threads": "3"}, False, "Dynamic thread count update validation failed for num.io.threads=3, value should be at least half the current value 8", ErrorCode.INVALID_REQUEST),
+        ({"num.replica.fetchers": "0"}, False, "Dynamic thread count update validation failed for num.replica.fetchers=0, value should be at least 1", ErrorCode.INVALID_REQUEST),
+        ({"log.retention.ms": "0"}, True, "requirement failed: log.retention.ms must be unlimited (-1) or, greater than or equal to 1", ErrorCode.INVALID_REQUEST),
     ],
 )  # fmt: skip
 def test_dynamic_changes_are_checked(changed: dict[str, str], cluster: bool, reason: str, error: ErrorCode) -> None:
@@ -190,7 +194,8 @@ def test_dynamic_changes_are_checked(changed: dict[str, str], cluster: bool, rea
 def test_good_dynamic_changes_pass_and_change_nothing() -> None:
     config = BrokerConfig.of({})
     check_dynamic(config, {"log.cleaner.threads": "2", "leader.replication.throttled.rate": "1"}, cluster=False)
-    check_dynamic(config, {"message.max.bytes": "2000000"}, cluster=True)
+    check_dynamic(config, {"message.max.bytes": "2000000", "of.a.plugin": "1"}, cluster=True)
+    check_dynamic(config, {"num.io.threads": "16", "num.network.threads": "1"}, cluster=True)
     assert config.log_cleaner_threads == 1
 
 
@@ -233,6 +238,11 @@ def test_a_dynamic_broker_setting_reaches_topics_made_anew() -> None:
 def test_what_the_tree_holds_for_a_topic_never_stops_it() -> None:
     topic = TopicConfig.of({"no.such": "1", "segment.bytes": "x"}, BrokerConfig.of({}))
     assert topic.segment_bytes == 1 << 30
+
+
+def test_tests_may_have_small_segments() -> None:
+    topic = TopicConfig.of({"internal.segment.bytes": "100"}, BrokerConfig.of({}))
+    assert topic.segment_bytes == 100
 
 
 def test_topic_attributes_are_declared_for_every_setting() -> None:

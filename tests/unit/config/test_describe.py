@@ -140,13 +140,31 @@ def test_passwords_and_unknown_names_are_never_shown() -> None:
         row = rows[name]
         assert (row.value, row.is_sensitive, row.config_type) == (None, True, type_number)
         assert row.synonyms[0] == (name, None, ConfigSource.STATIC_BROKER)
-    assert rows["listener.name.inside.ssl.keystore.type"].value == "PEM"
+    of_listener = rows["listener.name.inside.ssl.keystore.type"]
+    assert (of_listener.value, of_listener.read_only) == ("PEM", True)
+    assert sources(of_listener) == [
+        ("listener.name.inside.ssl.keystore.type", "PEM", 4),
+        ("ssl.keystore.type", "JKS", 5),
+    ]
 
 
 def test_own_settings_are_listed_when_they_are_set() -> None:
     assert "offsets.storage" not in {row.name for row in broker_rows(BrokerConfig.of({}))}
     row = one(broker_rows(BrokerConfig.of({"offsets.storage": "zookeeper"}), ["offsets.storage"]))
     assert row.value == "zookeeper"
+
+
+def test_settings_that_exist_only_while_running() -> None:
+    config = BrokerConfig.of({})
+    config.set_dynamic({"of.a.plugin": "x"}, {"leader.replication.throttled.rate": "5"})
+    row = one(broker_rows(config, ["leader.replication.throttled.rate"]))
+    assert (row.value, row.read_only, sources(row)) == ("5", True, [("leader.replication.throttled.rate", "5", 2)])
+    assert one(cluster_rows(config)).is_sensitive
+
+
+def test_a_hidden_topic_setting_is_listed_when_it_is_set() -> None:
+    row = one(topic_rows({"internal.segment.bytes": "100"}, BrokerConfig.of({}), ["internal.segment.bytes"]))
+    assert sources(row) == [("internal.segment.bytes", "100", 1)]
 
 
 def test_the_default_of_all_brokers_lists_what_is_set() -> None:
@@ -165,6 +183,7 @@ def test_groups_and_client_metrics() -> None:
     assert rows["consumer.session.timeout.ms"].value == "50000"
     own = rows["consumer.heartbeat.interval.ms"]
     assert (own.value, own.config_source) == ("6000", ConfigSource.GROUP)
+    assert sources(own) == [("consumer.heartbeat.interval.ms", "6000", 8)]
     metrics = {
         row.name: (row.value, row.config_type, row.config_source) for row in client_metrics_rows({"match": "a=b"})
     }

@@ -33,6 +33,7 @@ REFUSED = [
         "leader.replication.throttled.replicas must be the literal '*' or a list of replicas in the following format: "
         "[partitionId]:[brokerId],[partitionId]:[brokerId],...",
     ),
+    ("remote.storage.enable", "true", "Tiered Storage functionality is disabled in the broker. Topic cannot be configured with remote log storage."),
     ("no.such", "1", "Unknown topic config name: no.such"),
     ("message.format.version", "3.0", "Unknown topic config name: message.format.version"),
 ]  # fmt: skip

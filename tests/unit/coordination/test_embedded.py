@@ -33,6 +33,30 @@ asyncio.run(main())
 """
 
 
+# Adds 1 to a node a hundred times, taking turns with others by the node's version.
+COUNTING = """
+import asyncio, sys
+from barnabas.coordination.embedded import EmbeddedCoordination
+from barnabas.coordination.port import BadVersionError
+from barnabas.runtime.env import real
+
+async def main():
+    session = EmbeddedCoordination(real(), sys.argv[1])
+    await session.start()
+    added = 0
+    while added < 100:
+        data, stat = await session.get("/count")
+        try:
+            await session.set("/count", str(int(data) + 1).encode(), stat.version)
+        except BadVersionError:
+            continue
+        added += 1
+    await session.close()
+
+asyncio.run(main())
+"""
+
+
 def registered(path: Path) -> subprocess.Popen[str]:
     process = subprocess.Popen([sys.executable, "-c", REGISTERED, str(path)], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -67,6 +91,22 @@ async def test_a_broker_that_comes_back_finds_its_name_free(tmp_path: Path) -> N
     session = EmbeddedCoordination(real(), str(path))
     await session.start()
     assert await session.exists("/ids/1") is None
+    await session.close()
+
+
+async def test_processes_writing_at_once_lose_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "tree"
+    session = EmbeddedCoordination(real(), str(path))
+    await session.start()
+    await session.create("/count", b"0")
+    processes = [subprocess.Popen([sys.executable, "-c", COUNTING, str(path)]) for _ in range(2)]
+    try:
+        assert [process.wait(60) for process in processes] == [0, 0]
+    finally:
+        for process in processes:
+            process.kill()
+    data, stat = await session.get("/count")
+    assert (data, stat.version) == (b"200", 200)
     await session.close()
 
 

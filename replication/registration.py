@@ -1,7 +1,7 @@
 """A broker's place in the tree: `/brokers/ids/<id>` (zookeeper.md §4), and leaving ISRs after an unclean stop."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from barnabas.coordination import paths
 from barnabas.coordination.payloads import (
@@ -15,6 +15,7 @@ from barnabas.coordination.payloads import (
 from barnabas.coordination.port import Coordination, Create, MultiError, NodeExistsError, NoNodeError, Set, Stat
 from barnabas.protocol import uuids
 from barnabas.replication.controller_state import LiveBroker
+from barnabas.replication.controller_tree import PARTITIONS_PER_WRITE, chunks
 from barnabas.replication.election import LeaderAndIsr, without_replica
 from barnabas.replication.metadata_cache import Endpoint
 from barnabas.runtime.ports import Env
@@ -141,39 +142,39 @@ async def leave_isrs(coordination: Coordination, node_id: int) -> int:
     has more), but its lead ends too, so that it leads again in a new epoch: a follower that had fetched what was lost
     then sees where the logs part (KIP-101). What the controller writes meanwhile wins; it has seen the death itself.
     """
-    left: list[tuple[str, int]] = []
-    for topic in await coordination.children(paths.TOPICS):
-        node = await coordination.get_many([paths.topic(topic)])
-        assignment = TopicAssignment.decode(node[0][0]) if node[0] is not None else None
-        if assignment is None:
-            continue
-        indexes = [index for index, replicas in assignment.partitions.items() if node_id in replicas]
-        states = await coordination.get_many([paths.partition_state(topic, index) for index in indexes])
-        changes: dict[int, LeaderAndIsr] = {}
-        for index, state in zip(indexes, states):
-            known = None if state is None else LeaderAndIsr.decode(state[0], state[1].version)
-            changed = None if known is None else without_replica(known, node_id)
+    topics = await coordination.children(paths.TOPICS)
+    hosted: list[tuple[str, int]] = []
+    for topic, node in zip(topics, await coordination.get_many([paths.topic(topic) for topic in topics])):
+        if node is not None:
+            assignment = TopicAssignment.decode(node[0])
+            hosted += [(topic, index) for index, replicas in assignment.partitions.items() if node_id in replicas]
+    changes: dict[tuple[str, int], LeaderAndIsr] = {}
+    states = await coordination.get_many([paths.partition_state(*partition) for partition in hosted])
+    for partition, state in zip(hosted, states):
+        if state is not None:
+            changed = without_replica(LeaderAndIsr.decode(state[0], state[1].version), node_id)
             if changed is not None:
-                changes[index] = changed
-        left += [(topic, index) for index in await _write_all(coordination, topic, changes)]
+                changes[partition] = changed
+    left = []
+    for chunk in chunks(list(changes), PARTITIONS_PER_WRITE):
+        left += await _write_all(coordination, {partition: changes[partition] for partition in chunk})
     if left:
         logger.warning("broker %d stopped uncleanly: it has left the ISRs of %d partitions", node_id, len(left))
         await coordination.create(paths.ISR_CHANGE_PREFIX, encode_isr_change(left), sequential=True, make_parents=True)
     return len(left)
 
 
-async def _write_all(coordination: Coordination, topic: str, changes: Mapping[int, LeaderAndIsr]) -> list[int]:
-    """Write a topic's states as one change; those that somebody else has written meanwhile are left to them."""
-    remaining = dict(changes)
-    while remaining:
+async def _write_all(coordination: Coordination, changes: dict[tuple[str, int], LeaderAndIsr]) -> list[tuple[str, int]]:
+    """Write these states as one change; those that somebody else has written meanwhile are left to them."""
+    while changes:
         operations = [
-            Set(paths.partition_state(topic, index), state.encode(), state.partition_epoch)
-            for index, state in remaining.items()
+            Set(paths.partition_state(*partition), state.encode(), state.partition_epoch)
+            for partition, state in changes.items()
         ]
         try:
             await coordination.multi(operations)
         except MultiError as error:
-            del remaining[list(remaining)[error.index]]
+            del changes[list(changes)[error.index]]
         else:
             break
-    return list(remaining)
+    return list(changes)

@@ -281,7 +281,7 @@ def test_a_failed_log_is_given_up(env, alone):
     async def story():
         await create(alone)
         partition = alone.manager.partition("orders", 0)
-        partition.log._fail(OSError(5, "disk"))
+        partition.log.fail(OSError(5, "disk"))
         await env.clock.sleep(10)
         assert alone.manager.partition("orders", 0) is ErrorCode.KAFKA_STORAGE_ERROR
         (result,) = await result_of(alone.append("orders"))
@@ -313,7 +313,7 @@ def test_producer_ids_never_repeat(env, alone):
         other = ProducerIds(env.clock, alone.coordination, 2)
         other.start()
         await env.clock.sleep(1)
-        assert other.next() == 4_000
+        assert other.next() == 3_000, "the next block"
         ids.stop()
         other.stop()
 

@@ -1,0 +1,631 @@
+"""A partition of two and three replicas, led by this broker, told by hand-made LeaderAndIsr and followers' fetches."""
+
+import json
+
+import pytest
+from barnabas.coordination.embedded import EmbeddedCoordination
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.messages import StopReplicaRequest
+from barnabas.replication.fetching import FetchParams, FetchPartition
+from barnabas.storage.validation import AppendOrigin
+from replication_world import TOPIC_ID, Host, Observed, batch, offsets_of
+
+STATE_PATH = "/brokers/topics/t/partitions/0/state"
+
+
+def partition_of(host):
+    return host.manager.partition("t", 0)
+
+
+def fetch_as(host, replica_id, offset, **options):
+    """A follower's fetch: its acknowledgement of all below `offset`."""
+    params = FetchParams(replica_id=replica_id, **options)
+    return host.manager.fetch(params, [FetchPartition("t", 0, offset, 1 << 20, log_start_offset=0)])
+
+
+def consume(host, offset, **options):
+    return host.manager.fetch(FetchParams(**options), [FetchPartition("t", 0, offset, 1 << 20)])
+
+
+def lead_three(host, **options):
+    host.live(1, 2, 3)
+    settings = {"isr": (1, 2, 3), "replicas": (1, 2, 3), **options}
+    assert host.lead(**settings) == ErrorCode.NONE
+    return partition_of(host)
+
+
+# --- high watermark, acks ---
+
+
+def test_high_watermark_is_what_the_whole_isr_has(env, host):
+    partition = lead_three(host)
+    produced = Observed(host.append(count=2))
+    env.clock.advance(0)
+    assert (partition.high_watermark, produced.done) == (0, False)
+    fetch_as(host, 2, 2)
+    env.clock.advance(0)
+    assert (partition.high_watermark, produced.done) == (0, False)
+    fetch_as(host, 3, 1)
+    assert partition.high_watermark == 1
+    env.clock.advance(0)
+    assert not produced.done
+    fetch_as(host, 3, 2)
+    assert partition.high_watermark == 2
+    assert not produced.done, "signal now, serve afterwards"
+    env.clock.advance(0)
+    assert produced.value[0].error is ErrorCode.NONE
+
+
+def test_acks_0_and_1_answer_at_once(host):
+    lead_three(host)
+    for acks in (0, 1):
+        (result,) = host.append(acks=acks)
+        assert result.error is ErrorCode.NONE
+    assert partition_of(host).high_watermark == 0
+
+
+@pytest.mark.parametrize("acks", [-2, 2])
+def test_other_acks_are_refused(host, acks):
+    lead_three(host)
+    (result,) = host.append(acks=acks)
+    assert (result.error, result.base_offset) == (ErrorCode.INVALID_REQUIRED_ACKS, -1)
+    assert partition_of(host).log_end_offset == 0
+
+
+def test_one_wait_for_all_partitions(env, host):
+    lead_three(host)
+    assert host.lead("u", isr=(1, 2), replicas=(1, 2)) == ErrorCode.NONE
+    produced = Observed(host.append("t", "u", "absent"))
+    fetch_as(host, 2, 1)
+    fetch_as(host, 3, 1)
+    env.clock.advance(0)
+    assert not produced.done
+    host.manager.fetch(FetchParams(replica_id=2), [FetchPartition("u", 0, 1, 100)])
+    env.clock.advance(0)
+    errors = [result.error for result in produced.value]
+    assert errors == [ErrorCode.NONE, ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+
+
+def test_timeout_leaves_the_records(env, host):
+    partition = lead_three(host)
+    produced = Observed(host.append(timeout_ms=500))
+    env.clock.advance(499)
+    assert not produced.done
+    env.clock.advance(1)
+    assert produced.value[0].error is ErrorCode.REQUEST_TIMED_OUT
+    assert partition.log_end_offset == 1
+    assert len(partition._parked) == 0
+    for replica in (2, 3):
+        fetch_as(host, replica, 1)
+    env.clock.advance(0)
+    assert partition.high_watermark == 1
+
+
+def test_a_producer_that_went_away_is_forgotten(env, host):
+    partition = lead_three(host)
+    outcome = host.append()
+    outcome.cancel()
+    assert len(partition._parked) == 0
+    env.clock.advance(2_000)
+    assert not outcome.done
+
+
+def test_leadership_lost_while_waiting(env, host):
+    lead_three(host)
+    produced = Observed(host.append())
+    fetched = Observed(consume(host, 0, max_wait_ms=10_000, min_bytes=1))
+    assert host.lead(leader=2, leader_epoch=1, partition_epoch=1, replicas=(1, 2, 3)) == ErrorCode.NONE
+    assert not produced.done
+    env.clock.advance(0)
+    assert produced.value[0].error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert host.following == [("t", 0)]
+    assert not fetched.done, "a consumer may go on reading from a follower"
+    env.clock.advance(10_000)
+    assert (fetched.value[0].error, len(fetched.value[0].records)) == (ErrorCode.NONE, 0)
+    assert (host.append(acks=1))[0].error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_min_insync_replicas(env, tmp_path):
+    host = Host(env, EmbeddedCoordination(env, ":memory:"), {"min.insync.replicas": "2"})
+    host.start_bare()
+    partition = lead_three(host, isr=(1,))
+    (refused,) = host.append()
+    assert (refused.error, refused.base_offset, partition.log_end_offset) == (ErrorCode.NOT_ENOUGH_REPLICAS, -1, 0)
+    (taken,) = host.append(acks=1)
+    assert taken.error is ErrorCode.NONE
+    assert partition.high_watermark == 0, "stands still below min ISR (3.7+)"
+    assert host.lead(isr=(1, 2), replicas=(1, 2, 3), leader_epoch=1, partition_epoch=1) == ErrorCode.NONE
+    produced = Observed(host.append())
+    fetch_as(host, 2, 2)
+    env.clock.advance(0)
+    assert produced.value[0].error is ErrorCode.NONE
+    assert partition.high_watermark == 2
+
+
+def test_min_insync_replicas_is_capped_by_the_replicas(env):
+    host = Host(env, EmbeddedCoordination(env, ":memory:"), {"min.insync.replicas": "3"})
+    host.start_bare()
+    host.live(1)
+    host.lead()
+    produced = Observed(host.append())
+    env.clock.advance(0)
+    assert produced.value[0].error is ErrorCode.NONE
+
+
+# --- ISR, with a tree ---
+
+
+@pytest.fixture
+def tree_host(env):
+    """With a coordination tree that holds the state node; the controller is somebody else."""
+    host = Host(env, EmbeddedCoordination(env, ":memory:"), {"min.insync.replicas": "2"})
+
+    async def start():
+        await host.coordination.start()
+        await host.coordination.create("/isr_change_notification")
+        state = {"controller_epoch": 1, "leader": 1, "version": 1, "leader_epoch": 0, "isr": [1, 2, 3]}
+        await host.coordination.create(STATE_PATH, json.dumps(state).encode(), make_parents=True)
+        host.start_bare()
+        host.manager.start()
+
+    env.run(start())
+    yield host
+    env.run(host.coordination.close())
+
+
+def stored_isr(env, host):
+    async def read():
+        data, stat = await host.coordination.get(STATE_PATH)
+        return json.loads(data), stat.version
+
+    return env.run(read())
+
+
+def test_a_slow_follower_leaves_the_isr_and_returns(env, tree_host):
+    host = tree_host
+    partition = lead_three(host)
+    produced = Observed(host.append(timeout_ms=100_000))
+    for _ in range(5):
+        env.clock.advance(7_000)
+        fetch_as(host, 2, 1)
+    assert not produced.done
+    env.clock.advance(11_000)  # the next check: every replica.lag.time.max.ms / 2
+    assert partition.isr == (1, 2)
+    state, version = stored_isr(env, host)
+    assert (state["isr"], state["leader_epoch"], version, partition.partition_epoch) == ([1, 2], 0, 1, 1)
+    assert partition.high_watermark == 1
+    assert produced.value[0].error is ErrorCode.NONE
+    env.clock.advance(10_000)
+    notices = env.run(host.coordination.children("/isr_change_notification"))
+    assert len(notices) == 1
+    data, _ = env.run(host.coordination.get(f"/isr_change_notification/{notices[0]}"))
+    assert json.loads(data) == {"version": 1, "partitions": [{"topic": "t", "partition": 0}]}
+
+    fetch_as(host, 3, 0)
+    assert partition.pending_isr is None, "not at the high watermark yet"
+    fetch_as(host, 3, 1)
+    assert partition.isr == (1, 2), "memory second"
+    assert partition.maximal_isr == (1, 2, 3)
+    host.append(acks=1)
+    fetch_as(host, 2, 2)
+    assert partition.high_watermark == 1, "the one being added counts already"
+    env.clock.advance(0)
+    assert partition.isr == (1, 2, 3)
+    assert stored_isr(env, host)[0]["isr"] == [1, 2, 3]
+
+
+def test_a_dead_follower_does_not_join(env, tree_host):
+    host = tree_host
+    lead_three(host, isr=(1, 2))
+    host.live(1, 2)
+    fetch_as(host, 3, 0)
+    assert partition_of(host).pending_isr is None
+
+
+def test_too_few_after_the_append(env, tree_host):
+    host = tree_host
+    lead_three(host)
+    produced = Observed(host.append(timeout_ms=100_000))
+    env.clock.advance(60_000)  # nobody fetches: alone in the ISR
+    assert partition_of(host).isr == (1,)
+    assert partition_of(host).high_watermark == 0, "below min ISR it stands still"
+    fetch_as(host, 2, 1)
+    env.clock.advance(0)
+    assert partition_of(host).isr == (1, 2)
+    env.clock.advance(0)
+    assert produced.value[0].error is ErrorCode.NONE
+
+
+def test_reached_but_too_few(env, host):
+    partition = lead_three(host)
+    host.log_manager.config.set_dynamic({"min.insync.replicas": "2"}, {})
+    waited = []
+    partition.append_as_leader(batch(), origin=AppendOrigin.CLIENT, required_acks=1)
+    partition.park_until(1, waited.append)
+    fetch_as(host, 2, 1)
+    fetch_as(host, 3, 1)
+    partition.isr = (1,)  # as if the ISR shrank between the advance and the wake
+    env.clock.advance(0)
+    assert waited == [ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND]
+
+
+def test_a_write_lost_to_the_controller_waits_for_its_word(env, tree_host):
+    host = tree_host
+    partition = lead_three(host)
+    data = {"controller_epoch": 2, "leader": 2, "version": 1, "leader_epoch": 1, "isr": [2, 3]}
+    env.run(host.coordination.set(STATE_PATH, json.dumps(data).encode()))
+    host.append(acks=1)
+    env.clock.advance(60_000)
+    assert partition.isr == (1, 2, 3)
+    assert partition.pending_isr is None
+    assert stored_isr(env, host) == (data, 1)
+    assert host.lead(leader=2, leader_epoch=1, partition_epoch=1, replicas=(1, 2, 3), controller_epoch=2) == 0
+    assert not partition.is_leader
+
+
+def test_its_own_write_found_again_counts(env, tree_host):
+    host = tree_host
+    partition = lead_three(host)
+    data = {"controller_epoch": 1, "leader": 1, "version": 1, "leader_epoch": 0, "isr": [1, 2]}
+    env.run(host.coordination.set(STATE_PATH, json.dumps(data).encode()))  # written, but the answer was lost
+    host.append(acks=1)
+    for _ in range(7):
+        env.clock.advance(7_000)
+        fetch_as(host, 2, 1)
+    assert partition.isr == (1, 2)
+    assert partition.partition_epoch == 1
+
+
+def test_a_change_overtaken_by_the_controller_is_dropped(env, tree_host):
+    host = tree_host
+    partition = lead_three(host, isr=(1, 2))
+    fetch_as(host, 3, 0)
+    assert partition.pending_isr is not None
+    assert host.lead(leader_epoch=1, partition_epoch=5, isr=(1,), replicas=(1, 2, 3)) == ErrorCode.NONE
+    env.clock.advance(10)
+    assert (partition.isr, partition.partition_epoch) == ((1,), 5)
+    assert stored_isr(env, host)[1] == 0, "not written"
+
+
+# --- epochs ---
+
+
+def test_stale_epochs_are_refused(host):
+    lead_three(host, leader_epoch=5, partition_epoch=3, controller_epoch=7)
+    host.manager.broker_epoch = 100
+    options = {"isr": (1,), "replicas": (1, 2, 3), "leader_epoch": 6, "partition_epoch": 4}
+    assert host.lead(**options, controller_epoch=6) == ErrorCode.STALE_CONTROLLER_EPOCH
+    assert host.lead(**options, controller_epoch=7, broker_epoch=99) == ErrorCode.STALE_BROKER_EPOCH
+    older = {**options, "leader_epoch": 4}
+    assert host.lead(**older, controller_epoch=7) == ErrorCode.STALE_CONTROLLER_EPOCH
+    same = {**options, "leader_epoch": 5}
+    assert host.lead(**same, controller_epoch=7) == ErrorCode.STALE_CONTROLLER_EPOCH
+    assert host.lead(**options, controller_epoch=7, topic_id=b"x" * 16) == ErrorCode.INCONSISTENT_TOPIC_ID
+    not_mine = {**options, "replicas": (2, 3)}
+    assert host.lead(**not_mine, controller_epoch=7) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert partition_of(host).leader_epoch == 5
+    assert partition_of(host).isr == (1, 2, 3)
+    stale_node = {**options, "partition_epoch": 2}
+    assert host.lead(**stale_node, controller_epoch=7) == ErrorCode.NONE
+    assert partition_of(host).leader_epoch == 5, "an older version of the node changes nothing"
+    assert host.lead(**options, controller_epoch=7, broker_epoch=100) == ErrorCode.NONE
+    assert partition_of(host).leader_epoch == 6
+
+
+def test_a_new_epoch_is_noted_before_any_record(host):
+    partition = lead_three(host, leader_epoch=2)
+    host.append(acks=1, count=3)
+    host.lead(leader_epoch=4, partition_epoch=1, isr=(1, 2, 3), replicas=(1, 2, 3))
+    assert partition.leader_epoch_start_offset == 3
+    assert partition.log.leader_epochs.entries == [(2, 0), (4, 3)]
+    result = host.manager.offset_for_leader_epoch("t", 0, 2, current_leader_epoch=4)
+    assert (result.error, result.leader_epoch, result.end_offset) == (ErrorCode.NONE, 2, 3)
+    assert host.manager.offset_for_leader_epoch("t", 0, 9).end_offset == -1
+    for epoch, error in ((3, ErrorCode.FENCED_LEADER_EPOCH), (5, ErrorCode.UNKNOWN_LEADER_EPOCH)):
+        assert host.manager.offset_for_leader_epoch("t", 0, 2, current_leader_epoch=epoch).error is error
+
+
+def test_new_leader_knows_nothing_of_followers_old_leader_keeps_what_it_knows(env, host):
+    partition = lead_three(host)
+    host.append(acks=1)
+    fetch_as(host, 2, 1)
+    host.lead(leader_epoch=1, partition_epoch=1, isr=(1, 2, 3), replicas=(1, 2, 3))
+    assert partition.remote[2].log_end_offset == 1
+    host.lead(leader=2, leader_epoch=2, partition_epoch=2, isr=(1, 2, 3), replicas=(1, 2, 3))
+    host.lead(leader_epoch=3, partition_epoch=3, isr=(1, 2, 3), replicas=(1, 2, 3))
+    assert partition.remote[2].log_end_offset == -1
+    assert partition.high_watermark == 0
+    for replica in (2, 3):
+        fetch_as(host, replica, 1)
+    assert partition.high_watermark == 1
+
+
+def test_stop_replica(env, host):
+    lead_three(host, leader_epoch=3)
+    fetched = Observed(consume(host, 0, max_wait_ms=10_000, min_bytes=1))
+
+    def stop(leader_epoch, delete):
+        state = StopReplicaRequest.StopReplicaPartitionState(
+            partition_index=0, leader_epoch=leader_epoch, delete_partition=delete
+        )
+        topic = StopReplicaRequest.StopReplicaTopicState(topic_name="t", partition_states=[state])
+        request = StopReplicaRequest(controller_id=1, controller_epoch=1, topic_states=[topic])
+        return host.manager.stop_replica(request).partition_errors[0].error_code
+
+    assert stop(2, False) == ErrorCode.FENCED_LEADER_EPOCH
+    assert partition_of(host).is_leader
+    assert stop(3, False) == ErrorCode.NONE
+    assert partition_of(host) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    env.clock.advance(0)
+    assert fetched.value[0].error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert host.log_manager.get("t", 0) is not None
+    assert stop(-2, True) == ErrorCode.NONE, "unknown here, but its log is deleted"
+    assert host.log_manager.get("t", 0) is None
+
+
+# --- fetch ---
+
+
+def test_fetch_refusals(host):
+    lead_three(host, leader_epoch=5)
+    host.append(acks=1)
+
+    def error(params=None, **options):
+        options = {"topic": "t", "index": 0, "fetch_offset": 0, "max_bytes": 100, **options}
+        (result,) = host.manager.fetch(params or FetchParams(), [FetchPartition(**options)])
+        assert (result.high_watermark, result.records) == (-1, b"") or result.error is ErrorCode.NONE
+        return result.error
+
+    assert error() is ErrorCode.NONE
+    assert error(topic=None) is ErrorCode.UNKNOWN_TOPIC_ID
+    assert error(topic="absent") is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert error(topic_id=TOPIC_ID) is ErrorCode.NONE
+    assert error(topic_id=b"y" * 16) is ErrorCode.INCONSISTENT_TOPIC_ID
+    assert error(current_leader_epoch=4) is ErrorCode.FENCED_LEADER_EPOCH
+    assert error(current_leader_epoch=6) is ErrorCode.UNKNOWN_LEADER_EPOCH
+    assert error(fetch_offset=-1) is ErrorCode.OFFSET_OUT_OF_RANGE
+    assert error(fetch_offset=1) is ErrorCode.NONE, "between high watermark and log end: empty"
+    assert error(fetch_offset=2) is ErrorCode.OFFSET_OUT_OF_RANGE
+    stranger = FetchParams(replica_id=9)
+    assert error(stranger) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert error(stranger, current_leader_epoch=5) is ErrorCode.UNKNOWN_LEADER_EPOCH
+
+
+def test_a_follower_serves_consumers_from_version_11(host):
+    host.live(1, 2)
+    host.lead(leader=2, leader_epoch=3, replicas=(1, 2))
+    refused = consume(host, 0, version=10)[0]
+    assert (refused.error, refused.leader) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, (2, 3))
+    assert consume(host, 0, version=11)[0].error is ErrorCode.NONE
+    assert consume(host, 0, version=4, replica_id=-2)[0].error is ErrorCode.NONE
+
+
+def test_consumers_see_the_committed_followers_everything(host):
+    lead_three(host)
+    host.append(acks=1)
+    assert len(consume(host, 0)[0].records) == 0
+    result = fetch_as(host, 2, 0)[0]
+    assert offsets_of(result.records) == [0]
+    assert (result.high_watermark, result.log_start_offset) == (0, 0)
+
+
+def test_diverging_epoch(host):
+    lead_three(host, leader_epoch=2)
+    host.append(acks=1, count=3)
+    host.lead(leader_epoch=4, partition_epoch=1, isr=(1, 2, 3), replicas=(1, 2, 3))
+
+    def fetch(offset, last_fetched_epoch):
+        requested = FetchPartition("t", 0, offset, 100, last_fetched_epoch=last_fetched_epoch)
+        params = FetchParams(replica_id=2, max_wait_ms=100, min_bytes=1_000)
+        return host.manager.fetch(params, [requested])[0]
+
+    result = fetch(3, 3)
+    assert (result.error, result.diverging_epoch, result.records) == (ErrorCode.NONE, (2, 3), b"")
+    assert fetch(3, 9).error is ErrorCode.OFFSET_OUT_OF_RANGE, "newer than the leader's own"
+
+
+def test_long_poll_counts_bytes_over_partitions(env, host):
+    host.live(1)
+    for topic in ("t", "u"):
+        host.lead(topic)
+    size = len(batch())
+    wanted = [FetchPartition(topic, 0, 0, 1 << 20) for topic in ("t", "u")]
+    fetched = Observed(host.manager.fetch(FetchParams(max_wait_ms=1_000, min_bytes=2 * size), wanted))
+    host.append("t", acks=1)
+    env.clock.advance(10)
+    assert not fetched.done
+    host.append("u", acks=1)
+    env.clock.advance(10)
+    assert [offsets_of(result.records) for result in fetched.value] == [[0], [0]]
+
+
+def test_long_poll_ends_with_time(env, host):
+    host.live(1)
+    host.lead()
+    fetched = Observed(consume(host, 0, max_wait_ms=500, min_bytes=1))
+    env.clock.advance(499)
+    assert not fetched.done
+    env.clock.advance(1)
+    assert (fetched.value[0].error, len(fetched.value[0].records)) == (ErrorCode.NONE, 0)
+
+
+def test_a_consumer_that_went_away_is_forgotten(env, host):
+    host.live(1)
+    host.lead()
+    outcome = consume(host, 0, max_wait_ms=500, min_bytes=1)
+    outcome.cancel()
+    assert partition_of(host).fetch_waiters == {}
+    assert host.manager.fetching.parked_count == 0
+    host.append(acks=1)
+    env.clock.advance(1_000)
+    assert not outcome.done
+
+
+def test_each_waiter_is_woken_by_its_own_partition_only(env, host):
+    host.live(1)
+    topics = [f"topic-{i}" for i in range(50)]
+    for topic in topics:
+        host.lead(topic)
+    params = FetchParams(max_wait_ms=10_000, min_bytes=1)
+    fetched = {t: Observed(host.manager.fetch(params, [FetchPartition(t, 0, 0, 1 << 20)])) for t in topics}
+    host.append("topic-7", acks=1)
+    env.clock.advance(0)
+    assert [topic for topic in topics if fetched[topic].done] == ["topic-7"]
+
+
+def test_max_bytes_and_the_oversized_first_batch(host):
+    host.live(1)
+    for topic in ("t", "u"):
+        host.lead(topic)
+        for _ in range(3):
+            host.append(topic, acks=1)
+    size = len(batch())
+
+    def sizes(max_bytes, partition_max_bytes, version=12):
+        wanted = [FetchPartition(topic, 0, 0, partition_max_bytes) for topic in ("t", "u")]
+        results = host.manager.fetch(FetchParams(max_bytes=max_bytes, version=version), wanted)
+        return [len(result.records) // size for result in results]
+
+    assert sizes(1 << 20, 1 << 20) == [3, 3]
+    assert sizes(1 << 20, size) == [1, 1]
+    assert sizes(1 << 20, 2 * size - 1) == [1, 1]
+    assert sizes(1 << 20, size - 1) == [1, 0], "only the first non-empty partition may exceed"
+    assert sizes(4 * size, 1 << 20) == [3, 1]
+    assert sizes(size - 1, 1 << 20) == [1, 0]
+    assert sizes(0, 1 << 20) == [1, 0]
+
+
+def test_preferred_read_replica(env):
+    selector = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+    host = Host(env, EmbeddedCoordination(env, ":memory:"), {"replica.selector.class": selector})
+    host.start_bare()
+    host.live(1, 2, 3, racks={1: "a", 2: "b", 3: "c"})
+    host.lead(isr=(1, 2, 3), replicas=(1, 2, 3))
+    host.append(acks=1)
+    for replica in (2, 3):
+        fetch_as(host, replica, 1)
+    result = consume(host, 0, rack="b", max_wait_ms=1_000, min_bytes=10_000)[0]
+    assert (result.preferred_read_replica, len(result.records), result.high_watermark) == (2, 0, 1)
+    for options in ({"rack": "a"}, {"rack": "x"}, {}, {"rack": "b", "version": 10}):
+        result = consume(host, 0, **options)[0]
+        assert (result.preferred_read_replica, len(result.records) > 0) == (-1, True)
+
+
+# --- offsets ---
+
+
+def test_list_offsets(env, host):
+    partition = lead_three(host, leader_epoch=2)
+    host.append(acks=1, count=3)
+
+    def look(timestamp, **options):
+        result = host.manager.list_offset("t", 0, timestamp, **options)
+        return result.error, result.offset
+
+    assert look(-1) == (ErrorCode.NONE, 0), "the high watermark"
+    assert look(-1, replica_id=2) == (ErrorCode.NONE, 3)
+    assert look(-2) == (ErrorCode.NONE, 0)
+    assert look(-3)[1] == -1, "not committed yet"
+    for replica in (2, 3):
+        fetch_as(host, replica, 3)
+    assert look(-1) == (ErrorCode.NONE, 3)
+    assert look(-3) == (ErrorCode.NONE, 0)
+    assert look(-3, version=6) == (ErrorCode.UNSUPPORTED_VERSION, -1)
+    assert look(-4) == (ErrorCode.NONE, 0)
+    assert look(-4, version=7) == (ErrorCode.UNSUPPORTED_VERSION, -1)
+    assert look(-5) == (ErrorCode.NONE, -1)
+    assert look(-9) == (ErrorCode.UNSUPPORTED_VERSION, -1)
+    assert look(0) == (ErrorCode.NONE, 0)
+    assert look(1_800_000_000_000) == (ErrorCode.NONE, -1)
+    assert look(-1, current_leader_epoch=1)[0] is ErrorCode.FENCED_LEADER_EPOCH
+    assert host.manager.list_offset("t", 0, -1).leader_epoch == 2
+    host.lead(leader=2, leader_epoch=3, partition_epoch=1, replicas=(1, 2, 3))
+    assert look(-1) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
+    assert look(-1, replica_id=-2) == (ErrorCode.NONE, 3)
+    assert partition.high_watermark == 3
+
+
+def test_a_new_leader_does_not_guess_the_latest_offset(host):
+    lead_three(host)
+    host.append(acks=1, count=3)
+    host.lead(leader_epoch=1, partition_epoch=1, isr=(1, 2, 3), replicas=(1, 2, 3))
+    assert host.manager.list_offset("t", 0, -1).error is ErrorCode.OFFSET_NOT_AVAILABLE
+    assert host.manager.list_offset("t", 0, -1, version=4).error is ErrorCode.LEADER_NOT_AVAILABLE
+    assert host.manager.list_offset("t", 0, 1_800_000_000_000).error is ErrorCode.OFFSET_NOT_AVAILABLE
+    assert host.manager.list_offset("t", 0, -2).offset == 0
+    for replica in (2, 3):
+        fetch_as(host, replica, 3)
+    assert host.manager.list_offset("t", 0, -1).offset == 3
+
+
+def test_list_offsets_version_0(host):
+    host.live(1)
+    host.lead()
+    host.append(acks=1, count=3)
+    assert host.manager.list_offsets_version_0("t", 0, -1, 5) == (ErrorCode.NONE, [3, 0])
+    assert host.manager.list_offsets_version_0("t", 0, -2, 5) == (ErrorCode.NONE, [0])
+    assert host.manager.list_offsets_version_0("u", 0, -2, 5) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, [])
+
+
+# --- delete records ---
+
+
+def delete(host, offset, topic="t", timeout_ms=1_000):
+    return Observed(host.manager.delete_records([(topic, 0, offset)], timeout_ms))
+
+
+def told(observed):
+    (result,) = observed.value
+    return result.error, result.low_watermark
+
+
+def test_delete_records_alone(host):
+    host.live(1)
+    host.lead()
+    host.append(acks=1, count=1)
+    host.append(acks=1, count=1)
+    assert told(delete(host, 1)) == (ErrorCode.NONE, 1)
+    assert told(delete(host, 0)) == (ErrorCode.NONE, 1), "below the log start"
+    assert told(delete(host, -1)) == (ErrorCode.NONE, 2)
+    assert told(delete(host, 3)) == (ErrorCode.OFFSET_OUT_OF_RANGE, -1)
+    assert told(delete(host, -3)) == (ErrorCode.OFFSET_OUT_OF_RANGE, -1)
+    assert told(delete(host, 0, "absent")) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)
+    assert told(delete(host, 0, "__consumer_offsets")) == (ErrorCode.INVALID_TOPIC_EXCEPTION, -1)
+    assert consume(host, 0)[0].error is ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def test_delete_records_waits_for_the_replicas(env, host):
+    lead_three(host)
+    host.append(acks=1)
+    for replica in (2, 3):
+        fetch_as(host, replica, 1)
+    waiting, late = delete(host, 1), delete(host, 1, timeout_ms=100)
+    env.clock.advance(100)
+    assert told(late) == (ErrorCode.REQUEST_TIMED_OUT, -1)
+    host.live(1, 2)  # broker 3 is dead: it need not follow
+    params = FetchParams(replica_id=2)
+    host.manager.fetch(params, [FetchPartition("t", 0, 1, 100, log_start_offset=1)])
+    assert not waiting.done
+    env.clock.advance(0)
+    assert told(waiting) == (ErrorCode.NONE, 1)
+
+
+# --- follower ---
+
+
+def test_a_follower_takes_over_records_and_high_watermark(env, host):
+    lead_three(host)
+    host.append(acks=1)
+    records = bytes(fetch_as(host, 2, 0)[0].records)
+    host.lead("u", leader=2, replicas=(1, 2))
+    partition = host.manager.partition("u", 0)
+    fetched = Observed(
+        host.manager.fetch(FetchParams(max_wait_ms=1_000, min_bytes=1), [FetchPartition("u", 0, 0, 100)])
+    )
+    assert partition.append_as_follower(records, 0, 0) is ErrorCode.NONE
+    env.clock.advance(0)
+    assert not fetched.done
+    assert partition.append_as_follower(b"", 1, 0) is ErrorCode.NONE
+    env.clock.advance(0)
+    assert offsets_of(fetched.value[0].records) == [0]
+    assert (partition.log_end_offset, partition.high_watermark) == (1, 1)

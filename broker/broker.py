@@ -71,6 +71,7 @@ class Broker:
             env, config, self._offsets_log, self._offsets_partition_count, self.metadata_cache, coordination
         )
         self.replica_manager.on_leadership.append(self.group_coordinator.on_leadership)
+        self.replica_manager.on_deleted.append(self.group_coordinator.on_partitions_deleted)
         self.auto_topics = AutoTopics(self)
         self.fetch_sessions = FetchSessionCache(env.rng, config.max_incremental_fetch_session_cache_slots)
         self.server = Server(env, config, self)
@@ -101,6 +102,8 @@ class Broker:
         await self.server.listen(self.config.endpoints)
         self.group_coordinator.start()
         self.replica_manager.start()
+        if not self.log_manager.was_clean:  # it may have lost records that the tree still says it has
+            await registration.leave_isrs(self.coordination, self.node_id)
         await self._register()
         await self._hear_from_the_controller()
         self.producer_ids.start()

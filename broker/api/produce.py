@@ -143,8 +143,8 @@ def fill(
         if result.error:
             answer.error_code = result.error
             answer.base_offset = answer.log_append_time_ms = -1
-            answer.error_message = result.error_message
-            if result.record_errors:
+            if result.record_errors:  # without them Kafka lets the code speak for itself
+                answer.error_message = result.error_message
                 answer.record_errors = [
                     ProduceResponse.BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=message)
                     for index, message in result.record_errors

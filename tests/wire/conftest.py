@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
-import barnabas.broker.api.api_versions  # noqa: F401
 import pytest
 from barnabas.broker import dispatch
+from barnabas.broker.broker import Broker
 from barnabas.broker.connection import Connection
 from barnabas.broker.context import RequestContext
 from barnabas.broker.dispatch import Api
@@ -16,6 +16,7 @@ from barnabas.broker.server import Server
 from barnabas.config.broker import BrokerConfig
 from barnabas.protocol import frames
 from barnabas.protocol.api_keys import ApiKey
+from barnabas.protocol.messages import CreateTopicsRequest
 from barnabas.sim.env import SimEnv, sim_env
 
 Handler = Callable[[Any, Any, RequestContext], Any]
@@ -94,6 +95,124 @@ class Wire(asyncio.Transport):
 
     def abort(self) -> None:
         self.closed = True
+
+
+class Client(asyncio.Protocol):
+    """One connection; answers come one by one."""
+
+    def __init__(self) -> None:
+        self.data = b""
+        self.closed = False
+        self.news = asyncio.Event()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.data += data
+        self.news.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed = True
+        self.news.set()
+
+    def send(self, api: ApiKey, version: int, message: Any) -> None:
+        """Send one request."""
+        self.transport.write(frames.encode_request(api, version, 1, "test", message))
+
+    async def ask(self, api: ApiKey, version: int, message: Any) -> Any:
+        """The decoded answer to one request."""
+        self.send(api, version, message)
+        answer = await self.answer()
+        assert answer is not None, "the connection was closed"
+        return frames.decode_response(api, version, memoryview(answer))[1]
+
+    async def answer(self) -> bytes | None:
+        """The next frame, without its size; None when the broker closed."""
+        while True:
+            if len(self.data) >= 4:
+                (size,) = struct.unpack_from(">i", self.data)
+                if len(self.data) >= 4 + size:
+                    frame, self.data = self.data[4 : 4 + size], self.data[4 + size :]
+                    return frame
+            if self.closed:
+                return None
+            self.news.clear()
+            await self.news.wait()
+
+
+class World:
+    """A broker in virtual time, and clients of it."""
+
+    def __init__(self) -> None:
+        self.env: SimEnv = sim_env(7)
+        config = BrokerConfig.of(
+            {
+                "listeners": "PLAINTEXT://127.0.0.1:9092",
+                "coordination.path": ":memory:",
+                "group.initial.rebalance.delay.ms": "0",
+                "offsets.topic.num.partitions": "3",
+            }
+        )
+        self.broker = Broker(self.env, config, "/data")
+        self.env.run(self.broker.start())
+
+    async def connect(self) -> Client:
+        """A new connection, for tests that run in the loop (`world.env.run`)."""
+        _, client = await self.env.network.connect("127.0.0.1", 9092, Client)
+        assert isinstance(client, Client)
+        return client
+
+    def exchange(self, *requests: bytes, answers: int | None = None) -> list[bytes | None]:
+        """Send whole frames (without sizes) on a connection of their own, and wait for the answers."""
+
+        async def run() -> list[bytes | None]:
+            client = await self.connect()
+            for request in requests:
+                client.transport.write(struct.pack(">i", len(request)) + request)
+            got = [await client.answer() for _ in range(len(requests) if answers is None else answers)]
+            client.transport.close()
+            return got
+
+        return self.env.run(run())
+
+    def ask(self, api: ApiKey, version: int, message: Any) -> Any:
+        """The decoded answer to one request."""
+
+        async def run() -> Any:
+            client = await self.connect()
+            response = await client.ask(api, version, message)
+            client.transport.close()
+            return response
+
+        return self.env.run(run())
+
+    def create_topic(self, name: str, partitions: int = 1, **configs: str) -> bytes:
+        """Make a topic; returns its id."""
+        topic = CreateTopicsRequest.CreatableTopic(
+            name=name,
+            num_partitions=partitions,
+            replication_factor=1,
+            configs=[
+                CreateTopicsRequest.CreatableTopicConfig(name=key.replace("_", "."), value=value)
+                for key, value in configs.items()
+            ],
+        )
+        request = CreateTopicsRequest(topics=[topic], timeout_ms=10_000)
+        (result,) = self.ask(ApiKey.CREATE_TOPICS, 7, request).topics
+        assert result.error_code == 0, result
+        topic_id: bytes = result.topic_id
+        return topic_id
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    """One broker for all tests of the module."""
+    world = World()
+    yield world
+    world.env.run(world.broker.stop())
+    assert world.broker.server.handler_failures == 0
 
 
 class Harness:

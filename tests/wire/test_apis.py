@@ -1,19 +1,14 @@
 """Every API that is offered: its row is complete, and Kafka's own request of every version is answered."""
 
-import asyncio
 import json
 import struct
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from barnabas.broker.broker import Broker
 from barnabas.broker.dispatch import TABLE, announced
-from barnabas.config.broker import BrokerConfig
 from barnabas.protocol import frames, messages
 from barnabas.protocol.api_keys import ApiKey
-from barnabas.sim.env import SimEnv, sim_env
 
 REQUESTS = {
     (line["key"], line["version"]): bytes.fromhex(line["request"])
@@ -30,82 +25,7 @@ REFUSED = {(ApiKey.PRODUCE, 0), (ApiKey.PRODUCE, 1), (ApiKey.PRODUCE, 2)}  # ann
 EACH = [
     (key, version) for key, row in sorted(TABLE.items()) for version in range(row.announced_from, row.last_version + 1)
 ]
-
-
-class Client(asyncio.Protocol):
-    """One connection; answers come one by one."""
-
-    def __init__(self) -> None:
-        self.data = b""
-        self.closed = False
-        self.news = asyncio.Event()
-
-    def data_received(self, data: bytes) -> None:
-        self.data += data
-        self.news.set()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.closed = True
-        self.news.set()
-
-    async def answer(self) -> bytes | None:
-        """The next frame, without its size; None when the broker closed."""
-        while True:
-            if len(self.data) >= 4:
-                (size,) = struct.unpack_from(">i", self.data)
-                if len(self.data) >= 4 + size:
-                    frame, self.data = self.data[4 : 4 + size], self.data[4 + size :]
-                    return frame
-            if self.closed:
-                return None
-            self.news.clear()
-            await self.news.wait()
-
-
-class World:
-    """A broker in virtual time, and clients of it."""
-
-    def __init__(self) -> None:
-        self.env: SimEnv = sim_env(7)
-        config = BrokerConfig.of(
-            {
-                "listeners": "PLAINTEXT://127.0.0.1:9092",
-                "coordination.path": ":memory:",
-                "group.initial.rebalance.delay.ms": "0",
-                "offsets.topic.num.partitions": "3",
-            }
-        )
-        self.broker = Broker(self.env, config, "/data")
-        self.env.run(self.broker.start())
-
-    def exchange(self, *requests: bytes, answers: int | None = None) -> list[bytes | None]:
-        """Send whole frames (without sizes) on a connection of their own, and wait for the answers."""
-
-        async def run() -> list[bytes | None]:
-            transport, client = await self.env.network.connect("127.0.0.1", 9092, Client)
-            for request in requests:
-                transport.write(struct.pack(">i", len(request)) + request)  # type: ignore[attr-defined]
-            wanted = len(requests) if answers is None else answers
-            got = [await client.answer() for _ in range(wanted)]  # type: ignore[attr-defined]
-            transport.close()
-            return got
-
-        return self.env.run(run())
-
-    def ask(self, api: ApiKey, version: int, message: Any) -> Any:
-        """The decoded answer to one request."""
-        (answer,) = self.exchange(frames.encode_request(api, version, 1, "test", message)[4:])
-        assert answer is not None, "the connection was closed"
-        return frames.decode_response(api, version, memoryview(answer))[1]
-
-
-@pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    """One broker for all tests of the module."""
-    world = World()
-    yield world
-    assert world.broker.server.handler_failures == 0
-    world.env.run(world.broker.stop())
+World = Any  # of conftest.py
 
 
 @pytest.mark.parametrize("key", sorted(TABLE))

@@ -1,0 +1,267 @@
+"""Produce and Fetch over the wire, in virtual time: acks, waiting, sessions, limits. (Kafka's own answers: tests/replay.)"""
+
+from typing import Any
+
+import pytest
+from barnabas.protocol import record_batch
+from barnabas.protocol.api_keys import ApiKey
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.messages import (
+    DeleteRecordsRequest,
+    FetchRequest,
+    InitProducerIdRequest,
+    ListOffsetsRequest,
+    MetadataRequest,
+    ProduceRequest,
+)
+from barnabas.protocol.record_batch import Record
+
+World = Any  # of conftest.py
+
+
+def batch(*values: bytes, **fields: Any) -> bytearray:
+    return record_batch.build(
+        [
+            Record(offset=n, timestamp=1_700_000_000_000 + n, key=b"k", value=v, headers=[])
+            for n, v in enumerate(values)
+        ],
+        **fields,
+    )
+
+
+def produce(topic: str, records: Any, *, acks: int = -1, partition: int = 0, timeout_ms: int = 5000) -> ProduceRequest:
+    data = ProduceRequest.PartitionProduceData(index=partition, records=records)
+    return ProduceRequest(
+        acks=acks,
+        timeout_ms=timeout_ms,
+        topic_data=[ProduceRequest.TopicProduceData(name=topic, partition_data=[data])],
+    )
+
+
+def fetch(topic: str, *offsets: tuple[int, int], max_bytes: int = 1 << 20, **fields: Any) -> FetchRequest:
+    partitions = [
+        FetchRequest.FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=max_bytes)
+        for index, offset in offsets
+    ]
+    defaults = {"max_wait_ms": 500, "min_bytes": 1, "max_bytes": 1 << 24}
+    topics = [FetchRequest.FetchTopic(topic=topic, partitions=partitions)] if partitions else []
+    return FetchRequest(topics=topics, **(defaults | fields))
+
+
+def partitions(response: Any) -> dict[int, Any]:
+    return {partition.partition_index: partition for topic in response.responses for partition in topic.partitions}
+
+
+def values(records: Any) -> list[bytes | None]:
+    return [
+        record.value
+        for _, found in record_batch.batches(records)
+        for record in record_batch.records(found, max_bytes=1 << 20)
+    ]
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+def test_what_was_produced_is_fetched(world: World, acks: int) -> None:
+    topic = f"round-trip{acks}"
+    world.create_topic(topic)
+    for expected in (0, 2):
+        response = world.ask(ApiKey.PRODUCE, 9, produce(topic, batch(b"a", b"b"), acks=acks))
+        (answer,) = response.responses[0].partition_responses
+        assert (answer.error_code, answer.base_offset) == (ErrorCode.NONE, expected)
+    found = partitions(world.ask(ApiKey.FETCH, 12, fetch(topic, (0, 0))))[0]
+    assert values(found.records) == [b"a", b"b", b"a", b"b"]
+    assert found.high_watermark == 4
+
+
+def test_acks_zero_is_not_answered_and_an_error_closes(world: World) -> None:
+    world.create_topic("acks-zero")
+
+    async def run() -> None:
+        client = await world.connect()
+        client.send(ApiKey.PRODUCE, 9, produce("acks-zero", batch(b"a"), acks=0))
+        response = await client.ask(ApiKey.FETCH, 12, fetch("acks-zero", (0, 0)))
+        assert values(partitions(response)[0].records) == [b"a"], "the next answer belongs to the next request"
+        client.send(ApiKey.PRODUCE, 9, produce("acks-zero", batch(b"a"), acks=0, partition=7))
+        assert await client.answer() is None
+
+    world.env.run(run())
+
+
+@pytest.mark.parametrize(
+    ("records", "error"),
+    [
+        (None, ErrorCode.INVALID_RECORD),
+        (b"", ErrorCode.INVALID_RECORD),
+        (bytes(batch(b"a"))[:-1], ErrorCode.INVALID_RECORD),
+        (bytes(batch(b"a")) * 2, ErrorCode.INVALID_RECORD),
+        (bytes(batch(b"a"))[:-1] + b"?", ErrorCode.CORRUPT_MESSAGE),
+        (bytes(61), ErrorCode.INVALID_RECORD),
+        (
+            batch(b"a", transactional=True, producer_id=1, producer_epoch=0, base_sequence=0),
+            ErrorCode.INVALID_TXN_STATE,
+        ),
+    ],
+    ids=["null", "empty", "cut", "two", "crc", "zeros", "transactional"],
+)
+def test_records_that_cannot_be_taken(world: World, records: Any, error: ErrorCode) -> None:
+    (answer,) = world.ask(ApiKey.PRODUCE, 9, produce("anything", records)).responses[0].partition_responses
+    if error == ErrorCode.CORRUPT_MESSAGE:
+        world.create_topic("corrupt")
+        (answer,) = world.ask(ApiKey.PRODUCE, 9, produce("corrupt", records)).responses[0].partition_responses
+    assert answer.error_code == error
+    assert answer.base_offset == -1
+
+
+def test_a_fetch_waits_for_what_is_produced(world: World) -> None:
+    world.create_topic("long-poll", 2)
+
+    async def run() -> None:
+        waiting, producing = await world.connect(), await world.connect()
+        begun = world.env.clock.monotonic_ms()
+        waiting.send(ApiKey.FETCH, 12, fetch("long-poll", (0, 0), (1, 0), max_wait_ms=30_000))
+        await world.env.clock.sleep(1000)
+        assert waiting.data == b""
+        await producing.ask(ApiKey.PRODUCE, 9, produce("long-poll", batch(b"a"), partition=1))
+        assert await waiting.answer() is not None
+        assert world.env.clock.monotonic_ms() - begun < 1100
+
+    world.env.run(run())
+
+
+def test_a_fetch_with_nothing_to_read_waits_as_long_as_it_said(world: World) -> None:
+    world.create_topic("nothing")
+    begun = world.env.clock.monotonic_ms()
+    response = world.ask(ApiKey.FETCH, 12, fetch("nothing", (0, 0), max_wait_ms=700))
+    assert 700 <= world.env.clock.monotonic_ms() - begun < 800
+    assert partitions(response)[0].records == b""
+
+
+def test_a_client_that_goes_leaves_nothing_parked(world: World) -> None:
+    world.create_topic("gone")
+
+    async def run() -> None:
+        client = await world.connect()
+        client.send(ApiKey.FETCH, 12, fetch("gone", (0, 0), max_wait_ms=30_000))
+        await world.env.clock.sleep(10)
+        assert world.broker.replica_manager.fetching.parked_count == 1
+        client.transport.close()
+        await world.env.clock.sleep(10)
+        assert world.broker.replica_manager.fetching.parked_count == 0
+
+    world.env.run(run())
+
+
+def test_one_batch_comes_even_when_it_is_larger_than_every_limit(world: World) -> None:
+    world.create_topic("large", 2)
+    for partition in (0, 1):
+        world.ask(ApiKey.PRODUCE, 9, produce("large", batch(bytes(5000)), partition=partition))
+    found = partitions(world.ask(ApiKey.FETCH, 12, fetch("large", (0, 0), (1, 0), max_bytes=10)))
+    assert [len(found[index].records) > 5000 for index in (0, 1)] == [True, False]
+
+
+@pytest.mark.parametrize(("excess", "count"), [(-1, 1), (0, 2), (1, 2)])
+def test_the_limit_of_a_partition_is_kept(world: World, excess: int, count: int) -> None:
+    topic = f"limit{excess}"
+    world.create_topic(topic)
+    size = len(batch(b"a"))
+    for _ in range(3):
+        world.ask(ApiKey.PRODUCE, 9, produce(topic, batch(b"a")))
+    found = partitions(world.ask(ApiKey.FETCH, 12, fetch(topic, (0, 0), max_bytes=2 * size + excess)))[0]
+    assert len(found.records) == count * size
+
+
+def test_an_incremental_session(world: World) -> None:
+    world.create_topic("session", 2)
+
+    async def run() -> None:
+        client, producing = await world.connect(), await world.connect()
+
+        async def ask(epoch: int, session: int, *offsets: tuple[int, int], **fields: Any) -> Any:
+            request = fetch("session", *offsets, session_id=session, session_epoch=epoch, max_wait_ms=10, **fields)
+            return await client.ask(ApiKey.FETCH, 12, request)
+
+        first = await ask(0, 0, (0, 0), (1, 0))
+        assert first.session_id > 0
+        assert list(partitions(first)) == [0, 1]
+        nothing = await ask(1, first.session_id)
+        assert (nothing.session_id, nothing.responses) == (first.session_id, [])
+        await producing.ask(ApiKey.PRODUCE, 9, produce("session", batch(b"a"), partition=1))
+        assert list(partitions(await ask(2, first.session_id))) == [1]
+        forgotten = [FetchRequest.ForgottenTopic(topic="session", partitions=[0])]
+        assert (await ask(3, first.session_id, (1, 1), forgotten_topics_data=forgotten)).responses == []
+        await producing.ask(ApiKey.PRODUCE, 9, produce("session", batch(b"a"), partition=0))
+        assert (await ask(4, first.session_id)).responses == [], "forgotten"
+        assert (await ask(9, first.session_id)).error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
+        assert (await ask(-1, first.session_id, (1, 0))).session_id == 0
+        assert (await ask(5, first.session_id)).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+    world.env.run(run())
+
+
+def test_by_topic_id(world: World) -> None:
+    topic_id = world.create_topic("by-id")
+    data = ProduceRequest.PartitionProduceData(index=0, records=batch(b"a"))
+    known = ProduceRequest.TopicProduceData(topic_id=topic_id, partition_data=[data])
+    unknown = ProduceRequest.TopicProduceData(topic_id=bytes(15) + b"?", partition_data=[data])
+    response = world.ask(ApiKey.PRODUCE, 13, ProduceRequest(acks=-1, timeout_ms=1000, topic_data=[known, unknown]))
+    errors = {topic.topic_id: topic.partition_responses[0].error_code for topic in response.responses}
+    assert errors == {topic_id: ErrorCode.NONE, bytes(15) + b"?": ErrorCode.UNKNOWN_TOPIC_ID}
+    asked = FetchRequest.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)
+    request = FetchRequest(
+        max_wait_ms=10,
+        min_bytes=1,
+        topics=[
+            FetchRequest.FetchTopic(topic_id=bytes(15) + b"?", partitions=[asked]),
+            FetchRequest.FetchTopic(topic_id=topic_id, partitions=[asked]),
+        ],
+    )
+    first, second = world.ask(ApiKey.FETCH, 18, request).responses
+    assert (first.topic_id, values(first.partitions[0].records)) == (topic_id, [b"a"])
+    assert second.partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
+
+
+def test_delete_records_and_list_offsets(world: World) -> None:
+    world.create_topic("deleting")
+    world.ask(ApiKey.PRODUCE, 9, produce("deleting", batch(b"a", b"b", b"c")))
+    deleting = DeleteRecordsRequest.DeleteRecordsPartition(partition_index=0, offset=2)
+    request = DeleteRecordsRequest(
+        topics=[DeleteRecordsRequest.DeleteRecordsTopic(name="deleting", partitions=[deleting])], timeout_ms=1000
+    )
+    response = world.ask(ApiKey.DELETE_RECORDS, 2, request)
+    assert response.topics[0].partitions[0].low_watermark == 2
+    for timestamp, offset in ((-2, 2), (-1, 3), (1_700_000_000_002, 2)):
+        asked = ListOffsetsRequest.ListOffsetsPartition(partition_index=0, timestamp=timestamp)
+        topic = ListOffsetsRequest.ListOffsetsTopic(name="deleting", partitions=[asked])
+        response = world.ask(ApiKey.LIST_OFFSETS, 9, ListOffsetsRequest(replica_id=-1, topics=[topic]))
+        assert response.topics[0].partitions[0].offset == offset
+
+
+def test_producer_ids_differ_and_transactions_are_refused(world: World) -> None:
+    none = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000)
+    first, second = (world.ask(ApiKey.INIT_PRODUCER_ID, 4, none) for _ in range(2))
+    assert first.producer_id >= 0
+    assert second.producer_id == first.producer_id + 1
+    request = InitProducerIdRequest(transactional_id="t", transaction_timeout_ms=1000)
+    response = world.ask(ApiKey.INIT_PRODUCER_ID, 4, request)
+    assert (response.error_code, response.producer_id) == (ErrorCode.UNSUPPORTED_VERSION, -1)
+
+
+def test_metadata_creates_what_is_asked_for_and_answers_with_the_address_dialled(world: World) -> None:
+    request = MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name="made-by-asking")])
+    first = world.ask(ApiKey.METADATA, 9, request)
+    assert first.topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert [(broker.host, broker.port) for broker in first.brokers] == [("127.0.0.1", 9092)]
+    world.env.clock.advance(100)
+    second = world.ask(ApiKey.METADATA, 9, request)
+    assert second.topics[0].error_code == ErrorCode.NONE
+    assert second.topics[0].partitions[0].leader_id == world.broker.node_id
+
+
+@pytest.mark.parametrize(
+    ("name", "may_create", "error"),
+    [("not a name", True, 17), ("absent", False, 3), ("." * 3, False, 3), ("..", True, 17), ("x" * 250, True, 17)],
+)
+def test_metadata_of_what_cannot_be(world: World, name: str, may_create: bool, error: int) -> None:
+    topics = [MetadataRequest.MetadataRequestTopic(name=name)]
+    request = MetadataRequest(topics=topics, allow_auto_topic_creation=may_create)
+    assert world.ask(ApiKey.METADATA, 9, request).topics[0].error_code == error

@@ -12,9 +12,10 @@ Sessions. Each holds an operating system lock on a file of its own beside the tr
 with its process. Whoever can take the lock of another session ends that session: its ephemeral nodes go. So a killed
 broker is noticed within `LIVENESS_MS` (or at the next start), and a stopped one (SIGSTOP) counts as alive.
 
-Watches on changes made by other processes. `PRAGMA data_version` says cheaply that somebody else wrote; then every
-watched node is compared with the zxid at which its watch was left, as ZooKeeper does for a client that reconnects.
-Several changes between two looks bring one event; what was made and deleted again in between brings none.
+Watches on changes made by other processes. `PRAGMA data_version` says cheaply that somebody else wrote; then watches on
+nodes touched since the last look are compared with the zxid at which they were left, as ZooKeeper does for a client
+that reconnects. Several changes between two looks bring one event; what was made and deleted again in between brings
+none. A read may show such a change up to `POLL_MS` before its event comes.
 """
 
 import logging
@@ -65,6 +66,7 @@ CREATE TABLE IF NOT EXISTS node (
     UNIQUE (parent, name)
 );
 CREATE INDEX IF NOT EXISTS ephemeral ON node (owner) WHERE owner != 0;
+CREATE INDEX IF NOT EXISTS changed ON node (max(mzxid, pzxid));
 CREATE TABLE IF NOT EXISTS session (id INTEGER PRIMARY KEY);
 CREATE TABLE IF NOT EXISTS counter (zxid INTEGER NOT NULL, session INTEGER NOT NULL);
 """
@@ -97,6 +99,7 @@ class EmbeddedCoordination:
         self._timer: Timer | None = None
         self._next_liveness_ms = 0.0
         self._data_version = 0
+        self._compared_zxid = 0  # changes up to here have been compared with the watches
         self._others = 0  # sessions of other processes
         self._data_watches: dict[str, list[_Watched]] = {}
         self._child_watches: dict[str, list[_Watched]] = {}
@@ -164,6 +167,7 @@ class EmbeddedCoordination:
             connection.execute("INSERT INTO session VALUES (?)", (session_id,))
             self.session_id = session_id
             self._end_dead_sessions(connection)
+            self._compared_zxid = self._read_zxid(connection)
         self._data_version = self._read_data_version()
 
     def _end_dead_sessions(self, connection: sqlite3.Connection) -> None:
@@ -429,8 +433,13 @@ class EmbeddedCoordination:
 
     # Watches
 
+    def _read_zxid(self, connection: sqlite3.Connection) -> int:
+        zxid: int
+        (zxid,) = connection.execute("SELECT zxid FROM counter").fetchone()
+        return zxid
+
     def _leave(self, watches: dict[str, list[_Watched]], path: str, watch: Watch, *, existed: bool) -> None:
-        (zxid,) = self._connected().execute("SELECT zxid FROM counter").fetchone()
+        zxid = self._read_zxid(self._connected())
         watches.setdefault(path, []).append(_Watched(watch, zxid, existed))
 
     def _tell(self, event: WatchEvent) -> None:
@@ -501,10 +510,14 @@ class EmbeddedCoordination:
 
     def _compare_watches(self, connection: sqlite3.Connection) -> None:
         """Fire the watches whose nodes have changed since they were left, in the order of the changes."""
+        since, self._compared_zxid = self._compared_zxid, self._read_zxid(connection)
+        rows = connection.execute("SELECT parent, name FROM node WHERE max(mzxid, pzxid) > ?", (since,))
+        touched = {f"{parent.rstrip('/')}/{name}" for parent, name in rows}
         due: list[tuple[int, WatchEvent, _Watched]] = []
         for watches, children in ((self._data_watches, False), (self._child_watches, True)):
-            for path, watched in list(watches.items()):
-                for one in watched:
+            # a node that is gone shows in its parent; one that went with its parent, in that parent's parent, …
+            for path in [path for path in watches if path in touched or not touched.isdisjoint(_above(path))]:
+                for one in watches[path]:
                     change = _change_since(connection, path, one, children=children)
                     if change is not None:
                         due.append((*change, one))
@@ -560,6 +573,13 @@ def _open(path: str) -> sqlite3.Connection:
 
 def _parent(path: str) -> str:
     return path.rpartition("/")[0] or "/"
+
+
+def _above(path: str) -> Iterator[str]:
+    """The nodes above a node, up to the root."""
+    while path != "/":
+        path = _parent(path)
+        yield path
 
 
 def _split(path: str, *, sequential: bool = False) -> tuple[str, str]:

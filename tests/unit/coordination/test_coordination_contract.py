@@ -419,6 +419,32 @@ async def test_changes_of_one_session_reach_the_watches_of_another(tree: Tree) -
     assert len(data) == 1
 
 
+async def test_the_deletion_of_a_whole_branch_reaches_the_watches_deep_in_it(tree: Tree) -> None:
+    one, two = await tree.session(), await tree.session()
+    await one.create("/a/b/c/d", make_parents=True)
+    events, quiet = Events(), Events()
+    await two.get("/a/b/c/d", events)
+    await two.children("/a/b/c/d", events)
+    await two.exists("/a/b/c/x", quiet)
+    await one.delete_recursive("/a")
+    await tree.settle()
+    assert events == [WatchEvent(EventType.DELETED, "/a/b/c/d")] * 2
+    assert quiet == []
+
+
+async def test_one_change_among_many_watched_nodes_is_found(tree: Tree) -> None:
+    one, two = await tree.session(), await tree.session()
+    await one.multi([Create("/t"), *(Create(f"/t/{number}") for number in range(200))])
+    events = Events()
+    for number in range(200):
+        await two.get(f"/t/{number}", events)
+    await one.set("/t/77", b"1")
+    await tree.settle()
+    await one.set("/t/99", b"1")
+    await tree.settle()
+    assert [event.path for event in events] == ["/t/77", "/t/99"]
+
+
 async def test_a_watch_does_not_tell_what_was_there_when_it_was_left(tree: Tree) -> None:
     one, two = await tree.session(), await tree.session()
     await one.create("/a", b"0")

@@ -6,23 +6,28 @@ requests. Times are deadlines kept as data (monotonic milliseconds); `wake_ms` i
 and since a heartbeat only moves a deadline, being called too early is normal and costs a look.
 """
 
+from __future__ import annotations
+
 import logging
 from collections.abc import Callable, Iterable
 from enum import Enum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from barnabas.groups.records import GroupRecord, store_error, subscribed_topics
+from barnabas.protocol import messages, records
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.messages import (
-    DescribeGroupsResponse,
-    JoinGroupRequest,
-    JoinGroupResponse,
-    SyncGroupRequest,
-    SyncGroupResponse,
-)
-from barnabas.protocol.records import GroupMetadataValue
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Timer
+
+if TYPE_CHECKING:
+    from barnabas.protocol.messages import (
+        DescribeGroupsResponse,
+        JoinGroupRequest,
+        JoinGroupResponse,
+        SyncGroupRequest,
+        SyncGroupResponse,
+    )
+    from barnabas.protocol.records import GroupMetadataValue
 
 logger = logging.getLogger("barnabas.groups")
 
@@ -57,9 +62,6 @@ class GroupConfig(Protocol):
     group_max_size: int
 
 
-Waiter = Pending[JoinGroupResponse] | Pending[SyncGroupResponse]
-
-
 class Effects:
     """What a transition wants done, beside the state it changed: first `stores`, then `replies`."""
 
@@ -79,7 +81,7 @@ class Effects:
         """Answer a parked SyncGroup."""
         self.replies.append(lambda: waiter.complete(response))
 
-    def store(self, record: GroupRecord, then: "Callable[[ErrorCode, Effects], None] | None" = None) -> None:
+    def store(self, record: GroupRecord, then: Callable[[ErrorCode, Effects], None] | None = None) -> None:
         """Append a record; `then` is told the outcome once it is committed, with effects of its own."""
         self.stores.append((record, then))
 
@@ -195,7 +197,7 @@ class ClassicGroup:
     # ---- what a group is stored as, and made of again ----
 
     @classmethod
-    def restore(cls, group_id: str, config: GroupConfig, metadata: GroupMetadataValue) -> "ClassicGroup":
+    def restore(cls, group_id: str, config: GroupConfig, metadata: GroupMetadataValue) -> ClassicGroup:
         """The group a stored record tells of. Session timers are started by `start_sessions`."""
         timestamp = metadata.current_state_timestamp
         group = cls(group_id, config, timestamp)
@@ -231,14 +233,14 @@ class ClassicGroup:
         """The group as it is to be stored; `assignments` stand in for the members' own."""
         return GroupRecord(
             self.group_id,
-            GroupMetadataValue(
+            records.GroupMetadataValue(
                 protocol_type=self.protocol_type or "",
                 generation=self.generation,
                 protocol=self.protocol_name,
                 leader=self.leader,
                 current_state_timestamp=-1 if self.state_timestamp_ms is None else self.state_timestamp_ms,
                 members=[
-                    GroupMetadataValue.MemberMetadata(
+                    records.GroupMetadataValue.MemberMetadata(
                         member_id=member.member_id,
                         group_instance_id=member.group_instance_id,
                         client_id=member.client_id,
@@ -257,13 +259,13 @@ class ClassicGroup:
         """As DescribeGroups tells it: protocol and members' metadata only while Stable."""
         stable = self.state is State.STABLE
         protocol_name = self.protocol_name
-        return DescribeGroupsResponse.DescribedGroup(
+        return messages.DescribeGroupsResponse.DescribedGroup(
             group_id=self.group_id,
             group_state=self.state.value,
             protocol_type=self.protocol_type or "",
             protocol_data=(protocol_name or "") if stable else "",
             members=[
-                DescribeGroupsResponse.DescribedGroupMember(
+                messages.DescribeGroupsResponse.DescribedGroupMember(
                     member_id=member.member_id,
                     group_instance_id=member.group_instance_id,
                     client_id=member.client_id,
@@ -538,7 +540,7 @@ class ClassicGroup:
         """One SyncGroup, answered at once or parked until the leader's assignment is committed."""
         error = self._check_sync(request)
         if error:
-            return SyncGroupResponse(error_code=error)
+            return messages.SyncGroupResponse(error_code=error)
         member = self.members[request.member_id]
         self.pending_sync.discard(member.member_id)
         if not self.pending_sync:
@@ -547,7 +549,9 @@ class ClassicGroup:
             self._restart_session(member, effects.monotonic_ms)
             return self._sync_response(member)
         if member.awaiting_sync is not None:  # asked again over another connection; the first one gets an answer too
-            effects.reply_sync(member.awaiting_sync, SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS))
+            effects.reply_sync(
+                member.awaiting_sync, messages.SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS)
+            )
         waiter: Pending[SyncGroupResponse] = Pending()
         member.awaiting_sync = waiter
         if member.member_id == self.leader:
@@ -603,7 +607,7 @@ class ClassicGroup:
         for member in self.members.values():
             member.assignment = b""
             if member.awaiting_sync is not None:
-                effects.reply_sync(member.awaiting_sync, SyncGroupResponse(error_code=error))
+                effects.reply_sync(member.awaiting_sync, messages.SyncGroupResponse(error_code=error))
                 member.awaiting_sync = None
                 self._restart_session(member, effects.monotonic_ms)
 
@@ -752,7 +756,7 @@ class ClassicGroup:
             if waiter is not None:
                 effects.reply_join(waiter, join_error(member.join_version, member.member_id, error))
             if member.awaiting_sync is not None:
-                effects.reply_sync(member.awaiting_sync, SyncGroupResponse(error_code=error))
+                effects.reply_sync(member.awaiting_sync, messages.SyncGroupResponse(error_code=error))
                 member.awaiting_sync = None
         self._move_to(State.DEAD, effects)
         self.join_deadline_ms = self.sync_deadline_ms = self.wake_ms = NEVER
@@ -786,7 +790,7 @@ class ClassicGroup:
         if waiter is not None:
             effects.reply_join(waiter, join_error(member.join_version, "", ErrorCode.UNKNOWN_MEMBER_ID))
         if member.awaiting_sync is not None:
-            effects.reply_sync(member.awaiting_sync, SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
+            effects.reply_sync(member.awaiting_sync, messages.SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
             member.awaiting_sync = None
         del self.members[member_id]
         self._count_protocols(member, -1)
@@ -801,7 +805,9 @@ class ClassicGroup:
         if waiter is not None:
             effects.reply_join(waiter, join_error(member.join_version, old_id, ErrorCode.FENCED_INSTANCE_ID))
         if member.awaiting_sync is not None:
-            effects.reply_sync(member.awaiting_sync, SyncGroupResponse(error_code=ErrorCode.FENCED_INSTANCE_ID))
+            effects.reply_sync(
+                member.awaiting_sync, messages.SyncGroupResponse(error_code=ErrorCode.FENCED_INSTANCE_ID)
+            )
             member.awaiting_sync = None
         member.member_id = new_id
         self.members[new_id] = member
@@ -849,14 +855,14 @@ class ClassicGroup:
         return waiter
 
     def _join_response(self, member: Member, version: int, *, with_members: bool) -> JoinGroupResponse:
-        return JoinGroupResponse(
+        return messages.JoinGroupResponse(
             generation_id=self.generation,
             protocol_type=self.protocol_type,
             protocol_name=self.protocol_name or (None if version >= 7 else ""),
             leader=self.leader or "",
             member_id=member.member_id,
             members=[
-                JoinGroupResponse.JoinGroupResponseMember(
+                messages.JoinGroupResponse.JoinGroupResponseMember(
                     member_id=each.member_id,
                     group_instance_id=each.group_instance_id,
                     metadata=each.metadata(self.protocol_name),
@@ -868,7 +874,7 @@ class ClassicGroup:
         )
 
     def _sync_response(self, member: Member) -> SyncGroupResponse:
-        return SyncGroupResponse(
+        return messages.SyncGroupResponse(
             protocol_type=self.protocol_type, protocol_name=self.protocol_name, assignment=member.assignment
         )
 
@@ -908,7 +914,7 @@ class ClassicGroup:
 
 def join_error(version: int, member_id: str, error: ErrorCode) -> JoinGroupResponse:
     """A JoinGroup answer that is an error: no generation, no protocol, no leader."""
-    return JoinGroupResponse(
+    return messages.JoinGroupResponse(
         error_code=error,
         generation_id=-1,
         protocol_type=None,

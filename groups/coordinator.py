@@ -5,9 +5,11 @@ member may do is the group's own affair (classic.py); where offsets are kept is 
 Methods take the request message and its context, and return the response or a `Pending` of it.
 """
 
+from __future__ import annotations
+
 import logging
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from barnabas.coordination.port import Coordination
 from barnabas.groups import offset_requests
@@ -20,31 +22,34 @@ from barnabas.offsets.kafka import KafkaOffsetManager, OffsetShard
 from barnabas.offsets.manager import OffsetManager
 from barnabas.offsets.records import commit_error
 from barnabas.offsets.zookeeper import ZooKeeperOffsetManager
+from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.messages import (
-    DeleteGroupsRequest,
-    DeleteGroupsResponse,
-    DescribeGroupsRequest,
-    DescribeGroupsResponse,
-    HeartbeatRequest,
-    HeartbeatResponse,
-    JoinGroupRequest,
-    JoinGroupResponse,
-    LeaveGroupRequest,
-    LeaveGroupResponse,
-    ListGroupsRequest,
-    ListGroupsResponse,
-    OffsetCommitRequest,
-    OffsetCommitResponse,
-    OffsetDeleteRequest,
-    OffsetDeleteResponse,
-    OffsetFetchRequest,
-    OffsetFetchResponse,
-    SyncGroupRequest,
-    SyncGroupResponse,
-)
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Env
+
+if TYPE_CHECKING:
+    from barnabas.protocol.messages import (
+        DeleteGroupsRequest,
+        DeleteGroupsResponse,
+        DescribeGroupsRequest,
+        DescribeGroupsResponse,
+        HeartbeatRequest,
+        HeartbeatResponse,
+        JoinGroupRequest,
+        JoinGroupResponse,
+        LeaveGroupRequest,
+        LeaveGroupResponse,
+        ListGroupsRequest,
+        ListGroupsResponse,
+        OffsetCommitRequest,
+        OffsetCommitResponse,
+        OffsetDeleteRequest,
+        OffsetDeleteResponse,
+        OffsetFetchRequest,
+        OffsetFetchResponse,
+        SyncGroupRequest,
+        SyncGroupResponse,
+    )
 
 logger = logging.getLogger("barnabas.groups")
 
@@ -170,7 +175,7 @@ class GroupCoordinator:
             shard, self.clock, self.config, self.config.offsets_load_buffer_size, lambda: self._loaded(shard)
         )
         self._loaders[partition] = loader
-        logger.info("offsets partition %d: loading in epoch %d", partition, leader_epoch)
+        logger.debug("offsets partition %d: loading in epoch %d", partition, leader_epoch)
         loader.start()
 
     def unload(self, partition: int, leader_epoch: int | None = None) -> None:
@@ -187,7 +192,8 @@ class GroupCoordinator:
             loader.cancel()
         shard = self.shards.pop(partition, None)
         if shard is not None:
-            logger.info("offsets partition %d: unloaded, was of epoch %d", partition, shard.leader_epoch)
+            level = logging.INFO if shard.groups else logging.DEBUG
+            logger.log(level, "offsets partition %d: unloaded, was of epoch %d", partition, shard.leader_epoch)
             shard.close()
 
     def _loaded(self, shard: Shard) -> None:
@@ -280,15 +286,15 @@ class GroupCoordinator:
     def sync_group(self, request: SyncGroupRequest, context: Context) -> SyncGroupResponse | Pending[SyncGroupResponse]:
         """Get one's assignment; the leader brings everybody's."""
         if context.api_version >= 5 and (request.protocol_type is None or request.protocol_name is None):
-            return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+            return messages.SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         shard = self._gate(request.group_id)
         if isinstance(shard, ErrorCode):
             if shard is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
                 shard = ErrorCode.REBALANCE_IN_PROGRESS  # old clients do not know the other one here
-            return SyncGroupResponse(error_code=shard)
+            return messages.SyncGroupResponse(error_code=shard)
         group = shard.groups.get(request.group_id)
         if group is None:
-            return SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID)
+            return messages.SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID)
         effects = self._effects()
         reply = group.sync(request, effects)
         shard.run_effects(group, effects)
@@ -300,11 +306,11 @@ class GroupCoordinator:
         if isinstance(shard, ErrorCode):
             if shard is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
                 shard = ErrorCode.NONE
-            return HeartbeatResponse(error_code=shard)
+            return messages.HeartbeatResponse(error_code=shard)
         group = shard.groups.get(request.group_id)
         if group is None:
-            return HeartbeatResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID)
-        return HeartbeatResponse(
+            return messages.HeartbeatResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID)
+        return messages.HeartbeatResponse(
             error_code=group.heartbeat(
                 request.member_id, request.group_instance_id, request.generation_id, self.clock.monotonic_ms()
             )
@@ -316,7 +322,7 @@ class GroupCoordinator:
         """One member (v0-2) or several (v3+) leave."""
         shard = self._gate(request.group_id)
         if isinstance(shard, ErrorCode):
-            return LeaveGroupResponse(error_code=shard)
+            return messages.LeaveGroupResponse(error_code=shard)
         leavers: list[tuple[str, str | None]]
         if context.api_version >= 3:
             leavers = [(member.member_id, member.group_instance_id) for member in request.members]
@@ -327,20 +333,20 @@ class GroupCoordinator:
         if group is None:
             errors = [ErrorCode.UNKNOWN_MEMBER_ID] * len(leavers)
         elif group.state is State.DEAD:
-            return LeaveGroupResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            return messages.LeaveGroupResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
         else:
             errors = group.leave(leavers, effects)
         if context.api_version >= 3:
-            response = LeaveGroupResponse(
+            response = messages.LeaveGroupResponse(
                 members=[
-                    LeaveGroupResponse.MemberResponse(
+                    messages.LeaveGroupResponse.MemberResponse(
                         member_id=member_id, group_instance_id=instance_id, error_code=error
                     )
                     for (member_id, instance_id), error in zip(leavers, errors, strict=True)
                 ]
             )
         else:
-            response = LeaveGroupResponse(error_code=errors[0])
+            response = messages.LeaveGroupResponse(error_code=errors[0])
         if group is None:
             return response
         has_stores = bool(effects.stores)
@@ -376,16 +382,18 @@ class GroupCoordinator:
     def list_groups(self, request: ListGroupsRequest, context: Context) -> ListGroupsResponse:
         """All groups of the loaded shards, filtered by state and type."""
         if not self.is_active:
-            return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            return messages.ListGroupsResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
         states = {state.lower() for state in request.states_filter or ()}
         types = {kind.lower() for kind in request.types_filter or ()}
         loading = any(shard.loading for shard in self.shards.values())
-        response = ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if loading else ErrorCode.NONE)
+        response = messages.ListGroupsResponse(
+            error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if loading else ErrorCode.NONE
+        )
         for shard in self.owned_shards():
             for group in shard.groups.values():
                 if (not states or group.state.value.lower() in states) and (not types or CLASSIC in types):
                     response.groups.append(
-                        ListGroupsResponse.ListedGroup(
+                        messages.ListGroupsResponse.ListedGroup(
                             group_id=group.group_id,
                             protocol_type=group.protocol_type or "",
                             group_state=group.state.value,
@@ -397,18 +405,20 @@ class GroupCoordinator:
     def describe_groups(self, request: DescribeGroupsRequest, context: Context) -> DescribeGroupsResponse:
         """State and members of groups; a group that is not there is Dead."""
         version = context.api_version
-        response = DescribeGroupsResponse()
+        response = messages.DescribeGroupsResponse()
         for group_id in request.groups:
             shard = self.shard_of(group_id)
             if isinstance(shard, ErrorCode):
-                described = DescribeGroupsResponse.DescribedGroup(group_id=group_id, error_code=shard)
+                described = messages.DescribeGroupsResponse.DescribedGroup(group_id=group_id, error_code=shard)
                 response.groups.append(described)
                 continue
             group = shard.groups.get(group_id)
             if group is not None:
                 described = group.describe()
             else:
-                described = DescribeGroupsResponse.DescribedGroup(group_id=group_id, group_state=State.DEAD.value)
+                described = messages.DescribeGroupsResponse.DescribedGroup(
+                    group_id=group_id, group_state=State.DEAD.value
+                )
                 if version >= 6:
                     described.error_code = ErrorCode.GROUP_ID_NOT_FOUND
                     foreign = group_id in shard.foreign_groups
@@ -429,8 +439,8 @@ class GroupCoordinator:
         pending: Pending[DeleteGroupsResponse] = Pending()
 
         def finish() -> DeleteGroupsResponse:
-            result = DeleteGroupsResponse.DeletableGroupResult
-            return DeleteGroupsResponse(
+            result = messages.DeleteGroupsResponse.DeletableGroupResult
+            return messages.DeleteGroupsResponse(
                 results=[result(group_id=group_id, error_code=errors[group_id]) for group_id in group_ids]
             )
 

@@ -6,8 +6,11 @@ groups are theirs is remembered. A record that cannot be read costs a warning, a
 load, and the partition is served all the same, as Kafka does.
 """
 
+from __future__ import annotations
+
 import logging
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from barnabas.groups.classic import ClassicGroup
 from barnabas.groups.records import GROUP_KEY_VERSION, decode_group
@@ -15,12 +18,14 @@ from barnabas.groups.runtime import Shard, ShardConfig
 from barnabas.offsets.records import OFFSET_KEY_VERSIONS, OffsetRecord, decode_key, decode_value, key_version
 from barnabas.protocol.errors import ErrorCode, ProtocolError
 from barnabas.protocol.record_batch import BatchHeader, Record, batches, records
-from barnabas.protocol.records import GroupMetadataValue
 from barnabas.runtime.ports import Clock
+
+if TYPE_CHECKING:
+    from barnabas.protocol.records import GroupMetadataValue
 
 logger = logging.getLogger("barnabas.groups")
 
-SLICE_BYTES = 128 * 1024  # some ten milliseconds of work between two chances for others
+SLICE_BYTES = 64 * 1024  # some ten milliseconds of work between two chances for others
 BATCH_BYTES_MAX = 256 * 1024 * 1024
 _COMMIT_MARKER = 1
 
@@ -138,7 +143,8 @@ class Loader:
             return
         if error not in (ErrorCode.NONE, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND):
             return  # leadership is going: the unload is on its way
-        logger.info(
+        logger.log(
+            logging.INFO if self._record_count else logging.DEBUG,  # a fresh broker has fifty empty ones
             "offsets partition %d: loaded %d groups from %d records in %.0f ms",
             self._shard.partition,
             len(self._shard.groups),

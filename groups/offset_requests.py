@@ -4,6 +4,8 @@ Version 0 of the first two belongs to the tree (offsets/zookeeper.py): no member
 that are refused before the group is asked come first in an answer, as in Kafka's.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
@@ -12,25 +14,27 @@ from barnabas.groups.runtime import Shard
 from barnabas.offsets.manager import Offsets
 from barnabas.offsets.records import NO_TOPIC_ID, CommittedOffset, OffsetRecord, commit_error
 from barnabas.offsets.table import TopicPartition
+from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.messages import (
-    OffsetCommitRequest,
-    OffsetCommitResponse,
-    OffsetDeleteRequest,
-    OffsetDeleteResponse,
-    OffsetFetchRequest,
-    OffsetFetchResponse,
-)
 from barnabas.runtime.pending import Pending
 
 if TYPE_CHECKING:
     from barnabas.groups.coordinator import Context, GroupCoordinator
+    from barnabas.protocol.messages import (
+        OffsetCommitRequest,
+        OffsetCommitResponse,
+        OffsetDeleteRequest,
+        OffsetDeleteResponse,
+        OffsetFetchRequest,
+        OffsetFetchResponse,
+    )
+
+    CommitReply = OffsetCommitResponse | Pending[OffsetCommitResponse]
+    FetchReply = OffsetFetchResponse | Pending[OffsetFetchResponse]
+    DeleteReply = OffsetDeleteResponse | Pending[OffsetDeleteResponse]
 
 S = TypeVar("S")
 R = TypeVar("R")
-CommitReply = OffsetCommitResponse | Pending[OffsetCommitResponse]
-FetchReply = OffsetFetchResponse | Pending[OffsetFetchResponse]
-DeleteReply = OffsetDeleteResponse | Pending[OffsetDeleteResponse]
 
 NO_OFFSET = CommittedOffset(-1)
 
@@ -38,7 +42,7 @@ NO_OFFSET = CommittedOffset(-1)
 # ---- OffsetCommit ----
 
 
-def offset_commit(coordinator: "GroupCoordinator", request: OffsetCommitRequest, context: "Context") -> CommitReply:
+def offset_commit(coordinator: GroupCoordinator, request: OffsetCommitRequest, context: Context) -> CommitReply:
     """Check, then store; answered when the offsets are committed."""
     version = context.api_version
     response, commits, accepted = _screen_commit(coordinator, request, version)
@@ -84,15 +88,15 @@ def offset_commit(coordinator: "GroupCoordinator", request: OffsetCommitRequest,
 
 
 def _screen_commit(
-    coordinator: "GroupCoordinator", request: OffsetCommitRequest, version: int
+    coordinator: GroupCoordinator, request: OffsetCommitRequest, version: int
 ) -> tuple[OffsetCommitResponse, list[OffsetRecord], list[OffsetCommitResponse.OffsetCommitResponsePartition]]:
     """Sort out partitions that do not exist. The rest, as records and as places in the answer, side by side."""
     topics = coordinator.topics
     group_id = request.group_id
     now_ms = coordinator.clock.now_ms()
     expire_timestamp = now_ms + request.retention_time_ms if request.retention_time_ms >= 0 else -1
-    make_partition = OffsetCommitResponse.OffsetCommitResponsePartition
-    response = OffsetCommitResponse()
+    make_partition = messages.OffsetCommitResponse.OffsetCommitResponsePartition
+    response = messages.OffsetCommitResponse()
     commits: list[OffsetRecord] = []
     accepted: list[OffsetCommitResponse.OffsetCommitResponsePartition] = []
     for topic in request.topics:
@@ -129,16 +133,14 @@ def _screen_commit(
             commits.append(OffsetRecord(group_id, name, index, committed))
             accepted.append(place)
         response.topics.append(
-            OffsetCommitResponse.OffsetCommitResponseTopic(
+            messages.OffsetCommitResponse.OffsetCommitResponseTopic(
                 name=topic.name, topic_id=topic.topic_id, partitions=refused + fine if refused else fine
             )
         )
     return response, commits, accepted
 
 
-def _check_group(
-    coordinator: "GroupCoordinator", shard: Shard, request: OffsetCommitRequest, version: int
-) -> ErrorCode:
+def _check_group(coordinator: GroupCoordinator, shard: Shard, request: OffsetCommitRequest, version: int) -> ErrorCode:
     generation = request.generation_id_or_member_epoch
     group = shard.groups.get(request.group_id)
     if group is None:
@@ -172,21 +174,21 @@ def _utf16_length(text: str) -> int:
 _Asked = tuple[str | None, bytes, list[int]]
 
 
-def offset_fetch(coordinator: "GroupCoordinator", request: OffsetFetchRequest, context: "Context") -> FetchReply:
+def offset_fetch(coordinator: GroupCoordinator, request: OffsetFetchRequest, context: Context) -> FetchReply:
     """Committed offsets of one group (v0-7) or of several (v8+)."""
     if context.api_version >= 8:
         return _fetch_groups(coordinator, request, context.api_version)
     return _fetch_flat(coordinator, request, context.api_version)
 
 
-def _fetch_flat(coordinator: "GroupCoordinator", request: OffsetFetchRequest, version: int) -> FetchReply:
+def _fetch_flat(coordinator: GroupCoordinator, request: OffsetFetchRequest, version: int) -> FetchReply:
     asked: list[_Asked] | None = None
     if request.topics is not None:
         asked = [(topic.name, NO_TOPIC_ID, topic.partition_indexes) for topic in request.topics]
-    make_partition = OffsetFetchResponse.OffsetFetchResponsePartition
+    make_partition = messages.OffsetFetchResponse.OffsetFetchResponsePartition
 
     def answer(found: Offsets) -> OffsetFetchResponse:
-        response = OffsetFetchResponse()
+        response = messages.OffsetFetchResponse()
         if found.error and version >= 2:
             response.error_code = found.error
             return response
@@ -206,7 +208,9 @@ def _fetch_flat(coordinator: "GroupCoordinator", request: OffsetFetchRequest, ve
                         error_code=error,
                     )
                 )
-            response.topics.append(OffsetFetchResponse.OffsetFetchResponseTopic(name=name or "", partitions=partitions))
+            response.topics.append(
+                messages.OffsetFetchResponse.OffsetFetchResponseTopic(name=name or "", partitions=partitions)
+            )
         return response
 
     keys = _keys(asked)
@@ -218,9 +222,9 @@ def _fetch_flat(coordinator: "GroupCoordinator", request: OffsetFetchRequest, ve
     return _then(_get(coordinator, request.group_id, keys, request.require_stable), answer)
 
 
-def _fetch_groups(coordinator: "GroupCoordinator", request: OffsetFetchRequest, version: int) -> FetchReply:
+def _fetch_groups(coordinator: GroupCoordinator, request: OffsetFetchRequest, version: int) -> FetchReply:
     groups: list[OffsetFetchResponse.OffsetFetchResponseGroup | None] = [None] * len(request.groups)
-    response = OffsetFetchResponse()
+    response = messages.OffsetFetchResponse()
     pending: Pending[OffsetFetchResponse] = Pending()
     left = len(groups)
 
@@ -249,7 +253,7 @@ def _fetch_groups(coordinator: "GroupCoordinator", request: OffsetFetchRequest, 
 
 
 def _asked_of_group(
-    coordinator: "GroupCoordinator", entry: OffsetFetchRequest.OffsetFetchRequestGroup, version: int
+    coordinator: GroupCoordinator, entry: OffsetFetchRequest.OffsetFetchRequestGroup, version: int
 ) -> list[_Asked] | None:
     if entry.topics is None:
         return None
@@ -260,13 +264,13 @@ def _asked_of_group(
 
 
 def _group_answer(
-    coordinator: "GroupCoordinator", group_id: str, asked: list[_Asked] | None, found: Offsets, version: int
+    coordinator: GroupCoordinator, group_id: str, asked: list[_Asked] | None, found: Offsets, version: int
 ) -> OffsetFetchResponse.OffsetFetchResponseGroup:
-    group = OffsetFetchResponse.OffsetFetchResponseGroup(group_id=group_id)
+    group = messages.OffsetFetchResponse.OffsetFetchResponseGroup(group_id=group_id)
     if found.error:
         group.error_code = found.error
         return group
-    make_partition = OffsetFetchResponse.OffsetFetchResponsePartitions
+    make_partition = messages.OffsetFetchResponse.OffsetFetchResponsePartitions
     rows = asked
     if rows is None:
         rows = _all_topics(found)
@@ -287,7 +291,7 @@ def _group_answer(
                 )
             )
         group.topics.append(
-            OffsetFetchResponse.OffsetFetchResponseTopics(
+            messages.OffsetFetchResponse.OffsetFetchResponseTopics(
                 name=(name or "") if version < 10 else "", topic_id=topic_id, partitions=partitions
             )
         )
@@ -295,7 +299,7 @@ def _group_answer(
 
 
 def _get(
-    coordinator: "GroupCoordinator", group_id: str, keys: list[TopicPartition] | None, require_stable: bool
+    coordinator: GroupCoordinator, group_id: str, keys: list[TopicPartition] | None, require_stable: bool
 ) -> Offsets | Pending[Offsets]:
     shard = coordinator.shard_of(group_id)
     if isinstance(shard, ErrorCode):
@@ -341,9 +345,9 @@ def _then(value: S | Pending[S], change: Callable[[S], R]) -> R | Pending[R]:
 # ---- OffsetDelete ----
 
 
-def offset_delete(coordinator: "GroupCoordinator", request: OffsetDeleteRequest, context: "Context") -> DeleteReply:
+def offset_delete(coordinator: GroupCoordinator, request: OffsetDeleteRequest, context: Context) -> DeleteReply:
     """Forget offsets of topics that no active member of a consumer group reads."""
-    make_partition = OffsetDeleteResponse.OffsetDeleteResponsePartition
+    make_partition = messages.OffsetDeleteResponse.OffsetDeleteResponsePartition
     refused: dict[str, list[OffsetDeleteResponse.OffsetDeleteResponsePartition]] = {}
     wanted: dict[str, list[int]] = {}
     for topic in request.topics:
@@ -362,19 +366,19 @@ def offset_delete(coordinator: "GroupCoordinator", request: OffsetDeleteRequest,
             rows.setdefault(name, []).extend(
                 make_partition(partition_index=index, error_code=errors.get(name, ErrorCode.NONE)) for index in indexes
             )
-        make_topic = OffsetDeleteResponse.OffsetDeleteResponseTopic
-        return OffsetDeleteResponse(topics=[make_topic(name=name, partitions=rows[name]) for name in rows])
+        make_topic = messages.OffsetDeleteResponse.OffsetDeleteResponseTopic
+        return messages.OffsetDeleteResponse(topics=[make_topic(name=name, partitions=rows[name]) for name in rows])
 
     group_id = request.group_id
     if not coordinator.is_active:
-        return OffsetDeleteResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        return messages.OffsetDeleteResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
     if group_id == "":
-        return OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID)
+        return messages.OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID)
     if not wanted:
         return answer({})
     found = coordinator.shard_of(group_id)
     if isinstance(found, ErrorCode):
-        return OffsetDeleteResponse(error_code=found)
+        return messages.OffsetDeleteResponse(error_code=found)
     shard = found
     pending: Pending[OffsetDeleteResponse] = Pending()
 
@@ -384,22 +388,22 @@ def offset_delete(coordinator: "GroupCoordinator", request: OffsetDeleteRequest,
             pending.complete(response)
 
         if shard.closed:
-            end(OffsetDeleteResponse(error_code=ErrorCode.NOT_COORDINATOR))
+            end(messages.OffsetDeleteResponse(error_code=ErrorCode.NOT_COORDINATOR))
             return
         group = shard.groups.get(group_id)
         if group is None or group.state is State.DEAD:
-            end(OffsetDeleteResponse(error_code=ErrorCode.GROUP_ID_NOT_FOUND))
+            end(messages.OffsetDeleteResponse(error_code=ErrorCode.GROUP_ID_NOT_FOUND))
             return
         errors: dict[str, ErrorCode] = {}
         if group.state is not State.EMPTY:
             if group.protocol_type != CONSUMER_PROTOCOL_TYPE:
-                end(OffsetDeleteResponse(error_code=ErrorCode.NON_EMPTY_GROUP))
+                end(messages.OffsetDeleteResponse(error_code=ErrorCode.NON_EMPTY_GROUP))
                 return
             errors = {name: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC for name in wanted if group.subscribes(name)}
         partitions = [(name, index) for name, indexes in wanted.items() if name not in errors for index in indexes]
 
         def removed(error: ErrorCode) -> None:
-            end(OffsetDeleteResponse(error_code=commit_error(error)) if error else answer(errors))
+            end(messages.OffsetDeleteResponse(error_code=commit_error(error)) if error else answer(errors))
 
         coordinator.offsets.remove(group_id, partitions, removed)
 

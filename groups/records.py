@@ -1,7 +1,14 @@
 """Group records of `__consumer_offsets`: key version 2, value versions 0-4 read, 3 written (as Kafka 4.1 does)."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from barnabas.protocol import records as stored
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.records import GroupMetadataKey, GroupMetadataValue, decode_versioned, encode_versioned
+
+if TYPE_CHECKING:
+    from barnabas.protocol.records import GroupMetadataValue
 
 GROUP_KEY_VERSION = 2
 GROUP_VALUE_VERSION = 3
@@ -21,17 +28,19 @@ class GroupRecord:
 
     def key(self) -> bytes:
         """The record's key."""
-        return encode_versioned(GroupMetadataKey(group=self.group_id), GROUP_KEY_VERSION)
+        return stored.encode_versioned(stored.GroupMetadataKey(group=self.group_id), GROUP_KEY_VERSION)
 
     def value(self) -> bytes | None:
         """The record's value; None is a tombstone."""
-        return None if self.metadata is None else encode_versioned(self.metadata, GROUP_VALUE_VERSION)
+        return None if self.metadata is None else stored.encode_versioned(self.metadata, GROUP_VALUE_VERSION)
 
 
 def decode_group(key: bytes, value: bytes | None) -> GroupRecord:
     """Read a record whose key version is 2. ProtocolError when the bytes cannot be read."""
-    group_id = decode_versioned(GroupMetadataKey, key)[1].group
-    return GroupRecord(group_id, None if value is None else decode_versioned(GroupMetadataValue, value)[1])
+    group_id = stored.decode_versioned(stored.GroupMetadataKey, key)[1].group
+    return GroupRecord(
+        group_id, None if value is None else stored.decode_versioned(stored.GroupMetadataValue, value)[1]
+    )
 
 
 def store_error(append_error: ErrorCode) -> ErrorCode:

@@ -5,35 +5,38 @@ FindCoordinator (10), JoinGroup (11), Heartbeat (12), LeaveGroup (13), SyncGroup
 there is no authorizer yet.
 """
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
 from barnabas.broker.auto_topics import OFFSETS_TOPIC
 from barnabas.broker.context import Reply, RequestContext
 from barnabas.broker.dispatch import api
 from barnabas.groups.hashing import partition_for
+from barnabas.protocol import messages
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.messages import (
-    DeleteGroupsRequest,
-    DeleteGroupsResponse,
-    DescribeGroupsRequest,
-    DescribeGroupsResponse,
-    FindCoordinatorRequest,
-    FindCoordinatorResponse,
-    HeartbeatRequest,
-    JoinGroupRequest,
-    LeaveGroupRequest,
-    ListGroupsRequest,
-    OffsetCommitRequest,
-    OffsetCommitResponse,
-    OffsetDeleteRequest,
-    OffsetFetchRequest,
-    OffsetFetchResponse,
-    SyncGroupRequest,
-)
 
 if TYPE_CHECKING:
     from barnabas.broker.broker import Broker
+    from barnabas.protocol.messages import (
+        DeleteGroupsRequest,
+        DeleteGroupsResponse,
+        DescribeGroupsRequest,
+        DescribeGroupsResponse,
+        FindCoordinatorRequest,
+        FindCoordinatorResponse,
+        HeartbeatRequest,
+        JoinGroupRequest,
+        LeaveGroupRequest,
+        ListGroupsRequest,
+        OffsetCommitRequest,
+        OffsetCommitResponse,
+        OffsetDeleteRequest,
+        OffsetFetchRequest,
+        OffsetFetchResponse,
+        SyncGroupRequest,
+    )
 
 GROUP, TRANSACTION, SHARE = 0, 1, 2
 NOT_AVAILABLE_MESSAGE = "The coordinator is not available."
@@ -51,17 +54,17 @@ _MESSAGES = {
 def find_coordinator_failed(request: FindCoordinatorRequest, error: ErrorCode) -> FindCoordinatorResponse:
     """Every key that was asked for, with the error; before version 4 the only one at the top."""
     if not request.coordinator_keys:
-        return FindCoordinatorResponse(error_code=error, node_id=-1, port=-1)
-    return FindCoordinatorResponse(
+        return messages.FindCoordinatorResponse(error_code=error, node_id=-1, port=-1)
+    return messages.FindCoordinatorResponse(
         coordinators=[
-            FindCoordinatorResponse.Coordinator(key=key, node_id=-1, port=-1, error_code=error)
+            messages.FindCoordinatorResponse.Coordinator(key=key, node_id=-1, port=-1, error_code=error)
             for key in request.coordinator_keys
         ]
     )
 
 
 @api(ApiKey.FIND_COORDINATOR, versions=(0, 6), failure=find_coordinator_failed)
-def find_coordinator(broker: "Broker", request: FindCoordinatorRequest, context: RequestContext) -> Reply:
+def find_coordinator(broker: Broker, request: FindCoordinatorRequest, context: RequestContext) -> Reply:
     """FindCoordinator (key 10), versions 0-6: the broker that answers for a group.
 
     The first question makes `__consumer_offsets`, and is told to come back. Left out: transactional ids (key type 1)
@@ -73,7 +76,7 @@ def find_coordinator(broker: "Broker", request: FindCoordinatorRequest, context:
             error, node_id, host, port = _coordinator(broker, key, request.key_type, context)
             unknown_type = request.key_type not in (GROUP, TRANSACTION, SHARE)
             coordinators.append(
-                FindCoordinatorResponse.Coordinator(
+                messages.FindCoordinatorResponse.Coordinator(
                     key=key,
                     node_id=node_id,
                     host=host,
@@ -82,14 +85,14 @@ def find_coordinator(broker: "Broker", request: FindCoordinatorRequest, context:
                     error_message=INVALID_REQUEST_MESSAGE if unknown_type else "",
                 )
             )
-        return FindCoordinatorResponse(coordinators=coordinators)
+        return messages.FindCoordinatorResponse(coordinators=coordinators)
     error, node_id, host, port = _coordinator(broker, request.key, request.key_type, context)
-    return FindCoordinatorResponse(
+    return messages.FindCoordinatorResponse(
         error_code=error, error_message=_MESSAGES.get(error, ""), node_id=node_id, host=host, port=port
     )
 
 
-def _coordinator(broker: "Broker", key: str, key_type: int, context: RequestContext) -> tuple[ErrorCode, int, str, int]:
+def _coordinator(broker: Broker, key: str, key_type: int, context: RequestContext) -> tuple[ErrorCode, int, str, int]:
     if key_type == TRANSACTION:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE, -1, "", -1
     if key_type != GROUP:
@@ -107,71 +110,71 @@ def _coordinator(broker: "Broker", key: str, key_type: int, context: RequestCont
 
 
 @api(ApiKey.JOIN_GROUP, versions=(0, 9))
-def join_group(broker: "Broker", request: JoinGroupRequest, context: RequestContext) -> Reply:
+def join_group(broker: Broker, request: JoinGroupRequest, context: RequestContext) -> Reply:
     """JoinGroup (key 11), versions 0-9: classic membership. Left out: joining a group of the KIP-848 protocol."""
     return broker.group_coordinator.join_group(request, context)
 
 
 @api(ApiKey.SYNC_GROUP, versions=(0, 5))
-def sync_group(broker: "Broker", request: SyncGroupRequest, context: RequestContext) -> Reply:
+def sync_group(broker: Broker, request: SyncGroupRequest, context: RequestContext) -> Reply:
     """SyncGroup (key 14), versions 0-5: the leader's assignment in, everybody's own assignment out."""
     return broker.group_coordinator.sync_group(request, context)
 
 
 @api(ApiKey.HEARTBEAT, versions=(0, 4))
-def heartbeat(broker: "Broker", request: HeartbeatRequest, context: RequestContext) -> Reply:
+def heartbeat(broker: Broker, request: HeartbeatRequest, context: RequestContext) -> Reply:
     """Heartbeat (key 12), versions 0-4."""
     return broker.group_coordinator.heartbeat(request, context)
 
 
 @api(ApiKey.LEAVE_GROUP, versions=(0, 5))
-def leave_group(broker: "Broker", request: LeaveGroupRequest, context: RequestContext) -> Reply:
+def leave_group(broker: Broker, request: LeaveGroupRequest, context: RequestContext) -> Reply:
     """LeaveGroup (key 13), versions 0-5: one member, from version 3 several, also by instance id alone."""
     return broker.group_coordinator.leave_group(request, context)
 
 
 def describe_groups_failed(request: DescribeGroupsRequest, error: ErrorCode) -> DescribeGroupsResponse:
     """Every group that was named, with the error."""
-    return DescribeGroupsResponse(
+    return messages.DescribeGroupsResponse(
         groups=[DescribeGroupsResponse.DescribedGroup(group_id=group, error_code=error) for group in request.groups]
     )
 
 
 @api(ApiKey.DESCRIBE_GROUPS, versions=(0, 6), failure=describe_groups_failed)
-def describe_groups(broker: "Broker", request: DescribeGroupsRequest, context: RequestContext) -> Reply:
+def describe_groups(broker: Broker, request: DescribeGroupsRequest, context: RequestContext) -> Reply:
     """DescribeGroups (key 15), versions 0-6: classic groups; others have describe APIs of their own."""
     return broker.group_coordinator.describe_groups(request, context)
 
 
 @api(ApiKey.LIST_GROUPS, versions=(0, 5))
-def list_groups(broker: "Broker", request: ListGroupsRequest, context: RequestContext) -> Reply:
+def list_groups(broker: Broker, request: ListGroupsRequest, context: RequestContext) -> Reply:
     """ListGroups (key 16), versions 0-5. Left out: groups that are not classic are not listed."""
     return broker.group_coordinator.list_groups(request, context)
 
 
 def delete_groups_failed(request: DeleteGroupsRequest, error: ErrorCode) -> DeleteGroupsResponse:
     """Every group that was named, with the error."""
-    result = DeleteGroupsResponse.DeletableGroupResult
-    return DeleteGroupsResponse(
+    result = messages.DeleteGroupsResponse.DeletableGroupResult
+    return messages.DeleteGroupsResponse(
         results=[result(group_id=group, error_code=error) for group in dict.fromkeys(request.groups_names)]
     )
 
 
 @api(ApiKey.DELETE_GROUPS, versions=(0, 2), failure=delete_groups_failed)
-def delete_groups(broker: "Broker", request: DeleteGroupsRequest, context: RequestContext) -> Reply:
+def delete_groups(broker: Broker, request: DeleteGroupsRequest, context: RequestContext) -> Reply:
     """DeleteGroups (key 42), versions 0-2: empty groups with all their offsets."""
     return broker.group_coordinator.delete_groups(request, context)
 
 
 def offset_commit_failed(request: OffsetCommitRequest, error: ErrorCode) -> OffsetCommitResponse:
     """Every partition that was named, with the error."""
-    return OffsetCommitResponse(
+    return messages.OffsetCommitResponse(
         topics=[
-            OffsetCommitResponse.OffsetCommitResponseTopic(
+            messages.OffsetCommitResponse.OffsetCommitResponseTopic(
                 name=topic.name,
                 topic_id=topic.topic_id,
                 partitions=[
-                    OffsetCommitResponse.OffsetCommitResponsePartition(
+                    messages.OffsetCommitResponse.OffsetCommitResponsePartition(
                         partition_index=partition.partition_index, error_code=error
                     )
                     for partition in topic.partitions
@@ -183,7 +186,7 @@ def offset_commit_failed(request: OffsetCommitRequest, error: ErrorCode) -> Offs
 
 
 @api(ApiKey.OFFSET_COMMIT, versions=(0, 10), failure=offset_commit_failed)
-def offset_commit(broker: "Broker", request: OffsetCommitRequest, context: RequestContext) -> Reply:
+def offset_commit(broker: Broker, request: OffsetCommitRequest, context: RequestContext) -> Reply:
     """OffsetCommit (key 8), versions 0-10: 0 into the coordination tree, the others as `offsets.storage` says.
 
     The retention time of versions 2-4 is kept with the offset. Left out: member epochs of KIP-848 groups.
@@ -193,17 +196,17 @@ def offset_commit(broker: "Broker", request: OffsetCommitRequest, context: Reque
 
 def offset_fetch_failed(request: OffsetFetchRequest, error: ErrorCode) -> OffsetFetchResponse:
     """Every group that was named, with the error."""
-    return OffsetFetchResponse(
+    return messages.OffsetFetchResponse(
         error_code=error,
         groups=[
-            OffsetFetchResponse.OffsetFetchResponseGroup(group_id=group.group_id, error_code=error)
+            messages.OffsetFetchResponse.OffsetFetchResponseGroup(group_id=group.group_id, error_code=error)
             for group in request.groups
         ],
     )
 
 
 @api(ApiKey.OFFSET_FETCH, versions=(0, 10), failure=offset_fetch_failed)
-def offset_fetch(broker: "Broker", request: OffsetFetchRequest, context: RequestContext) -> Reply:
+def offset_fetch(broker: Broker, request: OffsetFetchRequest, context: RequestContext) -> Reply:
     """OffsetFetch (key 9), versions 0-10: 0 from the coordination tree, the others as `offsets.storage` says.
 
     Left out: member id and epoch of version 9 are not looked at, as they are not in classic groups.
@@ -212,6 +215,6 @@ def offset_fetch(broker: "Broker", request: OffsetFetchRequest, context: Request
 
 
 @api(ApiKey.OFFSET_DELETE, versions=(0, 0))
-def offset_delete(broker: "Broker", request: OffsetDeleteRequest, context: RequestContext) -> Reply:
+def offset_delete(broker: Broker, request: OffsetDeleteRequest, context: RequestContext) -> Reply:
     """OffsetDelete (key 47), version 0: offsets of topics that no active consumer of the group subscribes."""
     return broker.group_coordinator.offset_delete(request, context)

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
-from barnabas.groups.records import GroupRecord, store_error, subscribed_topics
+from barnabas.groups.member import NEVER, Effects, Member, Membership, join_error
+from barnabas.groups.records import GroupRecord, store_error
 from barnabas.protocol import messages, records
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.pending import Pending
@@ -31,9 +32,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("barnabas.groups")
 
-NEVER = float("inf")
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000  # it has no id to send heartbeats with until its first join ends
-CONSUMER_PROTOCOL_TYPE = "consumer"
 
 
 class State(Enum):
@@ -62,106 +61,20 @@ class GroupConfig(Protocol):
     group_max_size: int
 
 
-class Effects:
-    """What a transition wants done, beside the state it changed: first `stores`, then `replies`."""
-
-    __slots__ = ("monotonic_ms", "now_ms", "replies", "stores")
-
-    def __init__(self, now_ms: int, monotonic_ms: float) -> None:
-        self.now_ms = now_ms
-        self.monotonic_ms = monotonic_ms
-        self.replies: list[Callable[[], None]] = []
-        self.stores: list[tuple[GroupRecord, Callable[[ErrorCode, Effects], None] | None]] = []
-
-    def reply_join(self, waiter: Pending[JoinGroupResponse], response: JoinGroupResponse) -> None:
-        """Answer a parked JoinGroup."""
-        self.replies.append(lambda: waiter.complete(response))
-
-    def reply_sync(self, waiter: Pending[SyncGroupResponse], response: SyncGroupResponse) -> None:
-        """Answer a parked SyncGroup."""
-        self.replies.append(lambda: waiter.complete(response))
-
-    def store(self, record: GroupRecord, then: Callable[[ErrorCode, Effects], None] | None = None) -> None:
-        """Append a record; `then` is told the outcome once it is committed, with effects of its own."""
-        self.stores.append((record, then))
-
-
-class Member:
-    """One member, with its parked requests. `session_deadline_ms` moves with every sign of life."""
+class ClassicGroup(Membership):
+    """One group's state machine over its members."""
 
     __slots__ = (
-        "assignment",
-        "awaiting_join",
-        "awaiting_sync",
-        "client_host",
-        "client_id",
-        "group_instance_id",
-        "is_new",
-        "join_version",
-        "member_id",
-        "protocols",
-        "rebalance_timeout_ms",
-        "session_deadline_ms",
-        "session_timeout_ms",
-    )
-
-    def __init__(
-        self,
-        member_id: str,
-        group_instance_id: str | None,
-        client_id: str,
-        client_host: str,
-        rebalance_timeout_ms: int,
-        session_timeout_ms: int,
-        protocols: list[tuple[str, bytes]],
-        assignment: bytes = b"",
-    ) -> None:
-        self.member_id = member_id
-        self.group_instance_id = group_instance_id
-        self.client_id = client_id
-        self.client_host = client_host
-        self.rebalance_timeout_ms = rebalance_timeout_ms
-        self.session_timeout_ms = session_timeout_ms
-        self.protocols = protocols
-        self.assignment = assignment
-        self.awaiting_join: Pending[JoinGroupResponse] | None = None
-        self.join_version = 0
-        self.awaiting_sync: Pending[SyncGroupResponse] | None = None
-        self.is_new = False
-        self.session_deadline_ms = NEVER
-
-    def metadata(self, protocol_name: str | None) -> bytes:
-        """What the member said with one of its protocols; empty when it does not have it."""
-        for name, metadata in self.protocols:
-            if name == protocol_name:
-                return metadata
-        return b""
-
-
-class ClassicGroup:
-    """One group. `protocol_type` None: it only has offsets, nobody ever joined."""
-
-    __slots__ = (
-        "_awaiting_join_count",
         "_config",
         "_entered_from_empty",
         "_initial_delay_ms",
         "_initial_remaining_ms",
         "_new_member_added",
-        "_support",
         "generation",
         "group_id",
         "join_deadline_ms",
-        "leader",
-        "members",
-        "pending_members",
-        "pending_sync",
-        "protocol_name",
-        "protocol_type",
         "state",
         "state_timestamp_ms",
-        "static_members",
-        "subscribed_topics",
         "sync_deadline_ms",
         "timer",
         "timer_ms",
@@ -169,26 +82,17 @@ class ClassicGroup:
     )
 
     def __init__(self, group_id: str, config: GroupConfig, now_ms: int) -> None:
+        super().__init__()
         self.group_id = group_id
         self._config = config
         self.state = State.EMPTY
         self.state_timestamp_ms: int | None = now_ms
         self.generation = 0
-        self.protocol_type: str | None = None
-        self.protocol_name: str | None = None
-        self.leader: str | None = None
-        self.members: dict[str, Member] = {}
-        self.static_members: dict[str, str] = {}
-        self.pending_members: dict[str, float] = {}  # ids given out with MEMBER_ID_REQUIRED, and until when
-        self.pending_sync: set[str] = set()
-        self.subscribed_topics: frozenset[str] | None = None
         self.join_deadline_ms = NEVER
         self.sync_deadline_ms = NEVER
         self.wake_ms = NEVER
         self.timer: Timer | None = None  # the owner's: the timer armed for this group, and when it goes off
         self.timer_ms = NEVER
-        self._awaiting_join_count = 0
-        self._support: dict[str, int] = {}  # protocol name -> members that have it
         self._entered_from_empty = False
         self._new_member_added = False
         self._initial_delay_ms = 0
@@ -460,9 +364,6 @@ class ClassicGroup:
         if self.state is State.PREPARING_REBALANCE and not self._entered_from_empty and self._all_joined():
             self._complete_join(effects)
 
-    def _all_joined(self) -> bool:
-        return len(self.members) <= self._awaiting_join_count and not self.pending_members
-
     def _initial_delay_over(self, effects: Effects) -> None:
         if self._new_member_added and self._initial_remaining_ms:
             self._new_member_added = False
@@ -507,32 +408,6 @@ class ClassicGroup:
             self.pending_sync.add(member.member_id)
         self.sync_deadline_ms = effects.monotonic_ms + self.rebalance_timeout_ms
         self._wake_at(self.sync_deadline_ms)
-
-    def _elect_joined_leader(self) -> bool:
-        leader = None if self.leader is None else self.members.get(self.leader)
-        if leader is not None and leader.awaiting_join is not None:
-            return True
-        for member in self.members.values():
-            if member.awaiting_join is not None:
-                self.leader = member.member_id
-                return True
-        return False
-
-    def _select_protocol(self) -> str:
-        """Of what all support, what most members put first."""
-        everyone = len(self.members)
-        votes: dict[str, int] = {}
-        for member in self.members.values():
-            for name, _ in member.protocols:
-                if self._support.get(name, 0) == everyone:
-                    votes[name] = votes.get(name, 0) + 1
-                    break
-        return max(votes, key=lambda name: votes[name])
-
-    @property
-    def rebalance_timeout_ms(self) -> int:
-        """The longest time a member asked for."""
-        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     # ---- SyncGroup ----
 
@@ -683,12 +558,6 @@ class ClassicGroup:
             member.session_deadline_ms = monotonic_ms + member.session_timeout_ms
         return ErrorCode.NONE
 
-    def subscribes(self, topic: str) -> bool:
-        """Whether members of a consumer group read that topic; all topics, when what they said cannot be read."""
-        if self.subscribed_topics is None:
-            return self.protocol_type == CONSUMER_PROTOCOL_TYPE
-        return topic in self.subscribed_topics
-
     # ---- time, removal, end ----
 
     def on_time(self, effects: Effects) -> None:
@@ -763,97 +632,6 @@ class ClassicGroup:
 
     # ---- bookkeeping ----
 
-    def _check_member(self, member_id: str, instance_id: str | None) -> ErrorCode:
-        if instance_id is not None:
-            known = self.static_members.get(instance_id)
-            if known is None:
-                return ErrorCode.UNKNOWN_MEMBER_ID
-            if known != member_id:
-                return ErrorCode.FENCED_INSTANCE_ID
-        return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
-
-    def _add(self, member: Member) -> None:
-        self.members[member.member_id] = member
-        if member.group_instance_id is not None:
-            self.static_members[member.group_instance_id] = member.member_id
-        if self.leader is None:
-            self.leader = member.member_id
-        self._count_protocols(member, 1)
-
-    def _remove(self, member_id: str, effects: Effects) -> None:
-        self.pending_members.pop(member_id, None)
-        self.pending_sync.discard(member_id)
-        member = self.members.get(member_id)
-        if member is None:
-            return
-        waiter = self._unpark_join(member)
-        if waiter is not None:
-            effects.reply_join(waiter, join_error(member.join_version, "", ErrorCode.UNKNOWN_MEMBER_ID))
-        if member.awaiting_sync is not None:
-            effects.reply_sync(member.awaiting_sync, messages.SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
-            member.awaiting_sync = None
-        del self.members[member_id]
-        self._count_protocols(member, -1)
-        if member.group_instance_id is not None:
-            self.static_members.pop(member.group_instance_id, None)
-        if self.leader == member_id:
-            self.leader = next(iter(self.members), None)
-
-    def _rename(self, old_id: str, new_id: str, instance_id: str, effects: Effects) -> Member:
-        member = self.members.pop(old_id)
-        waiter = self._unpark_join(member)
-        if waiter is not None:
-            effects.reply_join(waiter, join_error(member.join_version, old_id, ErrorCode.FENCED_INSTANCE_ID))
-        if member.awaiting_sync is not None:
-            effects.reply_sync(
-                member.awaiting_sync, messages.SyncGroupResponse(error_code=ErrorCode.FENCED_INSTANCE_ID)
-            )
-            member.awaiting_sync = None
-        member.member_id = new_id
-        self.members[new_id] = member
-        self.static_members[instance_id] = new_id
-        if self.leader == old_id:
-            self.leader = new_id
-        if old_id in self.pending_sync:
-            self.pending_sync.discard(old_id)
-            self.pending_sync.add(new_id)
-        return member
-
-    def _update(
-        self, member: Member, protocols: list[tuple[str, bytes]], rebalance_timeout_ms: int, session_timeout_ms: int
-    ) -> None:
-        self._count_protocols(member, -1)
-        member.protocols = protocols
-        self._count_protocols(member, 1)
-        member.rebalance_timeout_ms = rebalance_timeout_ms
-        member.session_timeout_ms = session_timeout_ms
-
-    def _count_protocols(self, member: Member, change: int) -> None:
-        for name in {name for name, _ in member.protocols}:
-            left = self._support.get(name, 0) + change
-            if left:
-                self._support[name] = left
-            else:
-                del self._support[name]
-
-    def _park_join(self, member: Member, version: int, effects: Effects) -> Pending[JoinGroupResponse]:
-        if member.awaiting_join is not None:  # asked again over another connection; the first one gets an answer too
-            superseded = join_error(member.join_version, member.member_id, ErrorCode.REBALANCE_IN_PROGRESS)
-            effects.reply_join(member.awaiting_join, superseded)
-        else:
-            self._awaiting_join_count += 1
-        waiter: Pending[JoinGroupResponse] = Pending()
-        member.awaiting_join = waiter
-        member.join_version = version
-        return waiter
-
-    def _unpark_join(self, member: Member) -> Pending[JoinGroupResponse] | None:
-        waiter = member.awaiting_join
-        if waiter is not None:
-            member.awaiting_join = None
-            self._awaiting_join_count -= 1
-        return waiter
-
     def _join_response(self, member: Member, version: int, *, with_members: bool) -> JoinGroupResponse:
         return messages.JoinGroupResponse(
             generation_id=self.generation,
@@ -890,36 +668,7 @@ class ClassicGroup:
         if deadline_ms < self.wake_ms:
             self.wake_ms = deadline_ms
 
-    def _compute_subscribed_topics(self) -> None:
-        """As of this generation: what a consumer-type group's members read, None when that cannot be told."""
-        if not self.members:
-            self.subscribed_topics = frozenset()
-            return
-        self.subscribed_topics = None
-        if self.protocol_type != CONSUMER_PROTOCOL_TYPE or self.protocol_name is None:
-            return
-        union: set[str] = set()
-        for member in self.members.values():
-            topics = subscribed_topics(member.metadata(self.protocol_name))
-            if topics is None:
-                return
-            union.update(topics)
-        self.subscribed_topics = frozenset(union)
-
     def _move_to(self, state: State, effects: Effects) -> None:
         assert state in _TRANSITIONS[self.state], f"{self.group_id}: {self.state} -> {state}"
         self.state = state
         self.state_timestamp_ms = effects.now_ms
-
-
-def join_error(version: int, member_id: str, error: ErrorCode) -> JoinGroupResponse:
-    """A JoinGroup answer that is an error: no generation, no protocol, no leader."""
-    return messages.JoinGroupResponse(
-        error_code=error,
-        generation_id=-1,
-        protocol_type=None,
-        protocol_name=None if version >= 7 else "",
-        leader="",
-        member_id=member_id,
-        members=[],
-    )

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from barnabas.groups.classic import CONSUMER_PROTOCOL_TYPE, State
+from barnabas.groups.classic import State
+from barnabas.groups.member import CONSUMER_PROTOCOL_TYPE
 from barnabas.groups.runtime import Shard
 from barnabas.offsets.manager import Offsets
 from barnabas.offsets.records import NO_TOPIC_ID, CommittedOffset, OffsetRecord, commit_error

@@ -13,7 +13,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from barnabas.groups.classic import ClassicGroup, Effects, State
+from barnabas.groups.classic import ClassicGroup, State
+from barnabas.groups.member import Effects
 from barnabas.groups.records import GroupRecord
 from barnabas.offsets.expiry import SIMPLE, GroupSituation
 from barnabas.offsets.records import OffsetRecord

@@ -208,7 +208,8 @@ class ReplicaManager:
                 results.append(AppendResult(missing))
                 continue
             result = partition.append_as_leader(records, origin=origin, required_acks=required_acks)
-            if required_acks == ALL_IN_SYNC and result.error is ErrorCode.NONE:
+            committed = partition.log.high_watermark > result.last_offset  # at once, where the ISR is this broker alone
+            if required_acks == ALL_IN_SYNC and result.error is ErrorCode.NONE and not committed:
                 if wait is None:
                     wait = AppendWait(results)
                 wait.park(partition, len(results), result.last_offset + 1)

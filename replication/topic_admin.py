@@ -237,7 +237,6 @@ class TopicAdmin:
             if not isinstance(error.cause, NodeExistsError):
                 raise
             return ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists."
-        logger.info("topic %s: created with %d partitions", name, len(node.partitions))
         return DONE
 
     async def delete_topic(self, name: str) -> Outcome:

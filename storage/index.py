@@ -176,7 +176,7 @@ class TimeIndex:
         for timestamp, offset in _TIME_ENTRY.iter_unpack(data):
             if timestamp == 0 and offset == 0:  # the preallocated tail of a file that was not closed
                 break
-            if timestamps and (timestamp < timestamps[-1] or offset < offsets[-1]):
+            if timestamps and (timestamp <= timestamps[-1] or offset < offsets[-1]):
                 return False
             timestamps.append(timestamp)
             offsets.append(offset)

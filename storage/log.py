@@ -63,6 +63,7 @@ class Log(LogReader):
         recovery_point: int,
         producers: ProducerStateManager,
         leader_epochs: LeaderEpochCache,
+        has_new_files: bool,
     ) -> None:
         super().__init__(
             topic,
@@ -81,9 +82,9 @@ class Log(LogReader):
         self.leader_epochs = leader_epochs
         self.closed = False
         self.cleaning = False  # a compaction is between its slices: no other may start, truncation cancels it
-        self.on_recovery_point_lowered: Callable[[Log], None] | None = None
+        self.on_recovery_point_lowered: Callable[[], None] | None = None
         self._syncing: list[list[int]] = []  # [new recovery point, 1 when its sync is done], oldest roll first
-        self._unsynced_directory = False
+        self._unsynced_directory = has_new_files
         self._last_flush_ms = env.clock.monotonic_ms()
         self._roll_jitter_ms = 0
         self._choose_jitter()
@@ -394,6 +395,7 @@ class Log(LogReader):
         files = old.open_for_sync()
         if snapshot is not None:
             files.append(disk.open(snapshot))
+        self._unsynced_directory = True
         state = [base_offset, 0]
         self._syncing.append(state)
         disk.sync_in_background(files, lambda error: self._rolled_segment_synced(state, error), (self.directory,))
@@ -557,7 +559,7 @@ class Log(LogReader):
         if self.recovery_point > offset:
             self.recovery_point = offset
             if self.on_recovery_point_lowered is not None:
-                self.on_recovery_point_lowered(self)
+                self.on_recovery_point_lowered()
 
     def _after_truncation(self, log_end_offset: int) -> None:
         self.log_end_offset = log_end_offset

@@ -70,7 +70,9 @@ class LogManager:
         """Lock and load. DataDirectoryError when the directory is in use, another's, or cannot be read."""
         disk = self._env.disk
         try:
-            disk.make_directory(self.data_directory)
+            if not disk.is_directory(self.data_directory):
+                disk.make_directory(self.data_directory)
+                disk.sync_directory(self.data_directory.rpartition("/")[0] or "/")
             self._take_lock()
             self._read_meta()
             self._load_logs()
@@ -199,7 +201,7 @@ class LogManager:
                 f"{self._path(checkpoints.CLEAN_SHUTDOWN)} and start again to cut the log there, or restore the folder."
             ) from error
         log.on_failed = lambda: self._log_failed(log)
-        log.on_recovery_point_lowered = self._recovery_point_lowered
+        log.on_recovery_point_lowered = lambda: self._recovery_point_lowered(log)
         self._logs[key] = log
         return log
 

@@ -52,7 +52,8 @@ def open_log(
     topic_id = None
     if checkpoints.PARTITION_METADATA in names:
         topic_id = checkpoints.read_partition_metadata(disk, f"{directory}/{checkpoints.PARTITION_METADATA}")
-    if not segments:
+    new = not segments
+    if new:
         segments = [
             Segment.create(
                 files,
@@ -86,6 +87,7 @@ def open_log(
         recovery_point=min(recovery_point, log_end_offset),
         producers=ProducerStateManager(disk, directory, snapshots),
         leader_epochs=leader_epochs,
+        has_new_files=new or not clean,
     )
     rebuild_producers(log)
     if not clean:

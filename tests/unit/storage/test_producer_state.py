@@ -1,0 +1,230 @@
+import pytest
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.record_batch import Record, build
+from barnabas.sim.env import sim_env
+from barnabas.storage.checkpoints import CheckpointError
+from barnabas.storage.producer_state import (
+    SEQUENCE_MAX,
+    EndTransactionMarker,
+    ProducerStateManager,
+    last_sequence_of,
+    read_snapshot,
+)
+from barnabas.storage.validation import AppendOrigin
+
+P = {"producer_id": 9, "producer_epoch": 1}
+
+
+def produce(world, log, sequence, count=2, epoch=1, producer_id=9, transactional=False):
+    pairs = [(b"k", b"v")] * count
+    return world.append(
+        log, *pairs, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence, transactional=transactional
+    )
+
+
+def test_a_duplicate_is_answered_with_its_stored_offset_and_timestamp(world):
+    log = world.log()
+    for sequence in (0, 2):
+        assert produce(world, log, sequence).duplicate is False
+    first_time = world.now()
+    world.clock.advance(5)
+    again = produce(world, log, 0)
+    assert (again.error, again.duplicate, again.base_offset, again.last_offset) == (0, True, 0, 1)
+    assert again.log_append_time_ms == first_time
+    assert log.log_end_offset == 4
+
+
+def test_the_window_remembers_five_batches(world):
+    log = world.log()
+    for number in range(6):
+        assert produce(world, log, number * 2).error == 0
+    assert produce(world, log, 2).duplicate
+    assert produce(world, log, 0).error == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+@pytest.mark.parametrize(
+    ("epoch", "sequence", "error"),
+    [
+        (1, 2, 0),
+        (1, 3, 45),
+        (1, 1, 45),
+        (0, 2, 47),
+        (2, 0, 0),
+        (2, 2, 45),
+    ],
+)
+def test_sequences_and_epochs_after_two_records(world, epoch, sequence, error):
+    log = world.log()
+    produce(world, log, 0)
+    assert produce(world, log, sequence, epoch=epoch).error == error
+
+
+def test_an_unknown_producer_may_start_anywhere(world):
+    assert produce(world, world.log(), 77).error == 0
+
+
+def test_sequences_wrap(world):
+    log = world.log()
+    assert produce(world, log, SEQUENCE_MAX - 1, count=1).error == 0
+    assert produce(world, log, SEQUENCE_MAX, count=3).error == 0
+    assert last_sequence_of(SEQUENCE_MAX, 2) == 1
+    assert produce(world, log, 2).error == 0
+    assert produce(world, log, SEQUENCE_MAX, count=3).duplicate
+    other = world.log("other")
+    assert produce(world, other, SEQUENCE_MAX, count=1).error == 0
+    assert produce(world, other, 0).error == 0
+
+
+def test_the_state_is_the_same_after_replaying_the_log(world):
+    log = world.log(segment_bytes=700)
+    for number in range(10):
+        produce(world, log, number * 2)
+        produce(world, log, number * 2, producer_id=8, transactional=True)
+    world.marker(log, 8, epoch=1, commit=False)
+    produce(world, log, 0, producer_id=7, transactional=True)
+
+    def facts(log):
+        return {
+            key: (
+                e.producer_epoch,
+                e.coordinator_epoch,
+                e.last_timestamp,
+                e.current_transaction_first_offset,
+                e.batches[-1:],
+            )
+            for key, e in log.producers.entries.items()
+        }
+
+    before, unstable = facts(log), log.producers.first_unstable_offset
+    aborted = log.aborted_transactions(0, log.log_end_offset)
+    log.flush()
+    for crashed in (True, False):
+        log = (world.crash("kept") if crashed else world.restart()).get("t", 0)
+        log.set_high_watermark(log.log_end_offset)
+        assert facts(log) == before
+        assert log.aborted_transactions(0, log.log_end_offset) == aborted == [(8, 2)]
+        if not crashed:
+            assert log.producers.first_unstable_offset == unstable or log.last_stable_offset == 41
+
+
+def test_a_restart_reads_only_what_is_behind_the_snapshot(world):
+    log = world.log()
+    for number in range(20):
+        produce(world, log, number * 2)
+    world.manager.shutdown()
+    reads = []
+    original = world.disk.fails
+    world.disk.fails = lambda operation, path: (
+        reads.append(path) if operation == "read" else None,
+        original(operation, path),
+    )[1]
+    log = world.open().get("t", 0)
+    assert log.producers.get(9).last_sequence == 39
+    assert sum(path.endswith(".log") for path in reads) == 1  # the tail, to find the log end
+    assert "/data/t-0/00000000000000000040.snapshot" in reads
+
+
+def test_a_damaged_snapshot_gives_way_to_an_older_one(world):
+    log = world.log()
+    produce(world, log, 0)
+    log.roll()
+    produce(world, log, 2)
+    world.manager.shutdown()
+    path = "/data/t-0/00000000000000000004.snapshot"
+    world.disk.open(path).write(8, b"\xff")
+    with pytest.raises(CheckpointError, match="checksum"):
+        read_snapshot(world.disk, path)
+    log = world.open().get("t", 0)
+    assert log.producers.get(9).last_sequence == 3
+    assert not world.disk.exists(path)
+
+
+def test_truncation_rebuilds_the_state(world):
+    log = world.log()
+    for number in range(4):
+        produce(world, log, number * 2)
+    log.truncate_to(4)
+    assert log.producers.get(9).last_sequence == 3
+    assert produce(world, log, 4).error == 0
+
+
+def test_producers_expire_unless_a_transaction_is_open(world):
+    log = world.log()
+    produce(world, log, 0)
+    produce(world, log, 0, producer_id=8, transactional=True)
+    day = 86_400_000
+    assert len(log.producers.active(world.now(), day)) == 2
+    world.clock.advance(day + 600_000)
+    assert list(log.producers.entries) == [8]
+    assert [entry.producer_id for entry in log.producers.active(world.now(), day)] == [8]
+
+
+def test_the_last_stable_offset_waits_for_transactions_and_their_replicated_markers(world):
+    log = world.log()
+    world.append(log, (b"k", b"v"))
+    produce(world, log, 0, transactional=True)
+    produce(world, log, 0, producer_id=8, transactional=True)
+    log.set_high_watermark(5)
+    assert log.last_stable_offset == 1
+    world.marker(log, 9, epoch=1)
+    assert log.last_stable_offset == 1  # the marker at 5 is not below the high watermark yet
+    log.set_high_watermark(6)
+    assert log.last_stable_offset == 3
+    world.marker(log, 8, epoch=1, commit=False)
+    log.set_high_watermark(7)
+    assert log.last_stable_offset == 7
+
+
+def test_aborted_transactions_that_overlap_a_range(world):
+    log = world.log(segment_bytes=400)
+    for _ in range(3):
+        last = log.producers.get(9)
+        produce(world, log, 0 if last is None else last.last_sequence + 1, transactional=True)
+        world.append(log, (b"k", b"v"))
+        world.marker(log, 9, epoch=1, commit=False)
+    log.set_high_watermark(log.log_end_offset)
+    assert len(log.segments) > 1
+    assert log.aborted_transactions(0, 12) == [(9, 0), (9, 4), (9, 8)]
+    assert log.aborted_transactions(4, 8) == [(9, 4)]
+    assert log.aborted_transactions(3, 5) == [(9, 0), (9, 4)]
+    assert log.aborted_transactions(11, 12) == [(9, 8)]
+
+
+def test_data_outside_a_transaction_is_refused_while_one_is_open(world):
+    log = world.log()
+    produce(world, log, 0, transactional=True)
+    assert produce(world, log, 2).error == ErrorCode.INVALID_TXN_STATE
+
+
+def test_markers_are_fenced_by_epochs(world):
+    log = world.log()
+    produce(world, log, 0, transactional=True)
+    assert world.marker(log, 9, epoch=0).error == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert world.marker(log, 9, epoch=1, coordinator_epoch=5).error == 0
+    assert world.marker(log, 9, epoch=1, coordinator_epoch=4).error == ErrorCode.TRANSACTION_COORDINATOR_FENCED
+
+
+def test_a_coordinator_writes_without_sequences(world):
+    log = world.log()
+    batch = build([Record(timestamp=1, key=b"k")], producer_id=9, producer_epoch=1, transactional=True)
+    for _ in range(2):
+        result = log.append_as_leader(bytes(batch), leader_epoch=0, origin=AppendOrigin.COORDINATOR, now_ms=1)
+        assert result.error == 0
+    assert log.producers.first_unstable_offset == 0
+
+
+def test_snapshot_files_have_kafkas_layout():
+    disk = sim_env().disk
+    disk.make_directory("/p")
+    state = ProducerStateManager(disk, "/p")
+    state.update_data(2, 0, 8, 11, 12, 1760000000018, True)
+    state.update_marker(2, 0, EndTransactionMarker(False, 0), 13, 1795253260871)
+    state.map_end_offset = 14
+    path = state.take_snapshot(sync=True)
+    data = disk.open(path).read(0, 999)
+    assert path == "/p/00000000000000000014.snapshot"
+    assert len(data) == 2 + 4 + 4 + 46
+    producer, sequence, offset, delta = "0000000000000002" + "0000", "00000009", "000000000000000c", "00000001"
+    times_and_epochs = f"{1795253260871:016x}" + "00000000" + "ffffffffffffffff"
+    assert data[10:].hex() == producer + sequence + offset + delta + times_and_epochs
+    assert state.take_snapshot(sync=True) is None

@@ -1,0 +1,212 @@
+import random
+
+import pytest
+from barnabas.protocol.record_batch import Record, build
+from barnabas.sim.disk import PowerLoss
+from barnabas.storage.checkpoints import CheckpointError
+from barnabas.storage.log_manager import DataDirectoryError
+from barnabas.storage.producer_state import read_snapshot
+
+
+def damage(world, path, position, data=b"\xee"):
+    world.disk.open(path).write(position, data)
+
+
+def test_an_unclean_start_cuts_at_the_first_bad_batch_and_drops_later_segments(world, read):
+    log = world.log(segment_bytes=2000, index_interval_bytes=200)
+    world.fill(log, 50)
+    bases = [segment.base_offset for segment in log.segments]
+    third = log.segments[2]
+    batch = third.find(bases[2] + 4)
+    damage(world, third.path, batch.position + 70)
+    log = world.crash("kept").get("t", 0)
+    assert not world.manager.was_clean
+    assert log.log_end_offset == bases[2] + 4
+    assert [segment.base_offset for segment in log.segments] == bases[:3]
+    assert [offset for offset, _, _ in read(log)] == list(range(bases[2] + 4))
+    names = world.disk.list_directory("/data/t-0")
+    assert f"{bases[3]:020d}.log" not in names
+    world.fill(log, 5)
+    assert [offset for offset, _, _ in read(log)] == list(range(bases[2] + 9))
+
+
+def test_batches_below_the_recovery_point_are_trusted(world):
+    log = world.log(segment_bytes=2000)
+    world.fill(log, 30)
+    log.flush()
+    world.manager.checkpoint()
+    damage(world, log.segments[0].path, 70)
+    log = world.crash("kept").get("t", 0)
+    assert log.log_end_offset == 30
+
+
+def test_a_clean_start_trusts_and_does_not_scan(world):
+    log = world.log(segment_bytes=2000)
+    world.fill(log, 30)
+    damage(world, log.active_segment.path, 70)
+    log = world.restart().get("t", 0)
+    assert world.manager.was_clean
+    assert log.log_end_offset == 30
+
+
+def test_a_torn_last_batch_is_cut(world, read):
+    log = world.log()
+    world.fill(log, 3)
+    size = log.size_bytes
+    world.disk.open(log.active_segment.path).write(
+        size, bytes(build([Record(timestamp=1, value=b"x" * 99)], base_offset=3))[:80]
+    )
+    log = world.crash("kept").get("t", 0)
+    assert (log.log_end_offset, log.size_bytes) == (3, size)
+    assert world.disk.file_size(log.active_segment.path) == size
+
+
+@pytest.mark.parametrize("extension", ["index", "timeindex"])
+@pytest.mark.parametrize("how", ["missing", "odd size", "beyond the log", "zeros behind"])
+def test_indexes_that_cannot_be_right_are_made_again(world, read, extension, how):
+    log = world.log(segment_bytes=5000, index_interval_bytes=200)
+    start = world.now()
+    for number in range(80):
+        world.fill(log, 1, timestamp=start + number)
+    world.manager.shutdown()
+    path = f"/data/t-0/00000000000000000000.{extension}"
+    good = world.disk.open(path).read(0, 10**6)
+    assert len(good) > 100
+    if how == "missing":
+        world.disk.remove(path)
+    elif how == "odd size":
+        world.disk.open(path).truncate(len(good) - 3)
+    elif how == "zeros behind":
+        world.disk.open(path).truncate(len(good) + 2400)
+    else:
+        world.disk.open(path).write(len(good), b"\x7f\xff\xff\xfe" * 6)
+    log = world.open().get("t", 0)
+    for offset in range(0, 80, 7):
+        assert log.read(offset, 1, upper_bound=80, at_least_one=True).first_offset == offset
+    assert [offset for offset, _, _ in read(log)] == list(range(80))
+    assert log.offset_for_timestamp(start + 33, 80).offset == 33
+    if how != "zeros behind":
+        assert world.disk.open(path).read(0, 10**6) == good
+
+
+def test_leftovers_are_removed_and_finished_swaps_completed(world, read):
+    log = world.log(segment_bytes=2000)
+    world.fill(log, 40)
+    bases = [segment.base_offset for segment in log.segments]
+    world.manager.shutdown()
+    disk, folder = world.disk, "/data/t-0"
+    merged = b"".join(disk.open(f"{folder}/{base:020d}.log").read(0, 10**6) for base in bases[:2])
+    file = disk.open(f"{folder}/{bases[0]:020d}.log.swap", create=True)
+    file.write(0, merged)
+    for name in ("00000000000000000007.log.cleaned", "00000000000000000007.index.deleted", "x.tmp"):
+        disk.open(f"{folder}/{name}", create=True)
+    disk.open(f"{folder}/00000000000000000999.index", create=True)
+    log = world.open().get("t", 0)
+    assert [segment.base_offset for segment in log.segments] == [bases[0], *bases[2:]]
+    assert [offset for offset, _, _ in read(log)] == list(range(40))
+    left = disk.list_directory(folder)
+    assert not [name for name in left if name.endswith((".swap", ".cleaned", ".deleted", ".tmp"))]
+    assert "00000000000000000999.index" not in left
+
+
+def test_epochs_lost_in_a_crash_are_found_in_the_batches(world):
+    log = world.log()
+    for epoch in (1, 1, 5, 7):
+        world.append(log, (b"k", b"v"), epoch=epoch)
+    assert not world.disk.exists("/data/t-0/leader-epoch-checkpoint")
+    log = world.crash("kept").get("t", 0)
+    assert log.leader_epochs.entries == [(1, 0), (5, 2), (7, 3)]
+
+
+def test_message_sets_of_old_formats_are_not_cut_off_as_damage(world):
+    world.open()
+    world.disk.make_directory("/data/old-0")
+    file = world.disk.open("/data/old-0/00000000000000000000.log", create=True)
+    file.write(0, bytes.fromhex("0000000000000005000000101fecd70a0000000000016b0000000176" * 3))
+    size = file.size()
+    world.disk.crash("kept")
+    with pytest.raises(DataDirectoryError, match="old format"):
+        world.open()
+    assert world.disk.file_size("/data/old-0/00000000000000000000.log") == size
+
+
+def test_a_checkpoint_that_cannot_be_read_stops_the_start_with_advice(world):
+    log = world.log()
+    world.fill(log, 1)
+    world.manager.shutdown()
+    world.disk.open("/data/t-0/leader-epoch-checkpoint").write(0, b"7")
+    with pytest.raises(DataDirectoryError, match=r"leader-epoch-checkpoint.*line 1.*Restore"):
+        world.open()
+    assert isinstance(CheckpointError("x"), ValueError)
+    world.disk.open("/data/t-0/leader-epoch-checkpoint").write(0, b"0")
+    world.open()  # the lock was given back
+
+
+def workload(world):
+    """Appends, flushes, rolls, compaction, truncation and retention on small segments; yields what is durable."""
+    rng = random.Random(5)
+    log = world.log(
+        "t",
+        segment_bytes=900,
+        index_interval_bytes=100,
+        cleanup_policy=frozenset(("compact",)),
+        file_delete_delay_ms=10,
+    )
+    for number in range(30):
+        key = b"k%d" % rng.randrange(4)
+        world.append(
+            log, (key, b"v%d" % number), epoch=number // 10, producer_id=3, producer_epoch=0, base_sequence=number
+        )
+        log.set_high_watermark(log.log_end_offset)
+        if number % 7 == 6:
+            log.flush()
+            world.manager.checkpoint()
+            world.durable = log.log_end_offset
+        if number % 5 == 4:
+            world.clock.advance(20)
+        if number == 24:
+            world.manager.cleaner.run(log)
+    world.clock.advance(20)
+    log.flush()
+    world.durable = log.log_end_offset
+
+
+@pytest.mark.parametrize("unsynced", ["lost", "torn", "kept"])
+def test_a_crash_at_any_change_of_the_disk_keeps_a_prefix_and_all_that_was_synced(make_world, read, unsynced):
+    reference = make_world()
+    workload(reference)
+    total = reference.disk.operations
+    last_value = {}
+    values = {}
+    for number, rng in zip(range(30), [random.Random(5)] * 30):
+        values[number] = (b"k%d" % rng.randrange(4), b"v%d" % number)
+    assert total > 150
+    for operation in range(0, total, 1 if unsynced == "lost" else 3):
+        world = make_world(seed=operation)
+        world.durable = 0
+        world.disk.lose_power_at(operation)
+        with pytest.raises(PowerLoss):
+            workload(world)
+        world.crash(unsynced)
+        log = world.manager.get("t", 0)
+        if log is None:
+            assert world.durable == 0
+            continue
+        world.set(log, segment_bytes=900, cleanup_policy=frozenset(("compact",)))
+        end = log.log_end_offset
+        assert end >= world.durable, operation
+        found = read(log)
+        assert all((key, value) == values[offset] for offset, key, value in found)
+        last_value = {values[offset][0]: offset for offset in range(end)}
+        latest_found = {key: offset for offset, key, _ in found}
+        assert latest_found == last_value, operation  # compaction or not: of each key the last record is there
+        entry = log.producers.get(3)
+        assert (entry.last_sequence if entry else -1) == end - 1
+        assert [epoch for epoch, start in log.leader_epochs.entries if start < end] == sorted(
+            {number // 10 for number in range(end)}
+        )
+        result = world.append(log, (b"new", b"x"), producer_id=3, producer_epoch=0, base_sequence=end, epoch=9)
+        assert (result.error, result.base_offset) == (0, end)
+        log = world.restart().get("t", 0)
+        assert log.log_end_offset == end + 1
+        assert read_snapshot(world.disk, f"/data/t-0/{end + 1:020d}.snapshot")[0].batches[-1].last_sequence == end

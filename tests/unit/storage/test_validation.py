@@ -1,0 +1,138 @@
+"""Refusals with Kafka's codes and texts; the expectations are those of tests/golden/wire (Produce, cases `error*`)."""
+
+import pytest
+from barnabas.protocol.checksum import crc32c
+from barnabas.protocol.compression import Compression
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.record_batch import Record, build
+from barnabas.storage.validation import AppendOrigin
+
+DAY = 86_400_000
+
+
+def batch_of(world, *values, key=b"k", timestamp=None, **fields):
+    timestamp = world.now() if timestamp is None else timestamp
+    return build([Record(timestamp=timestamp, key=key, value=value) for value in values or (b"v",)], **fields)
+
+
+def changed(batch, position, data):
+    """With other bytes at a place, and the checksum that fits them."""
+    batch[position : position + len(data)] = data
+    batch[17:21] = crc32c(memoryview(batch)[21:]).to_bytes(4, "big")
+    return batch
+
+
+def send(world, log, batch, origin=AppendOrigin.CLIENT):
+    return log.append_as_leader(batch, leader_epoch=0, origin=origin, now_ms=world.now())
+
+
+def bad_crc(world):
+    batch = batch_of(world)
+    batch[-1] ^= 1
+    return batch
+
+
+CASES = {
+    "crc": (bad_crc, ErrorCode.CORRUPT_MESSAGE, -1),
+    "cut off": (lambda world: batch_of(world)[:-1], ErrorCode.CORRUPT_MESSAGE, -1),
+    "shorter than a header": (lambda world: batch_of(world)[:60], ErrorCode.CORRUPT_MESSAGE, -1),
+    "nothing": (lambda world: b"", ErrorCode.CORRUPT_MESSAGE, -1),
+    "base offset": (lambda world: batch_of(world, base_offset=1234), ErrorCode.INVALID_RECORD, 0),
+    "old format": (lambda world: changed(batch_of(world), 16, b"\x01"), ErrorCode.INVALID_RECORD, 0),
+    "future format": (lambda world: changed(batch_of(world), 16, b"\x03"), ErrorCode.CORRUPT_MESSAGE, -1),
+    "no records": (lambda world: changed(batch_of(world), 57, bytes(4)), ErrorCode.INVALID_RECORD, 0),
+    "delta": (lambda world: changed(batch_of(world), 23, b"\0\0\0\5"), ErrorCode.INVALID_RECORD, 0),
+    "control": (lambda world: batch_of(world, control=True), ErrorCode.INVALID_RECORD, 0),
+    "no sequence": (lambda world: batch_of(world, producer_id=1, producer_epoch=0), ErrorCode.INVALID_RECORD, 0),
+    "codec": (lambda world: changed(batch_of(world), 21, b"\0\5"), ErrorCode.INVALID_RECORD, 0),
+    "not zstd": (lambda world: changed(batch_of(world), 21, b"\0\4"), ErrorCode.UNKNOWN_SERVER_ERROR, 0),
+    "append time": (lambda world: changed(batch_of(world), 21, b"\0\x08"), ErrorCode.INVALID_TIMESTAMP, 0),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_refusals_of_client_batches(world, case):
+    make, error, log_start_offset = CASES[case]
+    log = world.log()
+    result = send(world, log, make(world))
+    assert (result.error, result.log_start_offset, result.base_offset) == (error, log_start_offset, -1)
+    assert log.log_end_offset == 0
+
+
+@pytest.mark.parametrize("difference", [-1, 0, 1])
+def test_max_message_bytes_at_its_limit(world, difference):
+    batch = batch_of(world, b"v" * 100)
+    log = world.log(max_message_bytes=len(batch) - difference)
+    result = send(world, log, batch)
+    assert result.error == (ErrorCode.MESSAGE_TOO_LARGE if difference > 0 else 0)
+
+
+@pytest.mark.parametrize("difference", [-1, 0, 1])
+def test_an_append_must_fit_a_segment(world, difference):
+    batch = batch_of(world, b"v" * 100)
+    log = world.log(segment_bytes=len(batch) - difference)
+    assert send(world, log, batch).error == (ErrorCode.RECORD_LIST_TOO_LARGE if difference > 0 else 0)
+
+
+@pytest.mark.parametrize("codec", list(Compression))
+def test_a_compacted_topic_wants_keys(world, codec):
+    log = world.log("produce-compact", cleanup_policy=frozenset(("compact",)))
+    assert send(world, log, batch_of(world, compression=codec)).error == 0
+    batch = build([Record(timestamp=1, key=key, value=b"v") for key in (None, b"k", None)], compression=codec)
+    result = send(world, log, batch)
+    text = "Compacted topic cannot accept message without key in topic partition produce-compact-0"
+    assert result.error == ErrorCode.INVALID_RECORD
+    assert result.record_errors == [(0, text), (2, text)]
+    assert result.error_message == (
+        "One or more records have been rejected due to 2 record errors in total, and only showing the first three "
+        f"errors at most: [RecordError(batchIndex=0, message='{text}'), RecordError(batchIndex=2, message='{text}')]"
+    )
+    assert result.log_start_offset == 0
+
+
+@pytest.mark.parametrize(("ahead_ms", "error"), [(3_599_999, 0), (3_600_000, 0), (3_600_001, 32)])
+def test_timestamps_ahead_of_the_clock(world, ahead_ms, error):
+    log = world.log()
+    timestamp = world.now() + ahead_ms
+    result = send(world, log, batch_of(world, timestamp=timestamp))
+    assert result.error == error
+    if error:
+        low = world.now() - (2**63 - 1)
+        assert result.error_message == "One or more records have been rejected due to invalid timestamp"
+        assert result.record_errors == [
+            (
+                0,
+                f"Timestamp {timestamp} of message with offset 0 is out of range. "
+                f"The timestamp should be within [{low}, {world.now() + 3_600_000}]",
+            )
+        ]
+
+
+@pytest.mark.parametrize(("behind_ms", "error"), [(DAY - 1, 0), (DAY, 0), (DAY + 1, 32)])
+def test_timestamps_behind_the_clock(world, behind_ms, error):
+    log = world.log(message_timestamp_before_max_ms=DAY)
+    records = [Record(timestamp=world.now(), value=b"v"), Record(timestamp=world.now() - behind_ms, value=b"v")]
+    result = send(world, log, build(records))
+    assert (result.error, [index for index, _ in result.record_errors]) == (error, [1] if error else [])
+    assert send(world, log, batch_of(world, timestamp=-1)).error == 0
+
+
+def test_timestamps_do_not_matter_with_log_append_time(world):
+    log = world.log(message_timestamp_type="LogAppendTime", message_timestamp_before_max_ms=1)
+    assert send(world, log, batch_of(world, timestamp=world.now() + 100 * DAY)).error == 0
+    assert send(world, log, batch_of(world, timestamp=5)).error == 0
+
+
+def test_coordinators_may_write_control_batches_and_need_no_sequence(world):
+    log = world.log()
+    batch = batch_of(world, producer_id=3, producer_epoch=0, transactional=True)
+    assert send(world, log, batch, AppendOrigin.COORDINATOR).error == 0
+    assert world.marker(log, 3).error == 0
+    assert log.log_end_offset == 2
+
+
+def test_records_that_do_not_hold_what_the_header_says_are_refused_when_they_are_opened(world):
+    log = world.log(cleanup_policy=frozenset(("compact",)))
+    batch = batch_of(world, b"v", b"w")
+    changed(batch, len(batch) - 3, b"\x7f")
+    assert send(world, log, batch).error in (ErrorCode.INVALID_RECORD, ErrorCode.CORRUPT_MESSAGE)

@@ -56,12 +56,14 @@ class Connection(asyncio.BufferedProtocol):
         "_filled",
         "_frame",
         "_frame_size",
+        "_handling_frames",
         "_held",
         "_inside_handler",
         "_parked",
         "_reading_paused",
         "_request",
         "_server",
+        "_unsent",
         "_write_paused",
         "client_host",
         "closed",
@@ -90,6 +92,8 @@ class Connection(asyncio.BufferedProtocol):
         self._parked: Pending[Any] | asyncio.Future[Any] | None = None
         self._request: tuple[Api, RequestContext, Any] | None = None  # the one in flight
         self._inside_handler = False
+        self._handling_frames = False
+        self._unsent: list[Buffer] = []  # small answers to frames of one read
         self._reading_paused = False
         self._write_paused = False
 
@@ -190,20 +194,29 @@ class Connection(asyncio.BufferedProtocol):
                 self.transport.resume_reading()
 
     def _handle_frames(self, data: memoryview) -> int:
-        """Handle complete frames in order until one is parked. Returns how many bytes are done with."""
+        """Handle complete frames in order until one is parked; send what is answered together.
+
+        Returns how many bytes are done with.
+        """
         end = len(data)
         position = 0
+        self._handling_frames = True
         while end - position >= 4 and self._may_handle():
             (size,) = FRAME_SIZE.unpack_from(data, position)
             if not 0 < size <= self._server.frame_bytes_max:
                 self._refuse(f"a frame of {size} bytes (socket.request.max.bytes={self._server.frame_bytes_max})")
-                return end
+                position = end
+                break
             begin = position + 4
             position = begin + size
             if position > end:
                 self._begin_frame(size, data[begin:])
-                return end
+                position = end
+                break
             self._handle_frame(data[begin:position])
+        self._handling_frames = False
+        if not self.closed:
+            self._flush()
         return position
 
     def _begin_frame(self, size: int, beginning: memoryview) -> None:
@@ -237,6 +250,11 @@ class Connection(asyncio.BufferedProtocol):
             request = api.decode(header.api_version, frame, position)
         except ProtocolError as error:
             self._refuse(f"a request that cannot be read: {error}")
+            return
+        except Exception:  # ours, not the client's
+            logger.exception("a request of %s cannot be decoded; closing its connection", self.client_host)
+            self._server.handler_failures += 1
+            self.close()
             return
         context = RequestContext(
             header.api_key,
@@ -318,22 +336,21 @@ class Connection(asyncio.BufferedProtocol):
         self._write(parts)
 
     def _write(self, parts: list[Buffer]) -> None:
-        """Send an answer: large parts by reference, small ones copied together."""
-        write = self.transport.write
-        if len(parts) == 1:
-            write(parts[0])
-            return
-        small: list[Buffer] = []
+        """Send an answer: large parts by reference, small ones copied together, with those of its neighbours."""
         for part in parts:
             if len(part) < PART_JOINED_BELOW:
-                small.append(part)
-                continue
-            if small:
-                write(b"".join(small))
-                small.clear()
-            write(part)
-        if small:
-            write(b"".join(small))
+                self._unsent.append(part)
+            else:
+                self._flush()
+                self.transport.write(part)
+        if not self._handling_frames:
+            self._flush()
+
+    def _flush(self) -> None:
+        unsent = self._unsent
+        if unsent:
+            self.transport.write(unsent[0] if len(unsent) == 1 else b"".join(unsent))
+            unsent.clear()
 
     # ------------------------------------------------------------------ the end
 
@@ -347,6 +364,7 @@ class Connection(asyncio.BufferedProtocol):
         """Send what was written, then close. No further request is looked at."""
         if not self.closed:
             self.closed = True
+            self._flush()
             self.transport.close()
 
     def abort(self) -> None:

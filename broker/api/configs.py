@@ -107,7 +107,7 @@ async def describe_configs(
         except ConfigError as error:
             result.error_code, result.error_message = error.error, str(error)
         else:
-            result.configs = [_entry(row, request) for row in rows]
+            result.configs = [_entry(row, request, context.api_version) for row in rows]
         results.append(result)
     return DescribeConfigsResponse(results=results)
 
@@ -153,14 +153,14 @@ def check_broker(broker: "Broker", name: str, also: str) -> None:
 
 
 def _entry(
-    row: describe.ConfigRow, request: DescribeConfigsRequest
+    row: describe.ConfigRow, request: DescribeConfigsRequest, version: int
 ) -> DescribeConfigsResponse.DescribeConfigsResourceResult:
     synonyms = row.synonyms if request.include_synonyms else ()
     return DescribeConfigsResponse.DescribeConfigsResourceResult(
         name=row.name,
         value=row.value,
         read_only=row.read_only,
-        is_default=row.config_source == describe.ConfigSource.DEFAULT,
+        is_default=version == 0 and row.config_source == describe.ConfigSource.DEFAULT,  # 1 and up have the source
         config_source=row.config_source,
         is_sensitive=row.is_sensitive,
         synonyms=[

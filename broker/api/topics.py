@@ -74,7 +74,7 @@ async def create_topics(
     """Create each topic or say why not; versions 5 and up tell what came out of it.
 
     -1 partitions or replicas mean the broker's defaults, in every version as Kafka 4.1 takes it. With ValidateOnly
-    nothing is written, and the answer has no topic id.
+    nothing is written; the topic id in the answer is then, as Kafka's, one that no topic will have.
     """
     if not broker.controller.active:
         return create_topics_failed(request, ErrorCode.NOT_CONTROLLER)
@@ -136,6 +136,7 @@ async def create_topic(
         return refused(topic.name, error, problem)
     return CreatedTopic(
         name=topic.name,
+        topic_id=broker.env.random_uuid() if validate_only else NO_TOPIC_ID,
         error_message=None,
         num_partitions=partitions,
         replication_factor=factor,

@@ -32,7 +32,8 @@ FRAME_SIZE = Struct(">i")
 HELD_BYTES_MAX = 64 * 1024  # read ahead of a parked request, at most (and one read more)
 FRAME_CAPACITY_FIRST = 64 * 1024  # memory given to an incomplete frame before its bytes have come
 FRAME_CAPACITY_GROWTH = 4
-PART_JOINED_BELOW = 4096  # parts of an answer below this are copied together rather than sent one by one
+PART_JOINED_BELOW = 32 * 1024  # to copy that much costs less than another send
+UNSENT_BYTES_MAX = 64 * 1024  # small answers are sent at the latest when they are so many bytes
 WRITE_BUFFER_HIGH = 256 * 1024
 WRITE_BUFFER_LOW = 64 * 1024
 AWAITABLE = (CoroutineType, asyncio.Future)  # concrete: the abstract Awaitable costs more than a request's header
@@ -64,6 +65,7 @@ class Connection(asyncio.BufferedProtocol):
         "_request",
         "_server",
         "_unsent",
+        "_unsent_bytes",
         "_write_paused",
         "client_host",
         "closed",
@@ -94,6 +96,7 @@ class Connection(asyncio.BufferedProtocol):
         self._inside_handler = False
         self._handling_frames = False
         self._unsent: list[Buffer] = []  # small answers to frames of one read
+        self._unsent_bytes = 0
         self._reading_paused = False
         self._write_paused = False
 
@@ -338,12 +341,14 @@ class Connection(asyncio.BufferedProtocol):
     def _write(self, parts: list[Buffer]) -> None:
         """Send an answer: large parts by reference, small ones copied together, with those of its neighbours."""
         for part in parts:
-            if len(part) < PART_JOINED_BELOW:
+            size = len(part)
+            if size < PART_JOINED_BELOW:
                 self._unsent.append(part)
+                self._unsent_bytes += size
             else:
                 self._flush()
                 self.transport.write(part)
-        if not self._handling_frames:
+        if not self._handling_frames or self._unsent_bytes >= UNSENT_BYTES_MAX:
             self._flush()
 
     def _flush(self) -> None:
@@ -351,6 +356,7 @@ class Connection(asyncio.BufferedProtocol):
         if unsent:
             self.transport.write(unsent[0] if len(unsent) == 1 else b"".join(unsent))
             unsent.clear()
+            self._unsent_bytes = 0
 
     # ------------------------------------------------------------------ the end
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from barnabas.broker.connection import FRAME_CAPACITY_FIRST, HELD_BYTES_MAX
+from barnabas.broker.connection import FRAME_CAPACITY_FIRST, HELD_BYTES_MAX, UNSENT_BYTES_MAX
 from barnabas.broker.context import CLOSE
 from barnabas.protocol import frames
 from barnabas.protocol.api_keys import ApiKey
@@ -156,6 +156,20 @@ def test_reading_pauses_behind_a_parked_request_and_goes_on_after_it(harness: Ha
         harness.run()
     assert wire.correlation_ids() == list(range(count))
     assert wire.reading
+
+
+@pytest.mark.parametrize(("excess", "sends"), [(-1, 1), (0, 2), (1, 2)])
+def test_answers_to_one_read_are_sent_together_up_to_a_limit(
+    harness: Harness, handle: Handle, excess: int, sends: int
+) -> None:
+    shape = sum(map(len, frames.encode_response(ApiKey.SYNC_GROUP, 3, 1, SyncGroupResponse(assignment=b""))))
+    payload = bytes(UNSENT_BYTES_MAX // 4 - shape + excess)
+    message = SyncGroupRequest(group_id="g", generation_id=1, member_id="m")
+    handle(ApiKey.SYNC_GROUP, lambda broker, request, context: SyncGroupResponse(assignment=payload))
+    wire = harness.connect()
+    wire.feed(b"".join(frames.encode_request(ApiKey.SYNC_GROUP, 3, number, "test", message) for number in range(5)))
+    assert wire.correlation_ids() == [0, 1, 2, 3, 4]
+    assert len(wire.written) == sends
 
 
 def test_a_slow_reader_gets_no_further_answers(harness: Harness, handle: Handle) -> None:

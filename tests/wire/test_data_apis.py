@@ -1,4 +1,4 @@
-"""Produce and Fetch over the wire, in virtual time: acks, waiting, sessions, limits (tests/replay has Kafka's answers)."""
+"""Produce and Fetch over the wire, in virtual time: acks, waiting, sessions, limits. Kafka's answers are in replay."""
 
 from typing import Any
 

@@ -126,10 +126,10 @@ class Controller:
             while self._events:
                 handler, only_active = self._events.popleft()
                 if self.active or not only_active:
-                    await self._handle(handler)
+                    await self._handle(handler, only_active)
             self._wakeup.clear()
 
-    async def _handle(self, handler: Handler) -> None:
+    async def _handle(self, handler: Handler, only_active: bool) -> None:
         try:
             await handler()
         except ControllerMovedError:
@@ -139,7 +139,7 @@ class Controller:
         except ConnectionLossError:
             logger.warning("the coordination tree does not answer, trying again")
             await self._env.clock.sleep(RETRY_BACKOFF_MS)
-            self._events.appendleft((handler, True))
+            self._events.appendleft((handler, only_active))
         except SessionExpiredError:
             logger.info("the session with the coordination tree has expired")  # its callback goes on
         except CoordinationError:

@@ -1,9 +1,11 @@
 """A partition of two and three replicas, led by this broker, told by hand-made LeaderAndIsr and followers' fetches."""
 
 import json
+import struct
 
 import pytest
 from barnabas.coordination.embedded import EmbeddedCoordination
+from barnabas.protocol import record_batch
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import StopReplicaRequest
 from barnabas.replication.fetching import FetchParams, FetchPartition
@@ -125,7 +127,7 @@ def test_leadership_lost_while_waiting(env, host):
     assert (host.append(acks=1))[0].error is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def test_min_insync_replicas(env, tmp_path):
+def test_min_insync_replicas(env):
     host = Host(env, EmbeddedCoordination(env, ":memory:"), {"min.insync.replicas": "2"})
     host.start_bare()
     partition = lead_three(host, isr=(1,))
@@ -629,3 +631,50 @@ def test_a_follower_takes_over_records_and_high_watermark(env, host):
     env.clock.advance(0)
     assert offsets_of(fetched.value[0].records) == [0]
     assert (partition.log_end_offset, partition.high_watermark) == (1, 1)
+
+
+# --- transactions ---
+
+
+def marker(producer_id, *, commit):
+    """A control batch as a transaction coordinator writes it."""
+    record = record_batch.Record(
+        offset=0, timestamp=1, key=struct.pack(">hh", 0, int(commit)), value=struct.pack(">hi", 0, 0), headers=[]
+    )
+    return record_batch.build([record], producer_id=producer_id, producer_epoch=0, transactional=True, control=True)
+
+
+def transactional(producer_id, sequence=0):
+    record = record_batch.Record(offset=0, timestamp=1, key=b"k", value=b"v", headers=[])
+    return record_batch.build(
+        [record], producer_id=producer_id, producer_epoch=0, base_sequence=sequence, transactional=True
+    )
+
+
+def test_read_committed(env, host):
+    host.live(1)
+    host.lead()
+    partition = partition_of(host)
+
+    def append(records, origin=AppendOrigin.CLIENT):
+        result = partition.append_as_leader(records, origin=origin, required_acks=1)
+        assert result.error is ErrorCode.NONE, result.error_message
+
+    append(batch())
+    append(transactional(7))
+    committed = FetchParams(isolation_level=1, max_wait_ms=10_000, min_bytes=1)
+    (result,) = host.manager.fetch(committed, [FetchPartition("t", 0, 0, 1 << 20)])
+    assert offsets_of(result.records) == [0]
+    assert (result.high_watermark, result.last_stable_offset, result.aborted_transactions) == (2, 1, [])
+    assert offsets_of(consume(host, 0)[0].records) == [0, 1]
+    assert consume(host, 0)[0].aborted_transactions is None
+    assert host.manager.list_offset("t", 0, -1, isolation_level=1).offset == 1
+    waiting = Observed(host.manager.fetch(committed, [FetchPartition("t", 0, 1, 1 << 20)]))
+    append(batch())
+    env.clock.advance(0)
+    assert not waiting.done, "the transaction is still open"
+    append(marker(7, commit=False), AppendOrigin.COORDINATOR)
+    env.clock.advance(0)
+    (result,) = waiting.value
+    assert offsets_of(result.records) == [1, 2, 3]
+    assert (result.last_stable_offset, result.aborted_transactions) == (4, [(7, 1)])

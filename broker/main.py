@@ -5,7 +5,6 @@ A command's module is imported when it is asked for: `barnabas start` must not p
 """
 
 from importlib import import_module
-from importlib.metadata import version
 from typing import Any
 
 import typer
@@ -48,6 +47,8 @@ app = typer.Typer(
 
 def _print_version(asked: bool) -> None:
     if asked:
+        from importlib.metadata import version
+
         print(f"barnabas {version('barnabas')}")
         raise typer.Exit
 

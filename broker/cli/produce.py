@@ -80,6 +80,7 @@ def produce(
     headers = [(name, text.encode()) for name, text in key_values(header or [], "--header").items()]
     separator = key_separator.replace("\\t", "\t").encode() if key_separator is not None else None
     null = null_value.encode() if null_value is not None else None
+    records: Iterator[tuple[bytes | None, bytes]]
     if value is not None:
         records = ((_bytes(key), value.encode()) for _ in range(count))
     else:

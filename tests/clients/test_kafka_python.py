@@ -255,15 +255,28 @@ def test_a_cooperative_group_keeps_what_it_can(opened: Any, admin: Any, name: st
     assert settle([first], 4) == [alone]
 
 
+def static_member(opened: Any, topic: str, instance: str) -> KafkaConsumer:
+    """A member that knows its topic before it joins: a static one that leads without is not asked again."""
+    consumer = opened(
+        KafkaConsumer,
+        group_id=topic,
+        group_instance_id=instance,
+        heartbeat_interval_ms=200,
+        session_timeout_ms=30_000,
+    )
+    assert consumer.partitions_for_topic(topic)
+    consumer.subscribe([topic])
+    return consumer
+
+
 def test_a_static_member_comes_back_to_its_partitions_without_a_rebalance(opened: Any, admin: Any, name: str) -> None:
     admin.create_topics({name: {"num_partitions": 4}}, wait_for_metadata=True)
-    common = {"group_id": name, "heartbeat_interval_ms": 200, "session_timeout_ms": 30_000}
-    first = opened(KafkaConsumer, name, group_instance_id="one", **common)
-    second = opened(KafkaConsumer, name, group_instance_id="two", **common)
+    first = static_member(opened, name, "one")
+    second = static_member(opened, name, "two")
     _, before = settle([first, second], 4)
     generation = first.group_metadata().generation_id
     second.close()
-    again = opened(KafkaConsumer, name, group_instance_id="two", **common)
+    again = static_member(opened, name, "two")
     assert settle([first, again], 4)[1] == before
     assert first.group_metadata().generation_id == generation
     members = admin.describe_groups([name])[name]["members"]
@@ -278,10 +291,9 @@ def poll_and_commit(consumer: KafkaConsumer, partition: TopicPartition) -> None:
 
 def test_the_older_of_two_with_one_instance_id_is_fenced(opened: Any, admin: Any, name: str) -> None:
     admin.create_topics([name], wait_for_metadata=True)
-    common = {"group_id": name, "group_instance_id": "one", "heartbeat_interval_ms": 200}
-    older = opened(KafkaConsumer, name, **common)
+    older = static_member(opened, name, "one")
     settle([older], 1)
-    newer = opened(KafkaConsumer, name, **common)
+    newer = static_member(opened, name, "one")
     settle([newer], 1)
     with pytest.raises(FencedInstanceIdError):
         poll_and_commit(older, TopicPartition(name, 0))

@@ -235,7 +235,7 @@ class ClassicGroup(Membership):
         waiter = self._park_join(member, version, effects)
         member.session_deadline_ms = effects.monotonic_ms + NEW_MEMBER_JOIN_TIMEOUT_MS
         self._wake_at(member.session_deadline_ms)
-        self._prepare_or_try_complete("a member joined", effects)
+        self._prepare_or_try_complete(_why("a member joined", request.reason), effects)
         return waiter
 
     def _rejoin(
@@ -258,7 +258,7 @@ class ClassicGroup(Membership):
         self._update(member, protocols, rebalance_timeout_ms, request.session_timeout_ms)
         waiter = self._park_join(member, version, effects)
         reason = "the leader rejoined" if is_leader else "a member rejoined"
-        self._prepare_or_try_complete(reason, effects)
+        self._prepare_or_try_complete(_why(reason, request.reason), effects)
         return waiter
 
     def _replace_static(
@@ -672,3 +672,8 @@ class ClassicGroup(Membership):
         assert state in _TRANSITIONS[self.state], f"{self.group_id}: {self.state} -> {state}"
         self.state = state
         self.state_timestamp_ms = effects.now_ms
+
+
+def _why(what: str, reason: str | None) -> str:
+    """For the log: what happened, and what the client says about it (JoinGroup v8+), which may be anything."""
+    return f"{what} ({reason[:255]!r})" if reason else what

@@ -1,0 +1,99 @@
+"""One timer per group, armed lazily: signs of life move a deadline and touch no timer."""
+
+from collections.abc import Callable
+from typing import Any
+
+from barnabas.protocol import messages
+from barnabas.protocol.errors import ErrorCode
+from group_world import GroupWorld
+
+
+def joined(world: GroupWorld, group: str = "g", session_timeout_ms: int = 10000) -> str:
+    protocol = messages.JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=b"")
+    request = messages.JoinGroupRequest(
+        group_id=group,
+        session_timeout_ms=session_timeout_ms,
+        rebalance_timeout_ms=60000,
+        member_id="",
+        protocol_type="consumer",
+        protocols=[protocol],
+    )
+    reply = world.call("join_group", request, 3)
+    world.clock.advance(world.config.group_initial_rebalance_delay_ms)
+    answers: list[Any] = []
+    reply.then(answers.append)
+    member_id: str = answers[0].member_id
+    sync = messages.SyncGroupRequest(group_id=group, generation_id=1, member_id=member_id)
+    assert world.ask("sync_group", sync, 3).error_code == 0
+    return member_id
+
+
+def heartbeat(world: GroupWorld, member_id: str, group: str = "g") -> int:
+    request = messages.HeartbeatRequest(group_id=group, generation_id=1, member_id=member_id)
+    error: int = world.ask("heartbeat", request, 3).error_code
+    return error
+
+
+def test_heartbeats_and_commits_arm_no_timers() -> None:
+    world = GroupWorld()
+    member_id = joined(world)
+    armed: list[float] = []
+    original = world.clock.call_later
+
+    def counting(delay_ms: float, callback: Callable[[], None]) -> Any:
+        armed.append(delay_ms)
+        return original(delay_ms, callback)
+
+    world.clock.call_later = counting  # type: ignore[method-assign]
+    for _ in range(1000):
+        assert heartbeat(world, member_id) == ErrorCode.NONE
+        assert world.commit("g", {("t", 0): 1}, member_id=member_id, generation=1) == [0]
+    assert armed == []
+    for _ in range(100):  # twenty session timeouts' worth of life
+        world.clock.advance(2000)
+        assert heartbeat(world, member_id) == ErrorCode.NONE
+    assert len(armed) < 30
+
+
+def test_the_session_ends_when_it_should_however_the_timer_was_armed() -> None:
+    world = GroupWorld()
+    member_id = joined(world)
+    world.clock.advance(7000)
+    assert heartbeat(world, member_id) == ErrorCode.NONE
+    world.clock.advance(9999)
+    assert member_id in world.coordinator.shards[0].groups["g"].members
+    world.clock.advance(1)
+    assert heartbeat(world, member_id) == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_the_wall_clock_may_jump() -> None:
+    world = GroupWorld()
+    member_id = joined(world)
+    world.clock.step_wall_clock(10**9)
+    world.clock.advance(9000)
+    assert heartbeat(world, member_id) == ErrorCode.NONE
+    world.clock.step_wall_clock(-(10**10))
+    world.clock.advance(9999)
+    assert heartbeat(world, member_id) == ErrorCode.NONE
+    world.clock.advance(10001)
+    assert heartbeat(world, member_id) == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_nothing_runs_after_shutdown() -> None:
+    world = GroupWorld()
+    joined(world)
+    appended = len(world.logs[0].batches)
+    world.coordinator.shutdown()
+    world.clock.advance(10**7)
+    assert len(world.logs[0].batches) == appended
+
+
+def test_session_timeout_limits() -> None:
+    world = GroupWorld()
+    limits = (world.config.group_min_session_timeout_ms, world.config.group_max_session_timeout_ms)
+    for timeout, refused in ((limits[0] - 1, True), (limits[0], False), (limits[1], False), (limits[1] + 1, True)):
+        request = messages.JoinGroupRequest(
+            group_id="g", session_timeout_ms=timeout, member_id="nobody", protocol_type="consumer"
+        )
+        error = world.ask("join_group", request, 5).error_code
+        assert error == (ErrorCode.INVALID_SESSION_TIMEOUT if refused else ErrorCode.UNKNOWN_MEMBER_ID)

@@ -9,7 +9,8 @@ cannot express a value (a field that it lacks is set, and not one that may be dr
 
 from typing import TypeVar
 
-from barnabas.protocol.compile import Buffer, Decoder, Encoder, Message, Struct, compile_decoder, compile_encoder
+from barnabas.protocol.compile import compile_decoder, compile_encoder
+from barnabas.protocol.message import Buffer, Decoder, Encoder, Message, Struct
 
 __all__ = [
     "Buffer",

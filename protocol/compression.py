@@ -34,9 +34,7 @@ _SNAPPY_MAGIC = b"\x82SNAPPY\x00"
 _SNAPPY_HEADER = _SNAPPY_MAGIC + struct.pack(">ii", 1, 1)
 _SNAPPY_BLOCK_BYTES = 32 * 1024
 _LZ4_MAGIC = b"\x04\x22\x4d\x18"
-_LZ4_HEADER = (
-    _LZ4_MAGIC + b"\x60\x40\x82"
-)  # version 1, independent blocks of 64 KiB, no checksums; checksum of these two
+_LZ4_HEADER = _LZ4_MAGIC + b"\x60\x40\x82"  # version 1, independent blocks of 64 KiB; and the checksum of that
 _LZ4_BLOCK_BYTES = {4: 64 * 1024, 5: 256 * 1024, 6: 1024 * 1024, 7: 4 * 1024 * 1024}
 _LZ4_STORED = 0x8000_0000
 _LZ4_HIGHEST_LEVEL = 12  # Java's encoder counts up to 17; the C library's best is 12
@@ -145,23 +143,17 @@ def _unsnappy_block(block: memoryview, room: int, limit: int | None = None) -> b
 
 
 def _lz4(data: Buffer, level: int) -> bytes:
+    """The library adds a checksum to each block; they are left out again, as Kafka's own writer leaves them out."""
     from cramjam import lz4
 
+    packer = lz4.Compressor(level=min(level, _LZ4_HIGHEST_LEVEL), content_checksum=False, block_linked=False)
+    packer.compress(bytes(data))
+    frame = bytes(packer.finish())
     out = bytearray(_LZ4_HEADER)
-    view = memoryview(data)
-    for start in range(0, len(view), _LZ4_BLOCK_BYTES[4]):
-        plain = bytes(view[start : start + _LZ4_BLOCK_BYTES[4]])
-        block = bytes(
-            lz4.compress_block(
-                plain, mode="high_compression", compression=min(level, _LZ4_HIGHEST_LEVEL), store_size=False
-            )
-        )
-        if len(block) < len(plain):
-            out += _UINT32_LITTLE.pack(len(block))
-            out += block
-        else:
-            out += _UINT32_LITTLE.pack(len(plain) | _LZ4_STORED)
-            out += plain
+    position = len(_LZ4_HEADER)
+    while size := _UINT32_LITTLE.unpack_from(frame, position)[0] & ~_LZ4_STORED:
+        out += frame[position : position + 4 + size]
+        position += 4 + size + 4
     return bytes(out + bytes(4))
 
 

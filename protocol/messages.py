@@ -8,7 +8,7 @@ from typing import Any
 
 from barnabas.protocol import schema
 from barnabas.protocol.api_keys import ApiKey
-from barnabas.protocol.compile import Message, make_class
+from barnabas.protocol.message import Message, make_class
 
 
 def _base_name(key: int) -> str:

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 from barnabas.protocol import schema
 from barnabas.protocol.codec import Buffer, Message, decoder, encoder
-from barnabas.protocol.compile import make_class
 from barnabas.protocol.errors import ProtocolError, UnsupportedVersionError
+from barnabas.protocol.message import make_class
 
 M = TypeVar("M", bound=Message)
 _INT16 = struct.Struct(">h")

@@ -7,7 +7,7 @@ value of one kind of stored record. A file reads like this:
 
     request versions 0-18 flexible 12+                   also: response, key, value, body (a record without parts)
       replica_id     int32           0-14   = -1         name, type, versions that have it, default
-      max_wait_ms    int32                               no versions: wherever its parent is; no default: 0, "", [], ...
+      max_wait_ms    int32                               no versions: where its parent is; no default: 0, "", []
       replica_state  ReplicaState    15+    tag 1        a structure, and a tagged field
         replica_id   int32           = -1                  the fields of ReplicaState, deeper
       topics         [FetchTopic]                        an array of structures
@@ -21,6 +21,7 @@ value of one kind of stored record. A file reads like this:
       ...
 
 Types: bool int8 int16 int32 int64 uint16 uint32 float64 uuid string bytes records, or the name of a structure.
+`records` that may be null are null by default.
 `flexible 12+` means that from version 12 on lengths are varints and every structure ends with tagged fields.
 The `versions` of a stored key is the number that identifies the kind of record. `unstable 6` after the first
 line: that version of the API may still change and is not offered.
@@ -70,6 +71,8 @@ class Field:
         self.ignorable = False
         self.key = False
         self.default: Default = _DEFAULTS.get(self.type, 0)
+        if self.type == "records":
+            self.default = None if self.nullable[0] <= self.nullable[1] else b""
 
     def is_in(self, version: int) -> bool:
         """Whether that version has the field."""
@@ -146,7 +149,7 @@ def parse(text: str) -> dict[str, MessageSchema]:
                 message = MessageSchema(name + _SUFFIXES[words[0]], versions, flexible_since, api_key)
                 messages[message.name] = message
                 open_structures = [(message.root, versions)]
-        except (IndexError, KeyError, ValueError, AssertionError):
+        except (IndexError, KeyError, ValueError, AssertionError, StopIteration):
             raise ValueError(f"line {number} of the schema of {name}: {line!r}") from None
     return messages
 

@@ -1,0 +1,115 @@
+"""The classes of messages: slots named after the fields of the schema, keyword-only construction, schema defaults."""
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from barnabas.protocol.schema import Field, MessageSchema
+
+Buffer = bytes | bytearray | memoryview
+Decoder = Callable[[memoryview, int], tuple[Any, int]]
+Encoder = Callable[[Any, bytearray, list[Buffer]], bytearray]
+
+
+class Struct:
+    """A message or a structure in one: slots named after the fields, keyword-only construction, schema defaults."""
+
+    __slots__ = ("unknown_tagged_fields",)
+    _FIELDS: ClassVar[tuple[str, ...]] = ()
+    unknown_tagged_fields: dict[int, bytes] | None
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Struct) or other._FIELDS is not self._FIELDS:
+            return NotImplemented
+        return (self.unknown_tagged_fields or None) == (other.unknown_tagged_fields or None) and all(
+            getattr(self, name) == getattr(other, name) for name in self._FIELDS
+        )
+
+    __hash__ = None  # type: ignore[assignment]  # mutable, so not hashable
+
+    def __repr__(self) -> str:
+        names = [*self._FIELDS, *(["unknown_tagged_fields"] if self.unknown_tagged_fields else [])]
+        return f"{type(self).__qualname__}({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
+
+
+class Message(Struct):
+    """A request, a response or a part of a stored record."""
+
+    __slots__ = ()
+    SCHEMA: ClassVar[MessageSchema]
+    API_KEY: ClassVar[int]  # of requests and responses
+    DECODERS: ClassVar[dict[int, Decoder]]
+    ENCODERS: ClassVar[dict[int, Encoder]]
+    _NAMESPACE: ClassVar[dict[str, Any]]  # what compiled functions refer to: classes and shared defaults
+
+
+def make_class(schema: MessageSchema, module: str) -> type[Message]:
+    """The class of a message, with the classes of its structures as attributes."""
+    namespace: dict[str, Any] = {"__name__": module, "Struct": Struct, "Message": Message, "ABSENT": ()}
+    lines: list[str] = []
+    for structure in (*schema.structures.values(), schema.root):
+        names = [field.name for field in structure.fields]
+        base = "Message" if structure is schema.root else "Struct"
+        lines += [f"class {structure.name}({base}):", f" __slots__ = _FIELDS = {tuple(names)!r}"]
+        parameters = "".join(f"{field.name}={_parameter_default(field)}, " for field in structure.fields)
+        lines.append(f" def __init__(self, *, {parameters}unknown_tagged_fields=None):")
+        lines += [f"  self.{field.name} = {_initial_value(field)}" for field in structure.fields]
+        lines.append("  self.unknown_tagged_fields = unknown_tagged_fields")
+    exec(compile("\n".join(lines), f"<{schema.name}>", "exec"), namespace)
+    message: type[Message] = namespace[schema.root.name]
+    message.SCHEMA = schema
+    message.DECODERS = {}
+    message.ENCODERS = {}
+    if schema.api_key is not None:
+        message.API_KEY = schema.api_key
+    for name in schema.structures:
+        cls = namespace[name]
+        cls.__qualname__ = f"{schema.name}.{name}"
+        setattr(message, name, cls)
+    for structure in (*schema.structures.values(), schema.root):
+        for field in structure.fields:
+            if has_shared_default(field):
+                namespace.setdefault(f"DEFAULT_{field.type}", _read_only(namespace[field.type]))
+    message._NAMESPACE = namespace
+    return message
+
+
+def has_shared_default(field: Field) -> bool:
+    """Whether all who do not set the field share one frozen default value."""
+    return field.structure is not None and not field.array and field.default is not None
+
+
+def _read_only(cls: type[Struct]) -> Struct:
+    """The one default value of a structure, shared by all who do not set it: cheap, and safe because it is frozen."""
+
+    def refuse(self: Struct, name: str, value: object) -> None:
+        raise AttributeError(f"this is the shared default {cls.__name__}: assign a new one instead of changing it")
+
+    frozen = type(
+        cls.__name__, (cls,), {"__slots__": (), "__qualname__": cls.__qualname__, "__module__": cls.__module__}
+    )
+    value: Struct = frozen()
+    frozen.__setattr__ = refuse  # type: ignore[assignment,method-assign]
+    return value
+
+
+def default_source(field: Field) -> str:
+    """Source of the value of a field that is not there."""
+    if field.default is None:
+        return "None"
+    if field.array:
+        return "[]"
+    if field.structure is not None:
+        return f"DEFAULT_{field.type}"
+    return repr(field.default)
+
+
+def _parameter_default(field: Field) -> str:
+    if field.default is not None and (field.array or field.structure is not None):
+        return "ABSENT"
+    return repr(field.default)
+
+
+def _initial_value(field: Field) -> str:
+    if _parameter_default(field) == "ABSENT":
+        return f"{default_source(field)} if {field.name} is ABSENT else {field.name}"
+    return field.name

@@ -369,4 +369,5 @@ async def _names(broker: "Broker", resource: Resource) -> list[str]:
         children = await broker.coordination.children(paths.config(ENTITY_TYPES[resource]))
     except NoNodeError:
         return []
-    return [name for name in map(paths.decode_name, children) if name is not None]
+    names = [paths.decode_name(child) for child in children]
+    return [name for name in names if name and await broker.topic_admin.overrides(entity_path(resource, name))]

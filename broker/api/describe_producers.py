@@ -1,7 +1,7 @@
 """DescribeProducers (key 61), version 0: who writes to a partition, as a replica of it knows (KIP-664).
 
 Any replica answers, not only the leader. CoordinatorEpoch is the one in the producer's last transaction marker, -1
-before its first. Left out: authorization.
+before its first. A producer is listed until the periodic expiry takes it out. Left out: authorization.
 """
 
 from typing import TYPE_CHECKING
@@ -40,7 +40,7 @@ def describe(broker: "Broker", topic: str, index: int) -> DescribeProducersRespo
         if not broker.metadata_cache.contains(topic):
             result.error_message = "There is no such topic."
         return result
-    for entry in partition.log.producers.active(broker.env.clock.now_ms(), broker.config.producer_id_expiration_ms):
+    for entry in partition.log.producers.entries.values():
         result.active_producers.append(
             DescribeProducersResponse.ProducerState(
                 producer_id=entry.producer_id,

@@ -1,0 +1,322 @@
+"""Admin requests to a broker in virtual time: what Kafka's recorded stories (test_replay.py) do not tell."""
+
+import logging
+from typing import Any
+
+import pytest
+from barnabas.protocol import record_batch
+from barnabas.protocol.api_keys import ApiKey
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.messages import (
+    AlterConfigsRequest,
+    CreatePartitionsRequest,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    DescribeConfigsRequest,
+    DescribeLogDirsRequest,
+    DescribeProducersRequest,
+    IncrementalAlterConfigsRequest,
+    ListConfigResourcesRequest,
+    ProduceRequest,
+)
+
+World = Any  # of conftest.py
+TOPIC, BROKER, LOGGER, METRICS, GROUP = 2, 4, 8, 16, 32
+SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
+
+
+def create(world: World, *topics: Any, timeout_ms: int = 5000, version: int = 7, validate_only: bool = False) -> Any:
+    request = CreateTopicsRequest(topics=list(topics), timeout_ms=timeout_ms, validate_only=validate_only)
+    return {topic.name: topic for topic in world.ask(ApiKey.CREATE_TOPICS, version, request).topics}
+
+
+def topic(name: str, partitions: int = 1, factor: int = 1, **more: Any) -> Any:
+    return CreateTopicsRequest.CreatableTopic(name=name, num_partitions=partitions, replication_factor=factor, **more)
+
+
+def change(world: World, kind: int, name: str, *operations: tuple[str, int, str | None], dry: bool = False) -> int:
+    """IncrementalAlterConfigs of one resource: the error code."""
+    configs = [
+        IncrementalAlterConfigsRequest.AlterableConfig(name=key, config_operation=operation, value=value)
+        for key, operation, value in operations
+    ]
+    resource = IncrementalAlterConfigsRequest.AlterConfigsResource(
+        resource_type=kind, resource_name=name, configs=configs
+    )
+    request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=dry)
+    (result,) = world.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, request).responses
+    return int(result.error_code)
+
+
+def describe(world: World, kind: int, name: str, *keys: str, docs: bool = False) -> dict[str, Any]:
+    """DescribeConfigs of one resource: its entries by name."""
+    resource = DescribeConfigsRequest.DescribeConfigsResource(
+        resource_type=kind, resource_name=name, configuration_keys=list(keys) or None
+    )
+    request = DescribeConfigsRequest(resources=[resource], include_synonyms=True, include_documentation=docs)
+    (result,) = world.ask(ApiKey.DESCRIBE_CONFIGS, 4, request).results
+    assert result.error_code == ErrorCode.NONE, result
+    return {entry.name: entry for entry in result.configs}
+
+
+def listed(world: World, kind: int) -> list[str]:
+    request = ListConfigResourcesRequest(resource_types=[kind])
+    response = world.ask(ApiKey.LIST_CONFIG_RESOURCES, 1, request)
+    return [resource.resource_name for resource in response.config_resources]
+
+
+# --- topics ---
+
+
+@pytest.mark.parametrize("timeout_ms", [0, -1])
+def test_no_time_to_wait_starts_the_creation_and_the_deletion(world: World, timeout_ms: int) -> None:
+    name = f"hurry{timeout_ms}"
+    assert create(world, topic(name), timeout_ms=timeout_ms)[name].error_code == ErrorCode.REQUEST_TIMED_OUT
+    assert world.ask(ApiKey.DELETE_TOPICS, 5, DeleteTopicsRequest(topic_names=[name], timeout_ms=timeout_ms)).responses[
+        0
+    ].error_code in (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    world.env.run(world.env.clock.sleep(100))
+    assert create(world, topic(name))[name].error_code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
+
+
+def test_each_topic_of_a_request_stands_for_itself(world: World) -> None:
+    results = create(world, topic("good", 2), topic("bad name"), topic("none", 0))
+    assert {name: result.error_code for name, result in results.items()} == {
+        "good": ErrorCode.NONE,
+        "bad name": ErrorCode.INVALID_TOPIC_EXCEPTION,
+        "none": ErrorCode.INVALID_PARTITIONS,
+    }
+    assert results["good"].topic_id == world.broker.metadata_cache.topic_id("good")
+    assert results["good"].num_partitions == 2
+
+
+def test_what_is_wrong_with_a_topic(world: World) -> None:
+    world.create_topic("a.b")
+    assignment = CreateTopicsRequest.CreatableReplicaAssignment
+    config = CreateTopicsRequest.CreatableTopicConfig
+    twice = [assignment(partition_index=0, broker_ids=[0]), assignment(partition_index=0, broker_ids=[0])]
+    gap = [assignment(partition_index=1, broker_ids=[0])]
+    results = create(
+        world,
+        topic("a_b"),
+        topic("null", configs=[config(name="retention.ms", value=None)]),
+        topic("twice", -1, -1, assignments=twice),
+        topic("gap", -1, -1, assignments=gap),
+    )
+    assert {name: result.error_code for name, result in results.items()} == {
+        "a_b": ErrorCode.INVALID_TOPIC_EXCEPTION,
+        "null": ErrorCode.INVALID_CONFIG,
+        "twice": ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+        "gap": ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+    }
+    assert all(result.error_message for result in results.values())
+
+
+def test_a_dry_run_makes_nothing(world: World) -> None:
+    result = create(world, topic("dry", 3), validate_only=True)["dry"]
+    assert (result.error_code, result.num_partitions) == (ErrorCode.NONE, 3)
+    assert not world.broker.metadata_cache.contains("dry")
+
+
+def test_a_topic_named_twice_is_not_deleted(world: World) -> None:
+    world.create_topic("named-twice")
+    request = DeleteTopicsRequest(topic_names=["named-twice", "named-twice"], timeout_ms=1000)
+    (result,) = world.ask(ApiKey.DELETE_TOPICS, 5, request).responses
+    assert result.error_code == ErrorCode.INVALID_REQUEST
+    assert world.broker.metadata_cache.contains("named-twice")
+
+
+@pytest.mark.parametrize(("version", "error"), [(1, ErrorCode.INVALID_REQUEST), (4, ErrorCode.TOPIC_DELETION_DISABLED)])
+def test_deletion_can_be_forbidden(
+    world: World, monkeypatch: pytest.MonkeyPatch, version: int, error: ErrorCode
+) -> None:
+    world.create_topic(f"kept-{version}")
+    monkeypatch.setattr(world.broker.config, "delete_topic_enable", False)
+    request = DeleteTopicsRequest(topic_names=[f"kept-{version}"], timeout_ms=1000)
+    (result,) = world.ask(ApiKey.DELETE_TOPICS, version, request).responses
+    assert result.error_code == error
+    assert world.broker.metadata_cache.contains(f"kept-{version}")
+
+
+def test_a_deleted_topic_takes_its_settings_along(world: World) -> None:
+    world.create_topic("again", retention_ms="5")
+    world.ask(ApiKey.DELETE_TOPICS, 5, DeleteTopicsRequest(topic_names=["again"], timeout_ms=5000))
+    world.create_topic("again")
+    assert describe(world, TOPIC, "again", "retention.ms")["retention.ms"].config_source != 1
+
+
+def test_partitions_can_only_grow(world: World) -> None:
+    world.create_topic("growing", 2)
+    errors = {}
+    for count in (1, 2, 3):
+        grown = CreatePartitionsRequest.CreatePartitionsTopic(name="growing", count=count, assignments=None)
+        request = CreatePartitionsRequest(topics=[grown], timeout_ms=5000)
+        (result,) = world.ask(ApiKey.CREATE_PARTITIONS, 3, request).results
+        errors[count] = result.error_code
+    invalid = ErrorCode.INVALID_PARTITIONS
+    assert errors == {1: invalid, 2: invalid, 3: ErrorCode.NONE}
+    assert world.broker.metadata_cache.partition_count("growing") == 3
+
+
+# --- settings ---
+
+
+def test_a_topics_settings_reach_its_log(world: World) -> None:
+    world.create_topic("tuned")
+    log = world.broker.log_manager.get("tuned", 0)
+    assert change(world, TOPIC, "tuned", ("retention.ms", SET, "1234")) == ErrorCode.NONE
+    assert log.config.retention_ms == 1234
+    assert change(world, TOPIC, "tuned", ("retention.ms", SET, "5"), dry=True) == ErrorCode.NONE
+    assert log.config.retention_ms == 1234
+    assert change(world, TOPIC, "tuned", ("retention.ms", DELETE, None)) == ErrorCode.NONE
+    assert log.config.retention_ms == 604_800_000
+
+
+def test_words_are_appended_and_subtracted(world: World) -> None:
+    world.create_topic("policies")
+    assert change(world, TOPIC, "policies", ("cleanup.policy", APPEND, "compact")) == ErrorCode.NONE
+    entry = describe(world, TOPIC, "policies", "cleanup.policy")["cleanup.policy"]
+    assert (entry.value, entry.config_source) == ("delete,compact", 1)
+    assert change(world, TOPIC, "policies", ("cleanup.policy", SUBTRACT, "delete")) == ErrorCode.NONE
+    assert world.broker.log_manager.get("policies", 0).config.cleanup_policy == {"compact"}
+
+
+def test_a_brokers_own_setting_outranks_that_of_all(world: World) -> None:
+    key = "log.cleaner.threads"
+    assert change(world, BROKER, "", (key, SET, "2")) == ErrorCode.NONE
+    entry = describe(world, BROKER, "0", key)[key]
+    assert (entry.value, entry.config_source, entry.read_only) == ("2", 3, False)
+    assert change(world, BROKER, "0", (key, SET, "3")) == ErrorCode.NONE
+    entry = describe(world, BROKER, "0", key)[key]
+    assert [(synonym.value, synonym.source) for synonym in entry.synonyms] == [("3", 2), ("2", 3), ("1", 5)]
+    assert world.broker.config.log_cleaner_threads == 3
+    assert list(describe(world, BROKER, "")) == [key]
+    assert change(world, BROKER, "0", (key, DELETE, None)) == ErrorCode.NONE
+    assert change(world, BROKER, "", (key, DELETE, None)) == ErrorCode.NONE
+    assert world.broker.config.log_cleaner_threads == 1
+    assert describe(world, BROKER, "") == {}
+
+
+def test_a_broker_default_reaches_topics(world: World) -> None:
+    world.create_topic("led")
+    assert change(world, BROKER, "", ("message.max.bytes", SET, "2000")) == ErrorCode.NONE
+    assert world.broker.log_manager.get("led", 0).config.max_message_bytes == 2000
+    assert change(world, BROKER, "", ("message.max.bytes", DELETE, None)) == ErrorCode.NONE
+    assert world.broker.log_manager.get("led", 0).config.max_message_bytes == 1_048_588
+
+
+def test_texts_come_when_they_are_asked_for(world: World) -> None:
+    world.create_topic("documented")
+    assert describe(world, TOPIC, "documented", "retention.ms")["retention.ms"].documentation is None
+    assert describe(world, TOPIC, "documented", "retention.ms", docs=True)["retention.ms"].documentation
+
+
+def test_settings_of_groups_and_client_metrics_are_kept(world: World) -> None:
+    assert listed(world, GROUP) == []
+    name = "a/b ü <default>"
+    assert change(world, GROUP, name, ("consumer.session.timeout.ms", SET, "50000")) == ErrorCode.NONE
+    assert change(world, METRICS, "cpu", ("interval.ms", SET, "60000"), ("metrics", SET, "a,b")) == ErrorCode.NONE
+    assert (listed(world, GROUP), listed(world, METRICS)) == ([name], ["cpu"])
+    entries = describe(world, GROUP, name)
+    assert (entries["consumer.session.timeout.ms"].value, entries["consumer.session.timeout.ms"].config_source) == (
+        "50000",
+        8,
+    )
+    assert entries["consumer.heartbeat.interval.ms"].config_source == 5
+    entries = describe(world, METRICS, "cpu")
+    assert {(entry.name, entry.value, entry.config_source) for entry in entries.values()} == {
+        ("interval.ms", "60000", 7),
+        ("metrics", "a,b", 7),
+        ("match", "", 5),
+    }
+    assert change(world, GROUP, name, ("consumer.session.timeout.ms", DELETE, None)) == ErrorCode.NONE
+    assert listed(world, GROUP) == [], "a group without settings is not listed"
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "operation", "error"),
+    [
+        (GROUP, "", ("consumer.session.timeout.ms", SET, "50000"), ErrorCode.INVALID_REQUEST),
+        (GROUP, "g", ("no.such", SET, "1"), ErrorCode.INVALID_CONFIG),
+        (METRICS, "m", ("interval.ms", SET, "99"), ErrorCode.INVALID_REQUEST),
+        (METRICS, "m", ("match", SET, "nonsense"), ErrorCode.INVALID_CONFIG),
+        (TOPIC, "", ("retention.ms", SET, "1"), ErrorCode.INVALID_REQUEST),
+        (BROKER, "7", ("log.cleaner.threads", SET, "1"), ErrorCode.INVALID_REQUEST),
+        (BROKER, "x", ("log.cleaner.threads", SET, "1"), ErrorCode.INVALID_REQUEST),
+        (LOGGER, "7", ("root", SET, "INFO"), ErrorCode.INVALID_REQUEST),
+        (LOGGER, "0", ("barnabas.nobody", SET, "INFO"), ErrorCode.INVALID_CONFIG),
+        (3, "x", ("root", SET, "INFO"), ErrorCode.INVALID_REQUEST),
+    ],
+)
+def test_what_cannot_be_changed(
+    world: World, kind: int, name: str, operation: tuple[str, int, str], error: ErrorCode
+) -> None:
+    assert change(world, kind, name, operation) == error
+
+
+def test_levels_of_loggers(world: World) -> None:
+    name = "barnabas.broker"
+    before = logging.getLogger(name).level
+    try:
+        assert change(world, LOGGER, "0", (name, SET, "ERROR"), dry=True) == ErrorCode.NONE
+        assert logging.getLogger(name).level == before
+        assert change(world, LOGGER, "0", (name, SET, "ERROR")) == ErrorCode.NONE
+        entry = describe(world, LOGGER, "0", name)[name]
+        assert (entry.value, entry.config_source) == ("ERROR", 6)
+    finally:
+        logging.getLogger(name).setLevel(before)
+
+
+def test_loggers_cannot_be_replaced_as_a_whole(world: World) -> None:
+    resource = AlterConfigsRequest.AlterConfigsResource(resource_type=LOGGER, resource_name="0", configs=[])
+    request = AlterConfigsRequest(resources=[resource])
+    assert world.ask(ApiKey.ALTER_CONFIGS, 2, request).responses[0].error_code == ErrorCode.INVALID_REQUEST
+
+
+# --- what lies where ---
+
+
+def produce(world: World, name: str, producer_id: int) -> int:
+    records = record_batch.build(
+        [record_batch.Record(0, 5, b"k", b"v", [])], producer_id=producer_id, producer_epoch=0, base_sequence=0
+    )
+    partition = ProduceRequest.PartitionProduceData(index=0, records=records)
+    data = ProduceRequest.TopicProduceData(name=name, partition_data=[partition])
+    request = ProduceRequest(acks=-1, timeout_ms=1000, topic_data=[data])
+    (answer,) = world.ask(ApiKey.PRODUCE, 9, request).responses
+    assert answer.partition_responses[0].error_code == ErrorCode.NONE
+    return len(records)
+
+
+def test_log_sizes(world: World) -> None:
+    world.create_topic("sized", 2)
+    size = produce(world, "sized", -1)
+    wanted = DescribeLogDirsRequest.DescribableLogDirTopic(topic="sized", partitions=[0, 1, 5])
+    absent = DescribeLogDirsRequest.DescribableLogDirTopic(topic="absent", partitions=[0])
+    (result,) = world.ask(ApiKey.DESCRIBE_LOG_DIRS, 4, DescribeLogDirsRequest(topics=[wanted, absent])).results
+    assert result.log_dir == "/data"
+    assert result.total_bytes >= result.usable_bytes > 0
+    (sized,) = result.topics
+    sizes = {partition.partition_index: partition.partition_size for partition in sized.partitions}
+    assert sizes == {0: size, 1: 0}
+    (result,) = world.ask(ApiKey.DESCRIBE_LOG_DIRS, 4, DescribeLogDirsRequest(topics=[])).results
+    assert result.topics == []
+    (result,) = world.ask(ApiKey.DESCRIBE_LOG_DIRS, 4, DescribeLogDirsRequest(topics=None)).results
+    assert "sized" in {topic.name for topic in result.topics}
+
+
+def test_producers_of_a_partition(world: World) -> None:
+    world.create_topic("written")
+    produce(world, "written", 17)
+    asked = [
+        DescribeProducersRequest.TopicRequest(name="written", partition_indexes=[0, 4]),
+        DescribeProducersRequest.TopicRequest(name="absent", partition_indexes=[0]),
+    ]
+    written, absent = world.ask(ApiKey.DESCRIBE_PRODUCERS, 0, DescribeProducersRequest(topics=asked)).topics
+    (producer,) = written.partitions[0].active_producers
+    assert (producer.producer_id, producer.producer_epoch, producer.last_sequence) == (17, 0, 0)
+    assert (producer.last_timestamp, producer.coordinator_epoch, producer.current_txn_start_offset) == (5, -1, -1)
+    assert written.partitions[1].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert written.partitions[1].error_message is None
+    assert absent.partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert absent.partitions[0].error_message

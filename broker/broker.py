@@ -58,7 +58,7 @@ class Broker:
         self.metadata_cache = MetadataCache(env.clock)
         self.config_changes = ConfigChanges(env.clock, config, self.node_id, coordination)
         self.log_manager = LogManager(env, data_directory, config, self.config_changes.topic_overrides)
-        self.config_changes.on_topic_change = self.log_manager.update_topic_config
+        self.config_changes.on_topic_change = self._topic_settings_changed
         self.replica_manager = ReplicaManager(
             env, config, self.node_id, self.log_manager, self.metadata_cache, coordination
         )
@@ -189,6 +189,12 @@ class Broker:
         broker = self.metadata_cache.brokers.get(node_id)
         found = broker.endpoint(name) if broker is not None else None
         return Endpoint(name, found.host, found.port) if found is not None else None
+
+    # ------------------------------------------------------------------ settings
+
+    def _topic_settings_changed(self, topic: str) -> None:
+        self.log_manager.update_topic_config(topic)
+        self.controller.retry_offline_partitions()  # they may allow an unclean election now
 
     # ------------------------------------------------------------------ internal topics
 

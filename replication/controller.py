@@ -80,6 +80,7 @@ class Controller:
     async def start(self) -> None:
         """Take part in elections. Returns once it is known who is controller (this one: once it has taken over)."""
         self._coordination.on_session_expired(self._session_expired)
+        self._config.on_change.append(self._settings_changed)
         self._task = asyncio.get_running_loop().create_task(self._run())
         settled = asyncio.Event()
 
@@ -91,6 +92,17 @@ class Controller:
 
         self._enqueue(first, only_active=False)
         await settled.wait()
+
+    def retry_offline_partitions(self) -> None:
+        """Settings changed: an unclean election may be allowed now."""
+        self._enqueue(self._bring_online)
+
+    async def _bring_online(self) -> None:
+        await self._machines.bring_online(self._state.in_states(PartitionState.NEW, PartitionState.OFFLINE))
+
+    def _settings_changed(self, names: Collection[str]) -> None:
+        if "unclean.leader.election.enable" in names:
+            self.retry_offline_partitions()
 
     async def stop(self) -> None:
         """Handle nothing more; `/controller` goes when the session is closed."""
@@ -249,7 +261,7 @@ class Controller:
         self._batch.add_update_metadata(state.brokers, state.all_partitions())
         await self._machines.move_replicas(online, ReplicaState.ONLINE)
         await self._machines.move_replicas(offline, ReplicaState.OFFLINE)
-        await self._machines.bring_online(state.in_states(PartitionState.NEW, PartitionState.OFFLINE))
+        await self._bring_online()
         await self._machines.move_replicas(self._just_created(), ReplicaState.ONLINE)
         await self._forget_unknown_deletions(deleted)
         await self._deletion.resume()
@@ -421,7 +433,7 @@ class Controller:
         replicas = [r for r in state.replicas_on(broker_ids) if state.is_online(r[2], r[:2])]
         existing = [r for r in replicas if r[:2] in state.states and not state.is_being_deleted(r[0])]
         await self._machines.move_replicas(existing, ReplicaState.ONLINE)
-        await self._machines.bring_online(state.in_states(PartitionState.NEW, PartitionState.OFFLINE))
+        await self._bring_online()
         await self._machines.move_replicas(self._just_created(), ReplicaState.ONLINE)
         await self._deletion.retry({replica[0] for replica in replicas if state.is_being_deleted(replica[0])})
 

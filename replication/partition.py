@@ -41,9 +41,6 @@ class PartitionHost(Protocol):
     def write_isr(self, partition: "Partition", proposal: LeaderAndIsr) -> None:
         """Begin the conditional write of a new ISR; `partition.isr_write_ended` is called later, never inside."""
 
-    def log_failed(self, partition: "Partition") -> None:
-        """The partition's log refuses further writes."""
-
 
 class FetchWaiter(Protocol):
     """A parked fetch, as the partitions it waits for see it."""
@@ -269,8 +266,6 @@ class Partition:
             self.raise_high_watermark()
             if self.fetch_waiters or self._parked:
                 self._host.wakes.mark(self)
-        elif log.failed is not None:
-            self._host.log_failed(self)
         return result
 
     def append_as_follower(
@@ -282,8 +277,6 @@ class Partition:
         if len(records):
             result = log.append_as_follower(records)
             if result.error is not ErrorCode.NONE:
-                if log.failed is not None:
-                    self._host.log_failed(self)
                 return result.error
         high_watermark = min(leader_high_watermark, log.log_end_offset)
         if high_watermark > log.high_watermark:

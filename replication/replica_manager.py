@@ -115,9 +115,21 @@ class ReplicaManager:
         def give_up() -> None:
             partition = self.partitions.get((log.topic, log.partition))
             if partition is not None and partition.log is log:
-                self.log_failed(partition)
+                self._log_failed(partition)
 
         self.clock.call_soon(give_up)
+
+    def _log_failed(self, partition: Partition) -> None:
+        """A log refuses writes: nobody here can lead it; tell the controller, once."""
+        key = (partition.topic, partition.index)
+        if key in self._failed_logs:
+            return
+        self._failed_logs.add(key)
+        logger.error("%s-%d: the log failed (%s); giving the partition up", *key, partition.log.failed)
+        partition.stop(ErrorCode.KAFKA_STORAGE_ERROR)
+        self._isr_writer.report_log_failure()
+        for listener in self.on_leadership:
+            listener([], [partition])
 
     # --- what partitions ask (PartitionHost) ---
 
@@ -133,18 +145,6 @@ class ReplicaManager:
     def write_isr(self, partition: Partition, proposal: LeaderAndIsr) -> None:
         """Write a new ISR to the state node, in the background."""
         self._isr_writer.submit(partition, proposal)
-
-    def log_failed(self, partition: Partition) -> None:
-        """A log refuses writes: nobody here can lead it; tell the controller, once."""
-        key = (partition.topic, partition.index)
-        if key in self._failed_logs:
-            return
-        self._failed_logs.add(key)
-        logger.error("%s-%d: the log failed (%s); giving the partition up", *key, partition.log.failed)
-        partition.stop(ErrorCode.KAFKA_STORAGE_ERROR)
-        self._isr_writer.report_log_failure()
-        for listener in self.on_leadership:
-            listener([], [partition])
 
     # --- look-ups ---
 

@@ -255,6 +255,9 @@ def test_unclean_election_only_where_it_is_allowed(env, cluster):
         assert (await cluster.state("unclean", 0))[0] == 3
         data, _ = await cluster.tree.get("/brokers/topics/unclean/partitions/0/state")
         assert json.loads(data)["leader_recovery_state"] == 1
+        cluster.host.config.set_dynamic({"unclean.leader.election.enable": "true"}, {})
+        await cluster.settle()
+        assert (await cluster.state("clean", 0))[::2] == (3, [3]), "allowed for all now"
 
     env.run(story())
 

@@ -53,7 +53,7 @@ def write_bytes(disk: Disk, path: str, data: bytes) -> None:
     finally:
         file.close()
     disk.rename(temporary, path)
-    disk.sync_directory(path.rpartition("/")[0])
+    disk.sync_directory(path.rpartition("/")[0] or "/")
 
 
 def _read_lines(disk: Disk, path: str, fields: int) -> list[list[str]]:

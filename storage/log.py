@@ -306,7 +306,10 @@ class Log(LogReader):
             age_ms = max_timestamp - first_timestamp
         else:
             age_ms = now_ms - segment.created_ms
-        return age_ms > config.segment_ms - min(self._roll_jitter_ms, config.segment_ms)
+        age_max_ms = config.segment_ms
+        if "compact" in config.cleanup_policy:  # the active segment is not compacted, so it must not grow too old
+            age_max_ms = min(age_max_ms, config.max_compaction_lag_ms)
+        return age_ms > age_max_ms - min(self._roll_jitter_ms, age_max_ms)
 
     def _choose_jitter(self) -> None:
         jitter_ms = self.config.segment_jitter_ms

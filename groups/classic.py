@@ -282,33 +282,30 @@ class ClassicGroup(Membership):
         if self.state is State.STABLE and self.protocol_name == self._select_protocol():
 
             def stored(error: ErrorCode, effects: Effects) -> None:
+                if member.awaiting_join is not waiter or self.members.get(new_id) is not member:
+                    return  # answered meanwhile: it asked again, was replaced itself, or the join phase ended
+                self._unpark_join(member)
                 if error:
                     logger.warning(
                         "group %s: static member %s could not be stored: %s", self.group_id, new_id, error.name
                     )
-                    if self.members.get(new_id) is not member:
-                        return
                     self._update(member, *before)
-                    self._unpark_join(member)
                     self._rename(new_id, old_id, instance_id, effects)
                     self._restart_session(member, effects.monotonic_ms)
-                    failed = self._join_response(member, version, with_members=False)
-                    failed.error_code = store_error(error)
-                    failed.member_id = ""
-                    failed.leader = leader_before or ""
-                    effects.reply_join(waiter, failed)
+                    response = self._join_response(member, version, with_members=False)
+                    response.error_code = store_error(error)
+                    response.member_id = ""
+                    response.leader = leader_before or ""
                     if error is ErrorCode.REQUEST_TIMED_OUT:
                         effects.store(self.record())  # what was put back may be committed yet: this comes after it
-                elif member.awaiting_join is waiter and self.members.get(new_id) is member:
-                    self._unpark_join(member)
-                    if version >= 9:
-                        is_leader = self.leader == new_id
-                        response = self._join_response(member, version, with_members=is_leader)
-                        response.skip_assignment = is_leader
-                    else:  # told of a leader that is not itself, an old client does not assign
-                        response = self._join_response(member, version, with_members=False)
-                        response.leader = leader_before or ""
-                    effects.reply_join(waiter, response)
+                elif version >= 9:
+                    is_leader = self.leader == new_id
+                    response = self._join_response(member, version, with_members=is_leader)
+                    response.skip_assignment = is_leader
+                else:  # told of a leader that is not itself, an old client does not assign
+                    response = self._join_response(member, version, with_members=False)
+                    response.leader = leader_before or ""
+                effects.reply_join(waiter, response)
 
             effects.store(self.record(), stored)
         elif self.state is State.PREPARING_REBALANCE:

@@ -112,6 +112,7 @@ class Report:
         self.left_out: Counter[str] = Counter()
         self.sent_only = 0
         self.rules_used: Counter[str] = Counter()
+        self.broker_errors: list[str] = []  # what our own broker's log says at level ERROR
 
     @property
     def different(self) -> list[Result]:
@@ -408,8 +409,8 @@ class OwnBroker:
         host, _, port = json.loads(line)["bootstrap"].rpartition(":")
         self.host, self.port = host, int(port)
 
-    def stop(self, keep_log: bool = False) -> None:
-        """Ask it to stop, wait, remove its files."""
+    def stop(self, keep_log: bool = False) -> list[str]:
+        """Ask it to stop, wait, remove its files. Returns what its log has of errors."""
         self.process.send_signal(signal.SIGTERM)
         try:
             self.process.wait(15)
@@ -418,8 +419,10 @@ class OwnBroker:
             self.process.wait()
         self.log.close()
         shutil.rmtree(self.data, ignore_errors=True)
+        errors = [line for line in Path(self.log.name).read_text().splitlines() if " ERROR " in line]
         if not keep_log:
             os.unlink(self.log.name)
+        return errors
 
 
 def selected(name: str, patterns: list[str]) -> bool:
@@ -439,21 +442,23 @@ def replay(
     keep_log: bool = False,
 ) -> Report:
     """Replay a release; `connection` (a pattern) selects what is sent, `api` what of it is compared."""
-    broker = OwnBroker() if bootstrap is None else None
+    if bootstrap is None:
+        broker = OwnBroker()
+        host, port = broker.host, broker.port
+    else:
+        broker = None
+        host, port = bootstrap.rpartition(":")[0], int(bootstrap.rpartition(":")[2])
+    errors = []
     try:
-        if broker is not None:
-            host, port = broker.host, broker.port
-        else:
-            assert bootstrap is not None
-            host, port = bootstrap.rpartition(":")[0], int(bootstrap.rpartition(":")[2])
-        story = Replay(release, host, port, Rules())
-        return story.run(
+        report = Replay(release, host, port, Rules()).run(
             lambda exchange: selected(exchange.line["connection"], connection.split(",")),
             lambda exchange: fnmatch.fnmatchcase(exchange.api, api),
         )
     finally:
         if broker is not None:
-            broker.stop(keep_log)
+            errors = broker.stop(keep_log)
+    report.broker_errors = errors
+    return report
 
 
 def describe(result: Result) -> str:
@@ -503,6 +508,7 @@ def main() -> int:
     parser.add_argument("--keep-log", action="store_true", help="leave the broker's log in the temporary folder")
     options = parser.parse_args()
     failed = False
+    used: set[str] = set()
     for release in [options.release] if options.release else RELEASES:
         report = replay(
             release,
@@ -519,7 +525,13 @@ def main() -> int:
                 print(f"  {count:>5}  {reason}")
         for result in report.different[: options.show]:
             print(f"\n{describe(result)}")
-        failed = failed or bool(report.different)
+        for line in report.broker_errors:
+            print(f"the broker's log: {line}")
+        failed = failed or bool(report.different or report.broker_errors)
+        used.update(report.rules_used)
+    if not options.release and options.api == options.connection == "*":
+        for reason in sorted({str(rule["reason"]) for rule in Rules().accepted} - used):
+            print(f"nothing needs this any more, take it out of differences.toml: {reason}")
     return 1 if failed else 0
 
 

@@ -30,6 +30,7 @@ SELECTION = {
 def test_answers_as_kafka_did(release: str) -> None:
     report = replay.replay(release, connection=SELECTION[release])
     assert not report.different, "\n\n".join(replay.describe(result) for result in report.different[:10])
+    assert report.broker_errors == []
     assert len(report.results) > 100
 
 

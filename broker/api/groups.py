@@ -67,8 +67,9 @@ def find_coordinator_failed(request: FindCoordinatorRequest, error: ErrorCode) -
 def find_coordinator(broker: Broker, request: FindCoordinatorRequest, context: RequestContext) -> Reply:
     """FindCoordinator (key 10), versions 0-6: the broker that answers for a group.
 
-    The first question makes `__consumer_offsets`, and is told to come back. Left out: transactional ids (key type 1)
-    are answered COORDINATOR_NOT_AVAILABLE until there is a transaction coordinator, share groups (2) INVALID_REQUEST.
+    The first question makes `__consumer_offsets`, and is told to come back. For transactional ids (key type 1) every
+    broker names itself: there is no transaction coordinator yet, and its InitProducerId says so, where an error here
+    would keep the producer asking until its time is out. Left out: share groups (2) are answered INVALID_REQUEST.
     """
     if context.api_version >= 4:
         coordinators = []
@@ -94,7 +95,9 @@ def find_coordinator(broker: Broker, request: FindCoordinatorRequest, context: R
 
 def _coordinator(broker: Broker, key: str, key_type: int, context: RequestContext) -> tuple[ErrorCode, int, str, int]:
     if key_type == TRANSACTION:
-        return ErrorCode.COORDINATOR_NOT_AVAILABLE, -1, "", -1
+        own = broker.endpoint(broker.node_id, context)
+        assert own is not None
+        return ErrorCode.NONE, broker.node_id, own.host, own.port
     if key_type != GROUP:
         return ErrorCode.INVALID_REQUEST, -1, "", -1
     cache = broker.metadata_cache
@@ -136,7 +139,9 @@ def leave_group(broker: Broker, request: LeaveGroupRequest, context: RequestCont
 def describe_groups_failed(request: DescribeGroupsRequest, error: ErrorCode) -> DescribeGroupsResponse:
     """Every group that was named, with the error."""
     return messages.DescribeGroupsResponse(
-        groups=[DescribeGroupsResponse.DescribedGroup(group_id=group, error_code=error) for group in request.groups]
+        groups=[
+            messages.DescribeGroupsResponse.DescribedGroup(group_id=group, error_code=error) for group in request.groups
+        ]
     )
 
 

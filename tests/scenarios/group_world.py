@@ -115,6 +115,7 @@ class GroupWorld:
         self.logs = [MemoryLog(self.clock.call_soon) for _ in range(count)]
         self.count = count
         self.coordination = coordination
+        self.parked: list[Pending[Any]] = []  # every answer that was not there at once
         self.coordinator = self.make_coordinator()
         self.coordinator.start()
         self.lead_all()
@@ -155,7 +156,10 @@ class GroupWorld:
         async def on_the_loop() -> Any:
             return getattr(self.coordinator, name)(request, context)
 
-        return self.env.run(on_the_loop())
+        reply = self.env.run(on_the_loop())
+        if isinstance(reply, Pending):
+            self.parked.append(reply)
+        return reply
 
     def ask(self, name: str, request: Any, version: int, client_id: str = "client") -> Any:
         """Ask, let what is due run, and return the answer, which must be there by then."""

@@ -188,3 +188,15 @@ def test_run_equals_replay(seed: int) -> None:
             assert stored(group) == stored(again)
         elif again is not None:
             assert again.generation <= group.generation
+
+
+@pytest.mark.parametrize("seed", range(25, 35))
+def test_every_request_is_answered(seed: int) -> None:
+    world = GroupWorld(seed, group_initial_rebalance_delay_ms=200)
+    converse(world, random.Random(seed), 400)
+    world.logs[0].held = False
+    world.logs[0].release()
+    for _ in range(12):  # the joins that nobody followed up, the expiries, the commits that timed out
+        world.clock.advance(60_000)
+    assert len(world.parked) > 50
+    assert all(reply.done for reply in world.parked)

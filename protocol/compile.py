@@ -21,6 +21,7 @@ from barnabas.protocol.message import Buffer, Decoder, Encoder, Message, default
 from barnabas.protocol.schema import FIXED, SIZES, Field, Structure
 from barnabas.protocol.varint import decode_unsigned, encode_unsigned
 
+STRING_BYTES_MAX = 32767
 BY_REFERENCE_BYTES = 8192
 """`records` of at least this many bytes are passed on by reference; copying less is cheaper than another part."""
 
@@ -163,7 +164,8 @@ class _DecoderWriter(_Writer):
         if self.flexible:
             self.run.append((n, "B"))
             self.flush()
-            self.line(f"if {n} > 127: {n}, p = uvarint(buffer, p - 1)")
+            read = "string_length" if field.type == "string" and not field.array else "uvarint"
+            self.line(f"if {n} > 127: {n}, p = {read}(buffer, p - 1)")
             null, less = f"{n} == 0", " - 1"
         else:
             self.run.append((n, "h" if field.type == "string" and not field.array else "i"))
@@ -338,7 +340,7 @@ class _EncoderWriter(_Writer):
         else:
             self.text(field.type, value, nullable)
 
-    def length(self, n: str, layout: str, null: bool) -> None:
+    def length(self, n: str, layout: str) -> None:
         """Write a length or count held in a variable; -1 stands for null."""
         if not self.flexible:
             self.run.append((n, layout))
@@ -346,7 +348,8 @@ class _EncoderWriter(_Writer):
             return
         self.flush()
         self.line(f"if {n} < 127: {self.out}.append({n} + 1)")
-        self.line(f"else: {self.out} += uvarint_bytes({n} + 1)")
+        write = "string_length_bytes" if layout == "h" else "uvarint_bytes"
+        self.line(f"else: {self.out} += {write}({n} + 1)")
 
     def text(self, type_name: str, value: str, nullable: bool) -> None:
         s, n = self.name("s"), self.name("n")
@@ -356,7 +359,7 @@ class _EncoderWriter(_Writer):
             self.line(f"else: {s} = {encoded}; {n} = len({s})")
         else:
             self.line(f"{s} = {encoded}; {n} = len({s})")
-        self.length(n, "h" if type_name == "string" else "i", nullable)
+        self.length(n, "h" if type_name == "string" else "i")
         self.line(f"{self.out} += {s}")
 
     def records(self, value: str, nullable: bool) -> None:
@@ -364,7 +367,7 @@ class _EncoderWriter(_Writer):
         self.line(
             f"{s} = {value}; {n} = -1 if {s} is None else len({s})" if nullable else f"{s} = {value}; {n} = len({s})"
         )
-        self.length(n, "i", nullable)
+        self.length(n, "i")
         self.line(f"if {n} >= {BY_REFERENCE_BYTES}: parts.append(out); parts.append({s}); out = bytearray()")
         self.line(f"elif {n} > 0: out += {s}")
 
@@ -375,7 +378,7 @@ class _EncoderWriter(_Writer):
             if nullable
             else f"{items} = {value}; {n} = len({items})"
         )
-        self.length(n, "i", nullable)
+        self.length(n, "i")
         if nullable:
             self.line(f"if {items}:")
             self.indent += 1
@@ -438,6 +441,20 @@ def decode_tags(buffer: memoryview, position: int) -> tuple[dict[int, bytes], in
         position += size
         last = tag
     return fields, position
+
+
+def _string_length(buffer: memoryview, position: int) -> tuple[int, int]:
+    """Strings are no longer in flexible versions than an int16 allowed them to be before."""
+    length, position = decode_unsigned(buffer, position)
+    if length > STRING_BYTES_MAX + 1:
+        raise ProtocolError(f"a string of {length - 1} bytes")
+    return length, position
+
+
+def _string_length_bytes(length: int) -> bytes:
+    if length > STRING_BYTES_MAX + 1:
+        raise ValueError(f"a string of {length - 1} bytes, where {STRING_BYTES_MAX} are allowed")
+    return encode_unsigned(length)
 
 
 def _write_tags(out: bytearray, fields: dict[int, Buffer]) -> None:
@@ -507,6 +524,8 @@ _GLOBALS: dict[str, Any] = {
     "struct_error": struct.error,
     "uvarint": decode_unsigned,
     "uvarint_bytes": encode_unsigned,
+    "string_length": _string_length,
+    "string_length_bytes": _string_length_bytes,
     "unknown_tags": decode_tags,
     "write_tags": _write_tags,
     "early": _early,

@@ -2,6 +2,7 @@
 
 import contextlib
 import random
+import struct
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 from barnabas.protocol import codec, messages, records, schema
 from barnabas.protocol.api_keys import ApiKey
-from barnabas.protocol.compile import BY_REFERENCE_BYTES
+from barnabas.protocol.compile import BY_REFERENCE_BYTES, STRING_BYTES_MAX
 from barnabas.protocol.errors import ProtocolError, UnsupportedVersionError
 from barnabas.protocol.message import Message
 from barnabas.protocol.messages import (
@@ -23,6 +24,7 @@ from barnabas.protocol.messages import (
     ProduceRequest,
 )
 from barnabas.protocol.schema import NEWEST, Field, Structure
+from barnabas.protocol.varint import encode_unsigned
 
 BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 
@@ -171,7 +173,7 @@ def test_a_field_that_the_version_lacks() -> None:
         (HeartbeatRequest, 4, "00", "must not be null"),
         (HeartbeatRequest, 0, "0002 67", "longer than"),
         (HeartbeatRequest, 4, "03 67", "longer than"),
-        (HeartbeatRequest, 4, "ffffffff0f 67", "longer than"),
+        (HeartbeatRequest, 4, "ffffffff0f 67", "a string of"),
         (HeartbeatRequest, 4, "ffffffffff0f 67", "too long"),
         (HeartbeatRequest, 4, "80", "past the end"),
         (HeartbeatRequest, 0, "", "ends too early"),
@@ -209,6 +211,22 @@ def test_count_against_the_bytes_left(count: int) -> None:
     else:
         with pytest.raises(ProtocolError, match="partitions is longer"):
             codec.decode(ListOffsetsRequest, 1, data)
+
+
+@pytest.mark.parametrize("size", [STRING_BYTES_MAX - 1, STRING_BYTES_MAX, STRING_BYTES_MAX + 1])
+@pytest.mark.parametrize("version", [0, 4])
+def test_length_of_strings(size: int, version: int) -> None:
+    text = "x" * size
+    length = size.to_bytes(2, "big") if version == 0 else encode_unsigned(size + 1)
+    data = length + text.encode() + codec.encode(HeartbeatRequest(), version)[2 if version == 0 else 1 :]
+    if size <= STRING_BYTES_MAX:
+        assert codec.encode(HeartbeatRequest(group_id=text), version) == data
+        assert codec.decode(HeartbeatRequest, version, data)[0].group_id == text
+    else:
+        with pytest.raises((ValueError, struct.error)):
+            codec.encode(HeartbeatRequest(group_id=text), version)
+        with pytest.raises(ProtocolError):
+            codec.decode(HeartbeatRequest, version, data)
 
 
 def test_a_lying_count_takes_no_memory() -> None:

@@ -1,0 +1,1 @@
+"""What is stored in records: one file per kind of record."""

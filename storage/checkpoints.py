@@ -88,10 +88,15 @@ def read_offsets(disk: Disk, path: str) -> dict[tuple[str, int], int]:
     return {(row[0], _integer(path, row, 1)): _integer(path, row, 2) for row in _read_lines(disk, path, 3)}
 
 
+def offsets_text(offsets: Mapping[tuple[str, int], int]) -> str:
+    """What `write_offsets` writes."""
+    lines = [f"{topic} {partition} {offset}\n" for (topic, partition), offset in offsets.items()]
+    return f"0\n{len(lines)}\n" + "".join(lines)
+
+
 def write_offsets(disk: Disk, path: str, offsets: Mapping[tuple[str, int], int]) -> None:
     """Replace the file."""
-    lines = [f"{topic} {partition} {offset}\n" for (topic, partition), offset in offsets.items()]
-    write_text(disk, path, f"0\n{len(lines)}\n" + "".join(lines))
+    write_text(disk, path, offsets_text(offsets))
 
 
 def read_epochs(disk: Disk, path: str) -> list[tuple[int, int]]:

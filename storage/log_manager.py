@@ -4,6 +4,7 @@ import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from barnabas.config.broker import BrokerConfig
 from barnabas.config.topic import TopicConfig
@@ -21,6 +22,7 @@ logger = logging.getLogger("barnabas.storage")
 _DIRECTORY = re.compile(r"(?P<topic>.+)-(?P<partition>\d+)\Z")
 _DELETED = re.compile(r".+\.[0-9a-f]{32}-delete\Z")
 _NAME_LENGTH_MAX = 255
+_NEVER_MS = 2**63 - 1
 _NO_PARTITION_DIRECTORIES = frozenset(("__cluster_metadata-0",))
 
 
@@ -57,7 +59,8 @@ class LogManager:
         self._default_config: TopicConfig | None = None
         self._lock: DirectoryLock | None = None
         self._timers: dict[str, Timer] = {}
-        self._high_watermarks_written: dict[tuple[str, int], int] = {}
+        self._written: dict[str, dict[tuple[str, int], int]] = {}  # by checkpoint file
+        self._writing: dict[str, object] = {}
         self._recovery_points: dict[tuple[str, int], int] = {}
         self.meta = Meta()
         self.was_clean = True  # whether the last stop was; a replica that may have lost records must know
@@ -165,7 +168,11 @@ class LogManager:
         self._recovery_points = checkpoints.read_offsets(disk, self._path(checkpoints.RECOVERY_POINTS))
         log_starts = checkpoints.read_offsets(disk, self._path(checkpoints.LOG_START_OFFSETS))
         high_watermarks = checkpoints.read_offsets(disk, self._path(checkpoints.HIGH_WATERMARKS))
-        self._high_watermarks_written = high_watermarks
+        self._written = {
+            checkpoints.RECOVERY_POINTS: dict(self._recovery_points),
+            checkpoints.LOG_START_OFFSETS: log_starts,
+            checkpoints.HIGH_WATERMARKS: high_watermarks,
+        }
         for name in names:
             if _DELETED.match(name):
                 disk.remove_tree(self._path(name))
@@ -180,7 +187,7 @@ class LogManager:
             disk.remove(marker)
             disk.sync_directory(self.data_directory)
         elif self._logs:
-            self._write_recovery_points()
+            self._write_now(checkpoints.RECOVERY_POINTS, self._collect_recovery_points())
             logger.info("Recovered %d logs after an unclean stop", len(self._logs))
 
     def _open(self, key: tuple[str, int], directory: str, log_start_offset: int, *, clean: bool) -> Log:
@@ -242,10 +249,20 @@ class LogManager:
             key = (topic, partition)
             self._recovery_points.pop(key, None)
             log = self._open(key, self._path(f"{topic}-{partition}"), 0, clean=False)
+            self._forget_older_namesake(key)
             logger.info("Made the log %s", log.name)
         if topic_id is not None and log.topic_id is None and topic_id != uuids.ZERO:
             log.write_topic_id(topic_id)
         return log
+
+    def _forget_older_namesake(self, key: tuple[str, int]) -> None:
+        """A deleted log of that name may be in the checkpoints still: after a crash they would speak of the new one."""
+        stale = False
+        for name in (checkpoints.RECOVERY_POINTS, checkpoints.LOG_START_OFFSETS, checkpoints.HIGH_WATERMARKS):
+            self._writing.pop(name, None)
+            stale = stale or self._written.get(name, {}).get(key, 0) > 0
+        if stale:
+            self.checkpoint()
 
     def delete(self, topic: str, partition: int) -> None:
         """Take the log away; its folder is renamed now and removed after file.delete.delay.ms."""
@@ -311,37 +328,63 @@ class LogManager:
     # -- checkpoints
 
     def checkpoint(self) -> None:
-        """Write all offset checkpoints."""
-        self._write_recovery_points()
-        self._write_log_starts()
-        self._write_high_watermarks()
+        """Write all offset checkpoints; they are durable when this returns."""
+        self._write_now(checkpoints.RECOVERY_POINTS, self._collect_recovery_points())
+        self._write_now(checkpoints.LOG_START_OFFSETS, self._collect_log_starts())
+        self._write_now(checkpoints.HIGH_WATERMARKS, self._collect_high_watermarks())
 
-    def _write_recovery_points(self) -> None:
+    def _collect_recovery_points(self) -> dict[tuple[str, int], int]:
         self._recovery_points = {key: log.recovery_point for key, log in self._logs.items()}
-        self._write(checkpoints.RECOVERY_POINTS, self._recovery_points)
+        return self._recovery_points
+
+    def _collect_log_starts(self) -> dict[tuple[str, int], int]:
+        logs = self._logs.items()
+        return {key: log.log_start_offset for key, log in logs if log.log_start_offset > log.segments[0].base_offset}
+
+    def _collect_high_watermarks(self) -> dict[tuple[str, int], int]:
+        return {key: log.high_watermark for key, log in self._logs.items()}
 
     def _recovery_point_lowered(self, log: Log) -> None:
         key = (log.topic, log.partition)
         if self._recovery_points.get(key, 0) > log.recovery_point and self._logs.get(key) is log:
-            self._write_recovery_points()
+            self._write_now(checkpoints.RECOVERY_POINTS, self._collect_recovery_points())
 
-    def _write_log_starts(self) -> None:
-        starts = {
-            key: log.log_start_offset
-            for key, log in self._logs.items()
-            if log.log_start_offset > log.segments[0].base_offset
-        }
-        self._write(checkpoints.LOG_START_OFFSETS, starts)
-
-    def _write_high_watermarks(self) -> None:
-        offsets = {key: log.high_watermark for key, log in self._logs.items()}
-        if offsets != self._high_watermarks_written:
-            self._write(checkpoints.HIGH_WATERMARKS, offsets)
-            self._high_watermarks_written = offsets
-
-    def _write(self, name: str, offsets: dict[tuple[str, int], int]) -> None:
+    def _write_now(self, name: str, offsets: dict[tuple[str, int], int]) -> None:
+        self._written[name] = offsets
+        self._writing.pop(name, None)
         try:
             checkpoints.write_offsets(self._env.disk, self._path(name), offsets)
+        except OSError as error:
+            logger.error("%s could not be written: %s", name, error)
+
+    def _write_later(self, name: str, offsets: dict[tuple[str, int], int]) -> None:
+        """Write, if anything changed, and give the file its name when a thread has synced it."""
+        if self._written.get(name) == offsets:
+            return
+        disk, path = self._env.disk, self._path(name)
+        temporary = path + ".tmp"
+        token = self._writing[name] = object()
+
+        def synced(error: OSError | None) -> None:
+            if self._writing.get(name) is not token:  # a newer one is on its way, or was written at once
+                return
+            del self._writing[name]
+            try:
+                if error is not None:
+                    raise error
+                disk.rename(temporary, path)
+                self._written[name] = offsets
+            except OSError as failure:
+                logger.error("%s could not be written: %s", name, failure)
+
+        try:
+            file = disk.open(temporary, create=True)
+            try:
+                file.truncate(0)
+                file.write(0, checkpoints.offsets_text(offsets).encode())
+                disk.sync_in_background([file], synced)
+            finally:
+                file.close()
         except OSError as error:
             logger.error("%s could not be written: %s", name, error)
 
@@ -350,12 +393,31 @@ class LogManager:
     def _begin_upkeep(self) -> None:
         config = self.config
         self._every("retention", lambda: config.log_retention_check_interval_ms, self.apply_retention)
-        self._every("recovery", lambda: config.log_flush_offset_checkpoint_interval_ms, self._write_recovery_points)
-        self._every("starts", lambda: config.log_flush_start_offset_checkpoint_interval_ms, self._write_log_starts)
-        self._every("marks", lambda: config.replica_high_watermark_checkpoint_interval_ms, self._write_high_watermarks)
+        periodic = (
+            (
+                checkpoints.RECOVERY_POINTS,
+                lambda: config.log_flush_offset_checkpoint_interval_ms,
+                self._collect_recovery_points,
+            ),
+            (
+                checkpoints.LOG_START_OFFSETS,
+                lambda: config.log_flush_start_offset_checkpoint_interval_ms,
+                self._collect_log_starts,
+            ),
+            (
+                checkpoints.HIGH_WATERMARKS,
+                lambda: config.replica_high_watermark_checkpoint_interval_ms,
+                self._collect_high_watermarks,
+            ),
+        )
+        for name, interval_ms, collect in periodic:
+            self._every(name, interval_ms, partial(self._collect_and_write, name, collect))
         self._every("flush", self._flush_interval_ms, self._flush_due)
         self._every("producers", lambda: config.producer_id_expiration_check_interval_ms, self._expire_producers)
         self.cleaner.start()
+
+    def _collect_and_write(self, name: str, collect: Callable[[], dict[tuple[str, int], int]]) -> None:
+        self._write_later(name, collect())
 
     def _every(self, name: str, interval_ms: Callable[[], int], task: Callable[[], None]) -> None:
         def run() -> None:
@@ -369,12 +431,15 @@ class LogManager:
 
     def _flush_interval_ms(self) -> int:
         """As often as the most impatient flush.ms wants, within reason."""
-        shortest = min((log.config.flush_ms for log in self._logs.values()), default=1000)
-        return min(max(shortest, 10), 1000, self.config.log_flush_scheduler_interval_ms)
+        return min(max(self._shortest_flush_ms(), 10), 1000, self.config.log_flush_scheduler_interval_ms)
+
+    def _shortest_flush_ms(self) -> int:
+        return min((config.flush_ms for config in self._configs.values()), default=_NEVER_MS)
 
     def _flush_due(self) -> None:
-        for log in self._logs.values():
-            log.flush_if_due()
+        if self._shortest_flush_ms() < _NEVER_MS:
+            for log in self._logs.values():
+                log.flush_if_due()
 
     def apply_retention(self) -> None:
         """Delete what is too old or too much, and give back the memory of indexes that nobody reads."""

@@ -114,6 +114,21 @@ def test_a_deletion_that_a_crash_interrupted_is_finished_at_the_start(world):
     assert not [name for name in world.disk.list_directory("/data") if name.endswith("-delete")]
 
 
+def test_checkpoints_of_a_deleted_log_do_not_speak_of_its_successor(world, read):
+    log = world.log("t")
+    world.fill(log, 50)
+    log.delete_records_before(40)
+    log.flush()
+    world.manager.checkpoint()
+    world.manager.delete("t", 0)
+    log = world.log("t", segment_bytes=1000)
+    world.fill(log, 30)
+    damaged = log.segments[1]
+    world.disk.open(damaged.path).write(70, b"damage")
+    log = world.crash("kept").get("t", 0)
+    assert (log.log_start_offset, log.log_end_offset) == (0, damaged.base_offset)
+
+
 def test_topic_settings_reach_the_logs(world):
     log, other = world.log("t"), world.log("other")
     assert log.config is other.config

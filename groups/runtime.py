@@ -232,7 +232,8 @@ class Shard:
         for index, record in enumerate(records):
             record.offset = index
         codec = Compression(self._config.offsets_topic_compression_codec)
-        result = self.log.append(build(records, compression=codec))
+        # Sequence 0 without a producer id: so Kafka 4.1 writes its coordinators' batches.
+        result = self.log.append(build(records, compression=codec, base_sequence=0))
         if self.closed:
             return  # the append itself cost the leadership, and `close` has told everybody
         if result.error:

@@ -9,7 +9,7 @@ from barnabas.groups.classic import State
 from barnabas.groups.records import decode_group
 from barnabas.groups.runtime import Shard
 from barnabas.offsets.records import OffsetRecord, decode_key, decode_value, key_version
-from barnabas.protocol import record_batch
+from barnabas.protocol import messages, record_batch
 from group_world import GroupWorld
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "kafka-4.1.0"
@@ -95,3 +95,16 @@ def test_every_record_is_written_back_to_the_same_bytes(segments: list[bytes]) -
                     assert (group.key(), group.value()) == (record.key, record.value)
                     seen += 1
     assert seen > 20
+
+
+def test_a_commit_is_kafkas_batch_byte_for_byte(segments: list[bytes]) -> None:
+    world = GroupWorld()
+    header, batch = next(record_batch.batches(memoryview(segments[0])))
+    world.clock.step_wall_clock(header.base_timestamp - world.clock.now_ms())
+    world.commit("gone", {("events", 2): 1}, metadata="soon gone\x00")
+    assert world.logs[0].batches[0][1] == bytes(batch)
+    # Then Kafka deleted the group: both tombstones in one batch, the offset's first.
+    header, batch = list(record_batch.batches(memoryview(segments[0])))[1]
+    world.clock.step_wall_clock(header.base_timestamp - world.clock.now_ms())
+    world.ask("delete_groups", messages.DeleteGroupsRequest(groups_names=["gone"]), 2)
+    assert world.logs[0].batches[1][1] == bytes(batch)

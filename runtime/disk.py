@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import os
-import shutil
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -128,6 +127,8 @@ class RealDisk:
 
     def remove_tree(self, path: str) -> None:
         """Remove a folder and everything in it; harmless when it is missing."""
+        import shutil
+
         try:
             shutil.rmtree(path)
         except FileNotFoundError:

@@ -7,7 +7,6 @@ synced and renamed so that recovery either completes it or drops it.
 
 import logging
 from collections.abc import Generator, Iterator
-from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 from barnabas.protocol import record_batch
@@ -40,7 +39,11 @@ class _Cancelled(Exception):
 
 def _map_key(key: bytes) -> bytes:
     """Short keys themselves, long ones by a digest that is longer than any short key."""
-    return key if len(key) <= _LONG_KEY else b"#" + blake2b(key, digest_size=16).digest()
+    if len(key) <= _LONG_KEY:
+        return key
+    from hashlib import blake2b
+
+    return b"#" + blake2b(key, digest_size=16).digest()
 
 
 class DirtyRange:

@@ -94,9 +94,9 @@ class Broker:
         self.env.disk.make_directory(self.data_directory)
         await self.coordination.start()
         await registration.make_persistent_paths(self.coordination)
-        self.cluster_id = await registration.cluster_id(self.env, self.coordination)
         await self.config_changes.start()
         self.log_manager.start()
+        self.cluster_id = await registration.cluster_id(self.env, self.coordination, self.log_manager.meta.cluster_id)
         self.log_manager.initialise(self.node_id, self.cluster_id)
         self._advertised = {endpoint.name: endpoint for endpoint in self.config.advertised_endpoints}
         await self.server.listen(self.config.endpoints)

@@ -92,8 +92,8 @@ def validate_for_leader(
 ) -> Validated | AppendResult:
     """Check batches for a leader's append, and rewrite them where the topic's settings want that."""
     size = len(records)
-    if size < HEADER_BYTES:
-        return AppendResult(ErrorCode.CORRUPT_MESSAGE, f"{size} bytes are no record batch")
+    if not size:
+        return AppendResult(ErrorCode.INVALID_RECORD, "no records")
     if type(records) is bytes or (type(records) is memoryview and records.readonly):
         records = bytearray(records)
     view = memoryview(records)

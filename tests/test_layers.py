@@ -1,6 +1,7 @@
 """The architecture as a test: who may import whom, and what only runtime/ may ask of the operating system."""
 
 import ast
+import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,13 +57,14 @@ BANNED |= dict.fromkeys(
     mkdir makedirs rmdir removedirs listdir scandir walk stat lstat fstat statvfs utime link symlink access sendfile
     posix_fallocate urandom getrandom path.exists path.lexists path.isfile path.isdir path.islink path.getsize
     path.getmtime path.getctime path.getatime path.realpath path.samefile
-    """.split()
-    ),  # noqa: SIM905
+    """.split()  # noqa: SIM905
+    ),
     "env.disk",
 )
 
 # Where a rule does not hold, and why.
 ALLOWED = {
+    ("protocol/stubs.py", "pathlib."): "a development tool, run by hand: a broker does not import it",
     ("coordination/embedded.py", "sqlite3."): "SQLite does its own file access; its twin is a coordination in memory",
     ("broker/cli/demo.py", "subprocess."): "a client: it starts the broker that it shows",
     ("broker/cli/demo.py", "tempfile."): "a client: data that is gone when the show is over",
@@ -164,6 +166,16 @@ def test_a_module_keeps_to_its_layer(path: str) -> None:
 
 def test_every_package_has_its_layer() -> None:
     assert sorted(packages()) == sorted([*LAYERS, TWIN])
+
+
+def test_the_map_is_true() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    named = re.findall(r"`([a-z_/]+\.py)`", text)
+    assert len(named) > 40
+    for name in named:
+        assert any((ROOT / folder / name).is_file() for folder in ["", *packages()]), f"there is no {name}"
+    for folder in [*packages(), *(f"tests/{path.name}" for path in (ROOT / "tests").iterdir() if path.is_dir())]:
+        assert f"`{folder}/`" in text or folder.endswith("__pycache__"), f"{folder} is not explained"
 
 
 def test_every_exception_is_still_needed() -> None:

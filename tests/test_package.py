@@ -43,7 +43,7 @@ def test_every_module_of_the_tree_is_installed(wheel: set[str]) -> None:
 
 
 def test_data_is_installed(wheel: set[str]) -> None:
-    schemas = {f"barnabas/{path.relative_to(ROOT)}" for path in (ROOT / "protocol/schemas").glob("*.txt")}
+    schemas = {f"barnabas/{path.relative_to(ROOT)}" for path in (ROOT / "protocol/schemas").rglob("*.txt")}
     assert schemas
     assert schemas - wheel == set()
     assert "barnabas/config/server.properties" in wheel

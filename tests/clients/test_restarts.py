@@ -1,5 +1,6 @@
 """The broker stops, or is killed, under running clients: what it acknowledged is served afterwards."""
 
+import itertools
 import signal
 import threading
 import time
@@ -146,6 +147,7 @@ def test_librdkafka_goes_on_after_a_restart(own_broker: Any, wait_until: Any, en
     acknowledged: list[bytes] = []
     errors: list[Any] = []
     seen: list[bytes] = []
+    number = itertools.count()
 
     def delivered(error: Any, message: Any) -> None:
         if error is not None:
@@ -154,7 +156,8 @@ def test_librdkafka_goes_on_after_a_restart(own_broker: Any, wait_until: Any, en
             acknowledged.append(message.value())
 
     def exchange(until: int) -> bool:
-        producer.produce(TOPIC, b"%d" % (len(acknowledged) + len(producer)), on_delivery=delivered)
+        for _ in range(10):
+            producer.produce(TOPIC, b"%d" % next(number), on_delivery=delivered)
         producer.poll(0)
         seen.extend(message.value() for message in consumer.consume(100, 0.01) if not message.error())
         return len(seen) >= until and len(acknowledged) >= until
@@ -164,7 +167,8 @@ def test_librdkafka_goes_on_after_a_restart(own_broker: Any, wait_until: Any, en
     already = len(seen)
     wait_until(lambda: exchange(already + 200), 60)
     assert producer.flush(30) == 0
-    wait_until(lambda: exchange(0) and set(acknowledged) <= set(seen), 60)
+    target = set(acknowledged)
+    wait_until(lambda: exchange(0) and target <= set(seen), 60)
     consumer.close()
     assert errors == []
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 from barnabas.broker.context import RequestContext
 from barnabas.broker.dispatch import api
-from barnabas.config.describe import topic_rows
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import (
@@ -106,6 +105,8 @@ async def create_topic(
     broker: "Broker", topic: CreateTopicsRequest.CreatableTopic, *, validate_only: bool
 ) -> CreateTopicsResponse.CreatableTopicResult:
     """Write one topic into the tree; its result as it will be when it exists."""
+    from barnabas.config.describe import topic_rows  # late: not needed to serve
+
     nothing = [config.name for config in topic.configs if config.value is None]
     if nothing:
         message = f"Null value not supported for topic configs: {','.join(nothing)}"

@@ -241,6 +241,7 @@ def test_settings_of_groups_and_client_metrics_are_kept(world: World) -> None:
         (METRICS, "m", ("interval.ms", SET, "99"), ErrorCode.INVALID_REQUEST),
         (METRICS, "m", ("match", SET, "nonsense"), ErrorCode.INVALID_CONFIG),
         (TOPIC, "", ("retention.ms", SET, "1"), ErrorCode.INVALID_REQUEST),
+        (TOPIC, "no\0topic", ("retention.ms", SET, "1"), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         (BROKER, "7", ("log.cleaner.threads", SET, "1"), ErrorCode.INVALID_REQUEST),
         (BROKER, "x", ("log.cleaner.threads", SET, "1"), ErrorCode.INVALID_REQUEST),
         (LOGGER, "7", ("root", SET, "INFO"), ErrorCode.INVALID_REQUEST),

@@ -1,0 +1,227 @@
+"""What has settings (topics, brokers, loggers, client metrics subscriptions, groups): described, changed, listed.
+
+Changes go into the coordination tree and come back to every broker by a change notice; who asked for one is answered
+when this broker has applied it. Settings of groups and client metrics are kept and told; what reads them comes later.
+The handlers (api/configs.py) import this module when they are first asked: it is not needed to serve.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from barnabas.broker import loggers
+from barnabas.config import describe, entities, topic
+from barnabas.config.alter import altered, replaced
+from barnabas.config.broker import check_dynamic
+from barnabas.config.broker_settings import BROKER_SETTINGS
+from barnabas.config.describe import ConfigRow
+from barnabas.config.settings import ConfigError, Table
+from barnabas.coordination import paths
+from barnabas.coordination.port import NodeExistsError, NoNodeError
+from barnabas.protocol.errors import ErrorCode
+from barnabas.replication.topic_admin import topic_name_problem
+
+if TYPE_CHECKING:
+    from barnabas.broker.broker import Broker
+
+logger = logging.getLogger("barnabas.broker")
+
+Operation = tuple[str, int, str | None]  # name, ConfigOperation, value
+Overrides = Mapping[str, str]
+Outcome = tuple[ErrorCode, str | None]
+DONE: Outcome = (ErrorCode.NONE, None)
+
+
+class Resource(IntEnum):
+    """Resource types by their number on the wire, in the order in which Kafka lists them."""
+
+    GROUP = 32
+    CLIENT_METRICS = 16
+    BROKER_LOGGER = 8
+    BROKER = 4
+    TOPIC = 2
+
+
+# The type in the coordination tree (`/config/<type>/<name>`) and the settings there are.
+ENTITY_TYPES = {
+    Resource.TOPIC: "topics",
+    Resource.BROKER: "brokers",
+    Resource.GROUP: "groups",
+    Resource.CLIENT_METRICS: "client-metrics",
+}
+SETTINGS: dict[Resource, Table] = {
+    Resource.TOPIC: topic.TOPIC_SETTINGS,
+    Resource.BROKER: BROKER_SETTINGS,
+    Resource.GROUP: entities.GROUP_SETTINGS,
+    Resource.CLIENT_METRICS: entities.CLIENT_METRICS_SETTINGS,
+}
+
+
+def refusal(message: str, error: ErrorCode = ErrorCode.INVALID_REQUEST) -> ConfigError:
+    """What is wrong with a resource itself."""
+    return ConfigError(message, error=error)
+
+
+def entity_path(resource: Resource, name: str) -> str:
+    """Where a resource's own settings are, below `/config`. Names of groups and subscriptions may be any text."""
+    if resource in (Resource.GROUP, Resource.CLIENT_METRICS):
+        name = paths.encode_name(name)
+    elif resource is Resource.BROKER and name:
+        name = str(int(name))  # "01" is broker 1
+    return f"{ENTITY_TYPES[resource]}/{name or paths.DEFAULT_ENTITY}"
+
+
+def check_broker(broker: "Broker", name: str, also: str = "") -> None:
+    """Raise ConfigError unless `name` is this broker's number: others have to be asked themselves."""
+    try:
+        number = int(name)
+    except ValueError:
+        raise refusal(f"Broker id must be an integer, but it is: {name}") from None
+    if number != broker.node_id:
+        raise refusal(f"Unexpected broker id, expected {broker.node_id}{also}, but received {name}")
+
+
+# --- describe ---
+
+
+async def rows_of(broker: "Broker", resource_type: int, name: str, keys: list[str] | None) -> list[ConfigRow]:
+    """The settings of one resource, those in `keys` where there are any. ConfigError when there is no such resource."""
+    if resource_type == Resource.TOPIC:
+        problem = topic_name_problem(name)
+        if problem is not None:
+            raise refusal(problem, ErrorCode.INVALID_TOPIC_EXCEPTION)
+        if not broker.metadata_cache.contains(name):
+            raise refusal("", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return describe.topic_rows(broker.config_changes.topic_overrides(name), broker.config, keys)
+    if resource_type == Resource.BROKER and not name:
+        return describe.cluster_rows(broker.config, keys)
+    if resource_type == Resource.BROKER:
+        check_broker(broker, name, " or empty string")
+        return describe.broker_rows(broker.config, keys)
+    if resource_type == Resource.BROKER_LOGGER:
+        check_broker(broker, name)
+        return loggers.rows(keys)
+    if resource_type == Resource.GROUP:
+        if not name:
+            raise refusal("Group name must not be empty")
+        own = await broker.topic_admin.overrides(entity_path(Resource.GROUP, name))
+        return describe.group_rows(own, broker.config, keys)
+    if resource_type == Resource.CLIENT_METRICS:
+        if not name:
+            raise refusal("Client metrics subscription name must not be empty")
+        own = await broker.topic_admin.overrides(entity_path(Resource.CLIENT_METRICS, name))
+        return describe.client_metrics_rows(own, keys)
+    raise refusal(f"Unknown resource type {resource_type}")
+
+
+# --- change ---
+
+
+async def alter(
+    broker: "Broker", resource_type: int, name: str, entries: list[tuple[str, str | None]], *, validate_only: bool
+) -> Outcome:
+    """Replace all settings of one resource. Loggers cannot be altered this way."""
+    return await _change(broker, resource_type, name, lambda settings, current: replaced(entries), validate_only)
+
+
+async def alter_incrementally(
+    broker: "Broker", resource_type: int, name: str, operations: list[Operation], *, validate_only: bool
+) -> Outcome:
+    """Change single settings of one resource."""
+    if resource_type == Resource.BROKER_LOGGER:
+        return _alter_loggers(broker, name, operations, validate_only)
+    return await _change(
+        broker, resource_type, name, lambda settings, current: altered(settings, current, operations), validate_only
+    )
+
+
+async def _change(
+    broker: "Broker",
+    resource_type: int,
+    name: str,
+    change: Callable[[Table, Overrides], dict[str, str]],
+    validate_only: bool,
+) -> Outcome:
+    """Give a resource the settings that `change` makes of its present ones, once they are found valid."""
+    try:
+        if resource_type not in ENTITY_TYPES:
+            raise refusal(f"Unknown resource type {resource_type}")
+        resource = Resource(resource_type)
+        _check_resource(broker, resource, name)
+        absent = resource is Resource.TOPIC and not broker.metadata_cache.contains(name)
+        current = {} if absent else await broker.topic_admin.overrides(entity_path(resource, name))
+        values = change(SETTINGS[resource], current)
+        if absent:
+            raise refusal(f"The topic '{name}' does not exist.", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        _validate(broker, resource, name, values)
+    except ConfigError as error:
+        return error.error, str(error) or None
+    if not validate_only:
+        path = entity_path(resource, name)
+        await _make_parent(broker, resource)
+        await broker.topic_admin.write_overrides(path, values)
+        await broker.config_changes.entity_changed(*path.split("/"))  # the notice comes too, but the answer waits
+    return DONE
+
+
+def _check_resource(broker: "Broker", resource: Resource, name: str) -> None:
+    """Raise ConfigError when the name cannot be one of that type's."""
+    if resource is Resource.BROKER:
+        if name:
+            check_broker(broker, name)
+    elif not name:
+        raise refusal(f"Default {ENTITY_TYPES[resource]} resources are not allowed.")
+
+
+def _validate(broker: "Broker", resource: Resource, name: str, values: Overrides) -> None:
+    """Raise ConfigError unless the resource may have exactly these settings."""
+    if resource is Resource.TOPIC:
+        topic.validate(values)
+    elif resource is Resource.BROKER:
+        check_dynamic(broker.config, values, cluster=not name)
+    elif resource is Resource.GROUP:
+        entities.validate_group(values, broker.config)
+    else:
+        entities.validate_client_metrics(values)
+
+
+async def _make_parent(broker: "Broker", resource: Resource) -> None:
+    """Kafka's ZooKeeper tree has no groups and client metrics, so their folder is made when it is first needed."""
+    path = paths.config(ENTITY_TYPES[resource])
+    if await broker.coordination.exists(path) is None:
+        try:
+            await broker.coordination.create(path)
+        except NodeExistsError:
+            return
+
+
+def _alter_loggers(broker: "Broker", name: str, operations: list[Operation], validate_only: bool) -> Outcome:
+    """Change levels of this process's loggers; nothing is stored."""
+    try:
+        check_broker(broker, name)
+        loggers.check(operations)
+    except ConfigError as error:
+        return error.error, str(error)
+    if not validate_only:
+        loggers.apply(operations)
+        for changed, _, value in operations:
+            logger.info("logger %s now writes from level %s", changed, value or "of its parent")
+    return DONE
+
+
+# --- list ---
+
+
+async def names_of(broker: "Broker", resource: Resource) -> list[str]:
+    """The resources of a type; of groups and client metrics those that have settings."""
+    if resource is Resource.TOPIC:
+        return list(broker.metadata_cache.topics)
+    if resource in (Resource.BROKER, Resource.BROKER_LOGGER):
+        return [str(broker_id) for broker_id in sorted(broker.metadata_cache.brokers)]
+    try:
+        children = await broker.coordination.children(paths.config(ENTITY_TYPES[resource]))
+    except NoNodeError:
+        return []
+    names = [paths.decode_name(child) for child in children]
+    return [name for name in names if name and await broker.topic_admin.overrides(entity_path(resource, name))]

@@ -177,6 +177,18 @@ class World:
 
         return self.env.run(run())
 
+    def send_and_close(self, request: bytes) -> None:
+        """Send a frame (without size), give it a while, go away."""
+
+        async def run() -> None:
+            client = await self.connect()
+            client.transport.write(struct.pack(">i", len(request)) + request)
+            await self.env.clock.sleep(20)
+            client.transport.close()
+            await self.env.clock.sleep(1)
+
+        self.env.run(run())
+
     def ask(self, api: ApiKey, version: int, message: Any) -> Any:
         """The decoded answer to one request."""
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from barnabas.broker.cli.terminal import ExitCode, fail
+from barnabas.broker.cli.exits import ExitCode, fail
 
 CONNECT_TIMEOUT_MS = 5_000
 NOTHING_THERE = {"UNKNOWN_TOPIC_OR_PARTITION", "GROUP_ID_NOT_FOUND", "UNKNOWN_TOPIC_ID"}

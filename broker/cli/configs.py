@@ -5,18 +5,15 @@ from typing import Annotated, Any
 
 import typer
 from barnabas.broker.cli.client import admin, describe_topics
+from barnabas.broker.cli.exits import ExitCode, fail, key_values, say
 from barnabas.broker.cli.terminal import (
     DEFAULT_BOOTSTRAP,
     AsJson,
     Bootstrap,
-    ExitCode,
-    fail,
-    key_values,
     new_app,
     print_json,
     print_outcomes,
     print_table,
-    say,
 )
 
 app = new_app("""Settings of topics and brokers: describe, set, delete.

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 from barnabas.broker.cli.client import told_in_sentences
-from barnabas.broker.cli.terminal import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, ExitCode, fail, new_app, print_json, say
+from barnabas.broker.cli.exits import ExitCode, fail, say
+from barnabas.broker.cli.terminal import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, new_app, print_json
 from barnabas.runtime.clock import RealClock
 
 app = new_app()

@@ -10,7 +10,8 @@ from typing import Annotated, Any
 
 import typer
 from barnabas.broker.cli.client import positions, told_in_sentences
-from barnabas.broker.cli.terminal import ExitCode, fail, new_app, print_table, say
+from barnabas.broker.cli.exits import ExitCode, fail, say
+from barnabas.broker.cli.terminal import new_app, print_table
 
 app = new_app()
 

@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 import typer
 from barnabas.broker.cli.client import admin, describe_groups, positions
+from barnabas.broker.cli.exits import say
 from barnabas.broker.cli.terminal import (
     DEFAULT_BOOTSTRAP,
     AsJson,
@@ -14,7 +15,6 @@ from barnabas.broker.cli.terminal import (
     print_json,
     print_outcomes,
     print_table,
-    say,
 )
 
 app = new_app("""Consumer groups: list, describe, delete.

@@ -5,14 +5,13 @@ from typing import Annotated, Any
 
 import typer
 from barnabas.broker.cli.client import admin, describe_groups, describe_topics, positions, reason
+from barnabas.broker.cli.exits import ExitCode, fail
 from barnabas.broker.cli.terminal import (
     DEFAULT_BOOTSTRAP,
     AsJson,
     Bootstrap,
-    ExitCode,
     Yes,
     confirm,
-    fail,
     new_app,
     print_json,
     print_outcomes,

@@ -7,18 +7,8 @@ from typing import Annotated, Any
 
 import typer
 from barnabas.broker.cli.client import told_in_sentences
-from barnabas.broker.cli.terminal import (
-    DEFAULT_BOOTSTRAP,
-    AsJson,
-    Bootstrap,
-    ExitCode,
-    fail,
-    key_values,
-    new_app,
-    print_json,
-    progress,
-    say,
-)
+from barnabas.broker.cli.exits import ExitCode, fail, key_values, say
+from barnabas.broker.cli.terminal import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, new_app, print_json, progress
 
 app = new_app()
 

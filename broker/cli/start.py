@@ -1,5 +1,6 @@
 """`barnabas start`: one broker process, until it is told to stop."""
 
+import argparse
 import asyncio
 import errno
 import gc
@@ -8,68 +9,70 @@ import logging
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-import typer
-from barnabas.broker.cli.terminal import ExitCode, fail, key_values, new_app, say
+from barnabas.broker.cli.exits import ExitCode, fail, key_values, say
 
 if TYPE_CHECKING:
     from barnabas.config.broker import BrokerConfig
     from barnabas.runtime.ports import Env
 
-app = new_app()
+DESCRIPTION = """Serve until Ctrl-C or SIGTERM. Nothing else needs to run: coordination is in the data directory.
+What is said later wins: the file, --profile, --set, then --data, --port and --listeners."""
+
+EXAMPLES = """examples:
+  barnabas start
+  barnabas start --port 0 --data /tmp/try
+  barnabas start --config server.properties --set num.partitions=3
+  barnabas start --listeners PLAINTEXT://0.0.0.0:9092 --set advertised.listeners=PLAINTEXT://kafka.example:9092
+  barnabas start --profile ci --port 0 --json        for tests: one line of JSON when it serves"""
 
 
-@app.command()
-def start(
-    config: Annotated[
-        str | None, typer.Option(metavar="FILE", help="A server.properties file, Kafka's own too.")
-    ] = None,
-    data: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Where the data lives (log.dirs); else ./data.")
-    ] = None,
-    port: Annotated[
-        int | None, typer.Option(min=0, max=65535, metavar="N", help="Listen on this port; 0 takes a free one.")
-    ] = None,
-    listeners: Annotated[
-        str | None, typer.Option(metavar="LIST", help="As in Kafka, for example PLAINTEXT://0.0.0.0:9092.")
-    ] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any setting of the file; repeat.")
-    ] = None,
-    profile: Annotated[str | None, typer.Option(metavar="NAME", help="ci: no waiting, small, for tests.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the ready line as JSON.")] = False,
-    log_level: Annotated[
-        str, typer.Option(metavar="LEVEL", help="debug, info, warning or error, to standard error.")
-    ] = "info",
-) -> None:
-    """Serve until Ctrl-C or SIGTERM. The broker's own coordination is in the data directory; nothing else runs.
-
-    What is said later wins: the file, --profile, --set, then --data, --port and --listeners.
-
-    \b
-    barnabas start
-    barnabas start --port 0 --data /tmp/try
-    barnabas start --config server.properties --set num.partitions=3
-    barnabas start --listeners PLAINTEXT://0.0.0.0:9092 --set advertised.listeners=PLAINTEXT://kafka.example:9092
-    barnabas start --profile ci --port 0 --json        for tests: one line of JSON when it serves
-    """
-    level = logging.getLevelNamesMapping().get(log_level.upper())
-    if level is None:
-        fail(f"--log-level is debug, info, warning or error, not {log_level!r}.", ExitCode.NOT_VALID)
-    logging.basicConfig(stream=sys.stderr, level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    if port is not None and listeners is not None:
-        fail("--port and --listeners exclude each other.", ExitCode.NOT_VALID)
+def run(words: Sequence[str]) -> int:
+    """`barnabas start` with these words; the exit code."""
+    said = _parser().parse_args(words)
+    logging.basicConfig(
+        stream=sys.stderr, level=said.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
     from barnabas.runtime.env import real
 
     env = real()
-    given = key_values(settings or [], "--set")
-    if data is not None:
-        given["log.dirs"] = data
-    if listeners is not None:
-        given["listeners"] = listeners
-    broker_config = _configure(env, config, profile, given, port)
-    raise typer.Exit(_run(env, broker_config, as_json))
+    given = key_values(said.settings, "--set")
+    if said.data is not None:
+        given["log.dirs"] = said.data
+    if said.listeners is not None:
+        given["listeners"] = said.listeners
+    config = _configure(env, said.config, said.profile, given, said.port)
+    return _run(env, config, said.json)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="barnabas start",
+        description=DESCRIPTION,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--config", metavar="FILE", help="a server.properties file, Kafka's own too")
+    add("--data", metavar="DIR", help="where the data lives (log.dirs); else ./data")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--port", type=_port, metavar="N", help="listen on this port; 0 takes a free one")
+    where.add_argument("--listeners", metavar="LIST", help="as in Kafka, for example PLAINTEXT://0.0.0.0:9092")
+    add("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE", help="any setting; repeat")
+    add("--profile", metavar="NAME", help="ci: no waiting, small, for tests; prints what it changes")
+    add("--json", action="store_true", help="print the ready line as JSON")
+    levels = ("debug", "info", "warning", "error")
+    add("--log-level", default="info", choices=levels, help="what goes to standard error; info, when not given")
+    return parser
+
+
+def _port(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"a port is a number from 0 to 65535, not {text!r}")
+    return int(text)
 
 
 def _configure(
@@ -104,7 +107,7 @@ def _configure(
     except ConfigError:
         for complaint in properties.complaints(path or "command line", said):
             say(f"barnabas: {complaint}")
-        raise typer.Exit(ExitCode.NOT_VALID) from None
+        raise SystemExit(ExitCode.NOT_VALID) from None
     for note in properties.notes(source, said) if path is not None else ():
         say(f"barnabas: {note}")
     if len(config.data_directories) > 1:

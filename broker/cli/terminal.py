@@ -4,20 +4,10 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from enum import IntEnum
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
-
-
-class ExitCode(IntEnum):
-    """What a script can tell from `$?`; the text of it is in broker/main.py."""
-
-    DONE = 0
-    FAILED = 1
-    NOT_VALID = 2
-    NOTHING_THERE = 3
-
+from barnabas.broker.cli.exits import ExitCode, fail, say
 
 Bootstrap = Annotated[
     str,
@@ -41,17 +31,6 @@ def new_app(summary: str | None = None) -> typer.Typer:
         rich_markup_mode="rich",
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-
-
-def fail(message: str, code: ExitCode = ExitCode.FAILED) -> NoReturn:
-    """End the command with a sentence on standard error."""
-    say(f"barnabas: {message}")
-    raise typer.Exit(code)
-
-
-def say(message: str) -> None:
-    """A line for the person, on standard error, so that standard output stays what was asked for."""
-    print(message, file=sys.stderr, flush=True)
 
 
 def print_json(value: Any) -> None:
@@ -113,14 +92,3 @@ def progress(verb: str, total: int | None) -> Iterator[Callable[[int], None]]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(verb, total=total)
         yield lambda count: bar.advance(task, count)
-
-
-def key_values(pairs: Sequence[str], option: str) -> dict[str, str]:
-    """`["a=1"]` as a dictionary; a pair without `=` ends the command."""
-    result = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals or not name.strip():
-            fail(f"{option} wants name=value, not {pair!r}.", ExitCode.NOT_VALID)
-        result[name.strip()] = value
-    return result

@@ -4,18 +4,17 @@ from typing import Annotated, Any
 
 import typer
 from barnabas.broker.cli.client import admin, describe_topics, reason
+from barnabas.broker.cli.exits import key_values, say
 from barnabas.broker.cli.terminal import (
     DEFAULT_BOOTSTRAP,
     AsJson,
     Bootstrap,
     Yes,
     confirm,
-    key_values,
     new_app,
     print_json,
     print_outcomes,
     print_table,
-    say,
 )
 
 app = new_app("""Topics: list, describe, create, add partitions, delete.

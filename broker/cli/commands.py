@@ -1,0 +1,76 @@
+"""The commands of `barnabas`, as typer knows them. A command's module is imported when it is asked for."""
+
+from importlib import import_module
+from typing import Any
+
+import typer
+import typer.main
+from typer.core import TyperGroup
+
+# In the order in which a newcomer meets them; help lists them so.
+COMMANDS = ("start", "demo", "topics", "produce", "consume", "groups", "offsets", "configs")
+
+EXIT_CODES = """Exit codes: 0 done; 1 it failed, and the message says why; 2 the command or a setting is not valid;
+3 nothing was there: no such topic or group, or no record before the time-out."""
+
+
+class LazyCommands(TyperGroup):
+    """Knows the names of the commands, and imports barnabas.broker.cli.NAME for the one that runs."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """All names, in the order of COMMANDS."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command of that name, or None."""
+        if cmd_name == "start":  # listed here; main.py has run it already when it was meant
+            return typer.main.get_command(_start)
+        if cmd_name not in COMMANDS:
+            return None
+        command = typer.main.get_command(import_module(f"barnabas.broker.cli.{cmd_name}").app)
+        command.name = cmd_name
+        return command
+
+
+_start = typer.Typer(add_completion=False)
+
+
+@_start.command("start")
+def _listed() -> None:
+    """Serve until Ctrl-C or SIGTERM."""
+
+
+app = typer.Typer(
+    cls=LazyCommands,
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=EXIT_CODES,
+)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        print(f"barnabas {version('barnabas')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    _version: bool = typer.Option(
+        False, "--version", callback=_print_version, is_eager=True, help="Print the version."
+    ),
+) -> None:
+    """A Kafka-protocol broker in one process, and the commands to use it.
+
+    \b
+    barnabas demo                                 see it work
+    barnabas start                                127.0.0.1:9092, ./data
+    barnabas topics create orders --partitions 3
+    echo "hello" | barnabas produce orders
+    barnabas consume orders --from-beginning --max 1
+    """

@@ -285,7 +285,9 @@ class Log(LogReader):
         segment = self.segments[-1]
         try:
             if self._must_roll(segment, len(view), next_offset - 1, max_timestamp, now_ms):
-                segment = self._roll_to(max(first_offset, self.log_end_offset))
+                # A gap between segments would look like a loss after a crash: only a jump of 2³¹ offsets needs one.
+                fits = next_offset - 1 - self.log_end_offset < 2**31
+                segment = self._roll_to(self.log_end_offset if fits else first_offset)
             segment.append(view, batches)
         except OSError as error:
             self.fail(error)
@@ -478,7 +480,6 @@ class Log(LogReader):
             if count == len(self.segments):
                 self._roll_to(self.log_end_offset)
             self.delete_records_before(self._bases[count])
-            self.leader_epochs.flush()
             self.remove_segments(self.segments[:count])
             logger.info("%s: %d segments went by retention, log start %d", self.name, count, self.log_start_offset)
             return count
@@ -522,8 +523,9 @@ class Log(LogReader):
             keep = self._slot(offset)
             if self._bases[keep] == offset and keep > 0:
                 keep -= 1
-            for segment in self.segments[keep + 1 :]:
+            for segment in reversed(self.segments[keep + 1 :]):  # newest first and each for good: never a gap
                 segment.delete_files()
+                self._env.disk.sync_directory(self.directory)
             self.replace_segments(self.segments[: keep + 1])
             self.active_segment.truncate(offset)
             self._after_truncation(max(self.active_segment.next_offset(), self.active_segment.base_offset))
@@ -538,8 +540,9 @@ class Log(LogReader):
         self.cleaning = False
         try:
             self._lower_recovery_point(offset)
-            for segment in self.segments:
+            for segment in reversed(self.segments):
                 segment.delete_files()
+                self._env.disk.sync_directory(self.directory)
             for snapshot in list(self.producers.snapshots):
                 self.producers.remove_snapshot(snapshot)
             new = Segment.create(
@@ -570,7 +573,9 @@ class Log(LogReader):
         self.log_start_offset = min(self.log_start_offset, log_end_offset)
         self.leader_epochs.truncate_from_end(log_end_offset)
         self.leader_epochs.flush()
-        self._unsynced_directory = True
+        # What was cut must not come back behind what is appended from here on.
+        self.active_segment.sync()
+        self._env.disk.sync_directory(self.directory)
         rebuild_producers(self)
         self.high_watermark = max(min(self.high_watermark, log_end_offset), self.log_start_offset)
         self._choose_jitter()

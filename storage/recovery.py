@@ -68,7 +68,13 @@ def open_log(
     elif clean:
         log_end_offset = segments[-1].next_offset()
     else:
-        log_end_offset = _check_batches(env, segments, recovery_point, leader_epochs, f"{topic}-{partition}")
+        log_end_offset = _check_batches(
+            segments,
+            recovery_point,
+            leader_epochs,
+            f"{topic}-{partition}",
+            may_have_gaps="compact" in config.cleanup_policy,
+        )
     log_start_offset = min(max(log_start_offset, segments[0].base_offset), log_end_offset)
     leader_epochs.truncate_from_end(log_end_offset + 1)
     leader_epochs.truncate_from_start(log_start_offset)
@@ -180,9 +186,13 @@ def _segments(env: Env, files: OpenFiles, directory: str, names: list[str], conf
 
 
 def _check_batches(
-    env: Env, segments: list[Segment], recovery_point: int, leader_epochs: LeaderEpochCache, name: str
+    segments: list[Segment], recovery_point: int, leader_epochs: LeaderEpochCache, name: str, *, may_have_gaps: bool
 ) -> int:
-    """Check from the recovery point's segment on; returns the log end. `segments` loses those behind a cut."""
+    """Check from the recovery point's segment on; returns the log end. `segments` loses those behind a cut.
+
+    A segment that begins behind the end of the one before it means that a file in between, or the end of one, was
+    lost: unless compaction makes such gaps, the log ends there.
+    """
     first = 0
     for slot, segment in enumerate(segments):
         if segment.base_offset <= recovery_point:
@@ -190,6 +200,14 @@ def _check_batches(
     next_offset = segments[first].base_offset
     for slot in range(first, len(segments)):
         segment = segments[slot]
+        if slot > first and segment.base_offset != next_offset and not may_have_gaps:
+            logger.warning(
+                "%s: dropping %d segments from %d on, a crash lost what came before", name, len(segments) - slot, slot
+            )
+            for later in segments[slot:]:
+                later.delete_files()
+            del segments[slot:]
+            break
         end, next_offset = _check_segment(segment, max(next_offset, segment.base_offset), leader_epochs)
         if end == segment.size:
             continue

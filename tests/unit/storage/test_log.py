@@ -160,12 +160,13 @@ def test_roll_when_an_index_is_full(world):
 def test_roll_when_offsets_leave_the_32_bits_of_an_index_entry(world):
     log = world.log()
     world.append(log, (b"k", b"v"))
-    far = build([Record(timestamp=world.now(), key=b"k", value=b"v")], base_offset=2**31)
-    assert log.append_as_follower(far).error == 0
-    assert [segment.base_offset for segment in log.segments] == [0, 2**31]
-    near = build([Record(timestamp=world.now(), key=b"k", value=b"v")], base_offset=2**31 + 2**31 - 1)
-    assert log.append_as_follower(near).error == 0
-    assert len(log.segments) == 2
+    bases = [0]
+    # The last fits a segment from 1 on, the next needs one at the log end, the third jumps too far even for that.
+    for offset, base in ((2**31, 1), (2**32 - 1, 2**31 + 1), (2**32, None), (2**34, 2**34)):
+        batch = build([Record(timestamp=world.now(), key=b"k", value=b"v")], base_offset=offset)
+        assert log.append_as_follower(batch).error == 0
+        bases += [] if base is None else [base]
+        assert [segment.base_offset for segment in log.segments] == bases
 
 
 def test_offsets_for_timestamps(world):

@@ -210,3 +210,58 @@ def test_a_crash_at_any_change_of_the_disk_keeps_a_prefix_and_all_that_was_synce
         log = world.restart().get("t", 0)
         assert log.log_end_offset == end + 1
         assert read_snapshot(world.disk, f"/data/t-0/{end + 1:020d}.snapshot")[0].batches[-1].last_sequence == end
+
+
+def cutting_workload(world):
+    """Appends, a truncation inside what was synced, other appends in its place, retention, a clean stop."""
+    log = world.log("t", segment_bytes=500, index_interval_bytes=100, file_delete_delay_ms=10)
+    world.log_starts = [0]
+    for number in range(12):
+        world.append(log, (b"old", b"%d" % number), epoch=1)
+    log.set_high_watermark(4)
+    log.flush()
+    world.manager.checkpoint()
+    world.truncating = True
+    log.truncate_to(5)
+    for number in range(5, 16):
+        world.append(log, (b"new", b"%d" % number), epoch=2)
+    log.flush()
+    world.rewritten = True
+    log.set_high_watermark(16)
+    world.manager.checkpoint()
+    world.set(log, retention_bytes=600)
+    world.manager.apply_retention()
+    world.clock.advance(20)
+    world.manager.shutdown()
+
+
+@pytest.mark.parametrize("unsynced", ["lost", "torn", "kept"])
+def test_a_crash_around_a_truncation_never_mixes_the_two_histories_wrongly(make_world, read, unsynced):
+    reference = make_world()
+    cutting_workload(reference)
+    total = reference.disk.operations
+    assert total > 100
+    for operation in range(total):
+        world = make_world(seed=operation)
+        world.truncating = world.rewritten = False
+        world.disk.lose_power_at(operation)
+        with pytest.raises(PowerLoss):
+            cutting_workload(world)
+        world.crash(unsynced)
+        log = world.manager.get("t", 0)
+        if log is None:
+            assert not world.truncating
+            continue
+        found = read(log)
+        assert [o for o, _, _ in found] == list(range(log.log_start_offset, log.log_end_offset)), operation
+        assert all(value == b"%d" % offset for offset, _, value in found)
+        keys = [key for _, key, _ in found]
+        assert keys == sorted(keys, reverse=True), operation  # old ones, then new ones
+        if b"new" in keys and log.log_start_offset < 5:
+            assert keys.count(b"old") == 5 - log.log_start_offset, operation
+        if world.rewritten:
+            assert log.log_end_offset == 16, operation
+        elif world.truncating:
+            assert log.log_end_offset >= 5, operation
+        for epoch, start in log.leader_epochs.entries:
+            assert (epoch, start) in {(1, log.log_start_offset), (2, max(5, log.log_start_offset))}, operation

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("barnabas.broker")
 
+TRACEBACKS_PER_API, TRACEBACK_EVERY = 10, 1000
 IDLE_SWEEPS_PER_SPAN = 10  # an idle connection lives at most a tenth longer than connections.max.idle.ms
 
 
@@ -38,6 +39,7 @@ class Server:
         self.protocol_errors = 0
         self._listeners: list[Listener] = []
         self._connections_of: dict[str, int] = {}  # client host -> connections
+        self._failures_of: dict[int, int] = {}  # api key -> handler failures
         self._sweep: Timer | None = None
 
     async def listen(self, endpoints: Sequence[Endpoint]) -> None:
@@ -122,13 +124,18 @@ class Server:
     def failed(self, api: Api, context: RequestContext, request: Any, error: BaseException | None = None) -> Any:
         """A handler raised, which is a bug: log and count it; what its client gets instead of an answer."""
         self.handler_failures += 1
-        logger.error(
-            "%s version %d of client %r failed",
-            api.key.name,
-            context.api_version,
-            context.client_id,
-            exc_info=error or True,
-        )
+        failures = self._failures_of[api.key] = self._failures_of.get(api.key, 0) + 1
+        if (
+            failures <= TRACEBACKS_PER_API or failures % TRACEBACK_EVERY == 0
+        ):  # a client in a loop must not fill the disk
+            logger.error(
+                "%s version %d of client %r failed (%d times so far)",
+                api.key.name,
+                context.api_version,
+                context.client_id,
+                failures,
+                exc_info=error or True,
+            )
         try:
             response = api.failure_response(request, ErrorCode.UNKNOWN_SERVER_ERROR)
         except Exception:

@@ -238,6 +238,19 @@ def test_a_handler_that_raises_costs_its_client_an_error(
     assert "ZeroDivisionError" in caplog.text
 
 
+@pytest.mark.parametrize(("requests", "tracebacks"), [(9, 9), (10, 10), (11, 10), (1000, 11)])
+def test_a_client_in_a_loop_does_not_fill_the_log(
+    harness: Harness, handle: Handle, requests: int, tracebacks: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(broker: Any, request: Any, context: Any) -> Any:
+        raise ZeroDivisionError
+
+    handle(ApiKey.HEARTBEAT, broken)
+    harness.connect().feed(heartbeat(1) * requests)
+    assert harness.server.handler_failures == requests
+    assert len(caplog.records) == tracebacks
+
+
 def test_an_answer_that_cannot_be_encoded_is_a_handlers_failure(harness: Harness, handle: Handle) -> None:
     handle(ApiKey.HEARTBEAT, lambda broker, request, context: HeartbeatResponse(throttle_time_ms="soon"))  # type: ignore[arg-type]
     wire = harness.connect()

@@ -5,7 +5,7 @@
     python tests/replay/replay.py --connection 'groups-setup,groups-9-*'
     python tests/replay/replay.py --bootstrap 127.0.0.1:9092
 
-tests/golden/wire/README.md says what the stories are. Release 4.1.0 is compared in every version that it and we offer,
+Release 4.1.0 is compared in every version that it and we offer,
 3.9.1 only in the older versions that 4.1.0 no longer offers (its other exchanges are sent, since they make the state).
 What is left out, and which differences are accepted with what reason, stands in differences.toml. Exit code 1 when a
 difference is in neither list.
@@ -78,7 +78,13 @@ SETTINGS = {
 
 
 class Exchange(NamedTuple):
-    """One recorded request and its answer."""
+    """One recorded request and its answer: a line of tests/golden/wire/kafka-RELEASE.jsonl.gz.
+
+    `request`, `response`: frames without their size, in hex (`response` null and `closed` true: Kafka closed the
+    connection); `request_fields`, `response_fields`: the same decoded. `connection`: lines of one connection are one
+    socket. `sent`, `answered`: moments of one clock for the whole run, so that requests which wait overlap others;
+    `answered` null: there is no answer (acks=0). `case`: what the request tries, beginning with `ok`, `error`, `setup`.
+    """
 
     position: int
     line: dict[str, Any]

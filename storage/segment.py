@@ -302,9 +302,12 @@ class Segment:
         """One more than the last offset of the last batch; the base offset when empty."""
         if not self.size:
             return self.base_offset
-        self.load()
+        position = 0
+        if self._loaded or self.size > _WINDOW_BYTES:  # else one read of the log is cheaper than its indexes
+            self.load()
+            position = self.offset_index.last_position()
         last = None
-        for last in self.batches(self.offset_index.last_position()):  # noqa: B007
+        for last in self.batches(position):  # noqa: B007
             pass
         return self.base_offset if last is None else last.last_offset + 1
 

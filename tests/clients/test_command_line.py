@@ -178,7 +178,8 @@ def test_a_living_group_is_left_alone(broker: Any, run: Run, name: str, wait_unt
         finally:
             consumer.send_signal(signal.SIGTERM)
     assert consumer.returncode == 0
-    assert in_json(run("groups", "describe", name, "--json"))[0]["members"] == []
+    # It left; having committed nothing, the group itself may be gone by now.
+    assert name not in run("groups", "list", "--state", "Stable").stdout
 
 
 def test_settings_of_topics_and_brokers(run: Run, name: str) -> None:

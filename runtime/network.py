@@ -1,28 +1,29 @@
 """TCP through the running asyncio loop."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from barnabas.runtime.ports import Listener
 
 
 class RealListener:
-    """A listening socket (or several, one per address of the host)."""
+    """A listening socket, or several: one per address of the host, all on one port."""
 
-    __slots__ = ("_server",)
+    __slots__ = ("_servers",)
 
-    def __init__(self, server: asyncio.Server) -> None:
-        self._server = server
+    def __init__(self, servers: Sequence[asyncio.Server]) -> None:
+        self._servers = servers
 
     @property
     def port(self) -> int:
         """The port in use, also where 0 was asked for."""
-        port: int = self._server.sockets[0].getsockname()[1]
+        port: int = self._servers[0].sockets[0].getsockname()[1]
         return port
 
     def close(self) -> None:
         """Stop accepting."""
-        self._server.close()
+        for server in self._servers:
+            server.close()
 
 
 class RealNetwork:
@@ -31,9 +32,18 @@ class RealNetwork:
     __slots__ = ()
 
     async def listen(self, host: str, port: int, factory: Callable[[], asyncio.BaseProtocol], backlog: int) -> Listener:
-        """Accept connections; an empty host or 0.0.0.0 means every address."""
+        """Accept connections; an empty host means every address."""
         loop = asyncio.get_running_loop()
-        return RealListener(await loop.create_server(factory, host or None, port, backlog=backlog))
+        if host or port:
+            return RealListener([await loop.create_server(factory, host or None, port, backlog=backlog)])
+        # Any free port on every address: asyncio would choose another one for each.
+        first = await loop.create_server(factory, "0.0.0.0", 0, backlog=backlog)
+        port = first.sockets[0].getsockname()[1]
+        try:
+            second = await loop.create_server(factory, "::", port, backlog=backlog)
+        except OSError:  # no IPv6 here, or the port is taken there
+            return RealListener([first])
+        return RealListener([first, second])
 
     async def connect(
         self, host: str, port: int, factory: Callable[[], asyncio.BaseProtocol]

@@ -15,11 +15,12 @@ def test_one_port_for_all_addresses(host: str) -> None:
     async def story() -> None:
         network = RealNetwork()
         listener = await network.listen("", 0, asyncio.Protocol, 5)
-        transport, _ = await network.connect(host, listener.port, asyncio.Protocol)
+        port = listener.port
+        transport, _ = await network.connect(host, port, asyncio.Protocol)
         transport.close()
         listener.close()
         with pytest.raises(OSError):
-            await network.connect(host, listener.port, asyncio.Protocol)
+            await network.connect(host, port, asyncio.Protocol)
 
     asyncio.run(story())
 

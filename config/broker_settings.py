@@ -56,9 +56,9 @@ security.inter.broker.protocol | STRING | PLAINTEXT | PLAINTEXT, SSL, SASL_PLAIN
 socket.connection.setup.timeout.max.ms | LONG | 30000 | - | - | -
 socket.connection.setup.timeout.ms | LONG | 10000 | - | - | -
 socket.listen.backlog.size | INT | 50 | >= 1 | - | Connections waiting to be accepted.
-socket.receive.buffer.bytes | INT | 102400 | - | - | Socket receive buffer; -1: the system's.
+socket.receive.buffer.bytes | INT | 102400 | - | - | -
 socket.request.max.bytes | INT | 104857600 | >= 1 | - | Largest request frame.
-socket.send.buffer.bytes | INT | 102400 | - | - | Socket send buffer; -1: the system's.
+socket.send.buffer.bytes | INT | 102400 | - | - | -
 # Log
 log.cleanup.policy | LIST | delete | compact, delete | cluster | What happens to old segments.
 log.dir | STRING | /tmp/kafka-logs | - | - | Data directory when log.dirs is not set.

@@ -43,19 +43,15 @@ class Resource(IntEnum):
     TOPIC = 2
 
 
-# The type in the coordination tree (`/config/<type>/<name>`) and the settings there are.
+# The type in the coordination tree: `/config/<type>/<name>`.
 ENTITY_TYPES = {
     Resource.TOPIC: "topics",
     Resource.BROKER: "brokers",
     Resource.GROUP: "groups",
     Resource.CLIENT_METRICS: "client-metrics",
 }
-SETTINGS: dict[Resource, Table] = {
-    Resource.TOPIC: topic.TOPIC_SETTINGS,
-    Resource.BROKER: BROKER_SETTINGS,
-    Resource.GROUP: entities.GROUP_SETTINGS,
-    Resource.CLIENT_METRICS: entities.CLIENT_METRICS_SETTINGS,
-}
+# Where a list can be appended to: Kafka knows the types of these two kinds of settings only.
+SETTINGS: dict[Resource, Table] = {Resource.TOPIC: topic.TOPIC_SETTINGS, Resource.BROKER: BROKER_SETTINGS}
 
 
 def refusal(message: str, error: ErrorCode = ErrorCode.INVALID_REQUEST) -> ConfigError:
@@ -151,7 +147,7 @@ async def _change(
         _check_resource(broker, resource, name)
         absent = resource is Resource.TOPIC and not broker.metadata_cache.contains(name)
         current = {} if absent else await broker.topic_admin.overrides(entity_path(resource, name))
-        values = change(SETTINGS[resource], current)
+        values = change(SETTINGS.get(resource, {}), current)
         if absent:
             raise refusal(f"The topic '{name}' does not exist.", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         _validate(broker, resource, name, values)
@@ -172,6 +168,10 @@ def _check_resource(broker: "Broker", resource: Resource, name: str) -> None:
             check_broker(broker, name)
     elif not name:
         raise refusal(f"Default {ENTITY_TYPES[resource]} resources are not allowed.")
+    elif resource is Resource.TOPIC:
+        problem = topic_name_problem(name)
+        if problem is not None:
+            raise refusal(problem, ErrorCode.INVALID_TOPIC_EXCEPTION)
 
 
 def _validate(broker: "Broker", resource: Resource, name: str, values: Overrides) -> None:

@@ -44,7 +44,7 @@ def rows(names: Collection[str] | None = None) -> list[ConfigRow]:
             False,
             (),
             UNKNOWN_TYPE,
-            "Level of what this logger writes.",
+            "",
         )
         for name in _names()
         if not names or name in names
@@ -54,6 +54,8 @@ def rows(names: Collection[str] | None = None) -> list[ConfigRow]:
 def check(operations: Iterable[tuple[str, int, str | None]]) -> None:
     """Raise ConfigError unless all operations (name, operation, value) can be done."""
     for name, operation, value in operations:
+        if operation == ConfigOperation.SET and value is None:
+            raise ConfigError(f"Null value not supported for : {name}", key=name, error=ErrorCode.INVALID_REQUEST)
         if name not in _names():
             raise ConfigError(f"Logger {name} does not exist!", key=name)
         if operation == ConfigOperation.SET:

@@ -103,14 +103,14 @@ def replicas_problem(rows: Sequence[Sequence[int]], live: Collection[int], facto
 
 def size_problem(partition_count: int, replication_factor: int, live_count: int) -> Outcome:
     """Why a topic cannot have that many partitions or replicas."""
+    if replication_factor <= 0:
+        message = "Replication factor must be larger than 0, or -1 to use the default value."
+        return ErrorCode.INVALID_REPLICATION_FACTOR, message
     if partition_count <= 0:
         message = "Number of partitions was set to an invalid non-positive value."
         return ErrorCode.INVALID_PARTITIONS, message
     if partition_count > PARTITIONS_MAX:
         return ErrorCode.INVALID_PARTITIONS, f"A topic can have at most {PARTITIONS_MAX} partitions here."
-    if replication_factor <= 0:
-        message = "Replication factor must be larger than 0, or -1 to use the default value."
-        return ErrorCode.INVALID_REPLICATION_FACTOR, message
     if replication_factor > live_count:
         message = (
             f"Unable to replicate the partition {replication_factor} time(s): The target replication factor of "

@@ -79,7 +79,8 @@ def _entry(
             for name, value, source in synonyms
         ],
         config_type=row.config_type,
-        documentation=row.documentation if request.include_documentation else None,
+        # Loggers have none, and Kafka says so whether it is asked for or not.
+        documentation=row.documentation if request.include_documentation or not row.documentation else None,
     )
 
 

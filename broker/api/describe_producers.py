@@ -11,6 +11,7 @@ from barnabas.broker.dispatch import api
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import DescribeProducersRequest, DescribeProducersResponse
+from barnabas.replication.topic_admin import topic_name_problem
 
 if TYPE_CHECKING:
     from barnabas.broker.broker import Broker
@@ -34,6 +35,10 @@ def describe_producers(broker: "Broker", request: DescribeProducersRequest, cont
 def describe(broker: "Broker", topic: str, index: int) -> DescribeProducersResponse.PartitionResponse:
     """The producers of one partition that this broker has a replica of."""
     result = PartitionResponse(partition_index=index)
+    problem = topic_name_problem(topic)
+    if problem is not None:
+        result.error_code, result.error_message = ErrorCode.INVALID_TOPIC_EXCEPTION, problem
+        return result
     partition = broker.replica_manager.partition(topic, index)
     if isinstance(partition, ErrorCode):
         result.error_code = partition

@@ -30,12 +30,13 @@ def describe_topic_partitions(
 ) -> Reply:
     """One page of partitions, from the cursor on."""
     cursor = request.cursor
-    if cursor is not None and cursor.partition_index < 0:
-        names = sorted(topic.name for topic in request.topics)
+    asked = {topic.name for topic in request.topics}
+    if cursor is not None and (cursor.partition_index < 0 or (asked and cursor.topic_name not in asked)):
+        names = sorted(asked)
         topics = [TopicResponse(error_code=ErrorCode.INVALID_REQUEST, name=name) for name in names]
         return DescribeTopicPartitionsResponse(topics=topics)
     limit = max(1, min(broker.config.max_request_partition_size_limit, request.response_partition_limit))
-    names = sorted({topic.name for topic in request.topics} or set(broker.metadata_cache.topics))
+    names = sorted(asked or set(broker.metadata_cache.topics))
     return describe_page(
         broker,
         names,

@@ -34,6 +34,10 @@ DeletedTopic = DeleteTopicsResponse.DeletableTopicResult
 GrownTopic = CreatePartitionsResponse.CreatePartitionsTopicResult
 
 UNSET = -1  # a count that the client leaves to the broker
+# Partitions that one request may make, a topic counting as one more; Kafka's own limit, since they are made in one go.
+CREATIONS_MAX = 10_000
+TOO_MANY = "Excessively large number of partitions per request."
+METADATA_TOPIC = "__cluster_metadata"  # the log of KRaft's quorum, which clients must not have
 T = TypeVar("T")
 
 
@@ -77,6 +81,11 @@ async def create_topics(
     """
     if not broker.controller.active:
         return create_topics_failed(request, ErrorCode.NOT_CONTROLLER)
+    wanted = sum(1 + (len(t.assignments) or max(t.num_partitions, 1)) for t in request.topics)
+    if wanted > CREATIONS_MAX:
+        return CreateTopicsResponse(
+            topics=[refused(t.name, ErrorCode.POLICY_VIOLATION, TOO_MANY) for t in request.topics]
+        )
     duplicates = twice(topic.name for topic in request.topics)
     results = {}
     for topic in request.topics:
@@ -107,6 +116,9 @@ async def create_topic(
     """Write one topic into the tree; its result as it will be when it exists."""
     from barnabas.config.describe import topic_rows  # late: not needed to serve
 
+    if topic.name == METADATA_TOPIC:
+        message = f"Creation of internal topic {METADATA_TOPIC} is prohibited."
+        return refused(topic.name, ErrorCode.INVALID_REQUEST, message)
     nothing = [config.name for config in topic.configs if config.value is None]
     if nothing:
         message = f"Null value not supported for topic configs: {','.join(nothing)}"
@@ -204,11 +216,11 @@ async def delete_topics(
         await ended(cache.wait_for(lambda: not any(cache.contains(name) for name in names), request.timeout_ms))
     for result in going:
         if request.timeout_ms <= 0 or cache.contains(result.name or ""):
-            refuse(result, ErrorCode.REQUEST_TIMED_OUT, "The topic will be deleted, but that takes longer.")
+            refuse(result, ErrorCode.REQUEST_TIMED_OUT, None)
     return DeleteTopicsResponse(responses=list(results.values()))
 
 
-def refuse(result: DeleteTopicsResponse.DeletableTopicResult, error: ErrorCode, message: str) -> None:
+def refuse(result: DeleteTopicsResponse.DeletableTopicResult, error: ErrorCode, message: str | None) -> None:
     """Note why a topic is not deleted."""
     result.error_code, result.error_message = error, message
 
@@ -236,6 +248,8 @@ async def create_partitions(
             error, message = ErrorCode.INVALID_REQUEST, "The topic is named more than once."
         elif not cache.contains(topic.name):
             error, message = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None
+        elif topic.count - cache.partition_count(topic.name) > CREATIONS_MAX:
+            error, message = ErrorCode.POLICY_VIOLATION, TOO_MANY
         else:
             error, message = await broker.topic_admin.create_partitions(
                 topic.name,

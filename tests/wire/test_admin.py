@@ -112,6 +112,20 @@ def test_what_is_wrong_with_a_topic(world: World) -> None:
     assert all(result.error_message for result in results.values())
 
 
+@pytest.mark.parametrize(
+    ("counts", "error"), [((9_999,), 0), ((10_000,), 44), ((5_000, 4_998), 0), ((5_000, 4_999), 44)]
+)
+def test_partitions_of_one_request_are_limited(world: World, counts: tuple[int, ...], error: int) -> None:
+    topics = [topic(f"many-{index}", count) for index, count in enumerate(counts)]
+    results = create(world, *topics, validate_only=True)
+    assert {result.error_code for result in results.values()} == {error}
+
+
+def test_kafkas_metadata_log_is_no_topic(world: World) -> None:
+    name = "__cluster_metadata"
+    assert create(world, topic(name))[name].error_code == ErrorCode.INVALID_REQUEST
+
+
 def test_a_dry_run_makes_nothing(world: World) -> None:
     result = create(world, topic("dry", 3), validate_only=True)["dry"]
     assert (result.error_code, result.num_partitions) == (ErrorCode.NONE, 3)
@@ -241,7 +255,8 @@ def test_settings_of_groups_and_client_metrics_are_kept(world: World) -> None:
         (METRICS, "m", ("interval.ms", SET, "99"), ErrorCode.INVALID_REQUEST),
         (METRICS, "m", ("match", SET, "nonsense"), ErrorCode.INVALID_CONFIG),
         (TOPIC, "", ("retention.ms", SET, "1"), ErrorCode.INVALID_REQUEST),
-        (TOPIC, "no\0topic", ("retention.ms", SET, "1"), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (TOPIC, "no\0topic", ("retention.ms", SET, "1"), ErrorCode.INVALID_TOPIC_EXCEPTION),
+        (METRICS, "m", ("metrics", APPEND, "a"), ErrorCode.INVALID_CONFIG),
         (BROKER, "7", ("log.cleaner.threads", SET, "1"), ErrorCode.INVALID_REQUEST),
         (BROKER, "x", ("log.cleaner.threads", SET, "1"), ErrorCode.INVALID_REQUEST),
         (LOGGER, "7", ("root", SET, "INFO"), ErrorCode.INVALID_REQUEST),

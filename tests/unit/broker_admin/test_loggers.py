@@ -32,7 +32,7 @@ def test_a_level_is_set_and_taken_back(own_logger: logging.Logger) -> None:
     ("operation", "error"),
     [
         ((NAME, SET, "LOUD"), ErrorCode.INVALID_CONFIG),
-        ((NAME, SET, None), ErrorCode.INVALID_CONFIG),
+        ((NAME, SET, None), ErrorCode.INVALID_REQUEST),
         (("barnabas.nobody", SET, "INFO"), ErrorCode.INVALID_CONFIG),
         (("root", DELETE, None), ErrorCode.INVALID_REQUEST),
         ((NAME, APPEND, "INFO"), ErrorCode.INVALID_REQUEST),

@@ -87,10 +87,10 @@ def test_topics_that_are_not_there(broker: Any) -> None:
     ]
 
 
-def test_a_negative_partition_in_the_cursor(broker: Any) -> None:
-    request = Request(
-        topics=[Request.TopicRequest(name="a")], cursor=Request.Cursor(topic_name="a", partition_index=-1)
-    )
+@pytest.mark.parametrize(("topic", "partition"), [("a", -1), ("b", 0)])
+def test_a_cursor_must_be_of_a_topic_asked_for_and_not_negative(broker: Any, topic: str, partition: int) -> None:
+    at = Request.Cursor(topic_name=topic, partition_index=partition)
+    request = Request(topics=[Request.TopicRequest(name="a")], cursor=at)
     response = describe_topic_partitions(broker, request, CONTEXT)
     assert [topic.error_code for topic in response.topics] == [ErrorCode.INVALID_REQUEST]
 
@@ -98,3 +98,8 @@ def test_a_negative_partition_in_the_cursor(broker: Any) -> None:
 def test_a_replica_that_is_not_alive_is_offline(broker: Any) -> None:
     response = describe_page(broker, ["b"], cursor_topic="", cursor_partition=0, limit=1)
     assert response.topics[0].partitions[0].offline_replicas == [2]
+
+
+def test_a_cursor_in_all_topics_may_be_of_one_that_is_gone(broker: Any) -> None:
+    request = Request(cursor=Request.Cursor(topic_name="aa", partition_index=3))
+    assert pages(describe_topic_partitions(broker, request, CONTEXT)) == [("b", [0]), ("c", [0, 1, 2])]

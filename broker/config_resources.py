@@ -145,19 +145,24 @@ async def _change(
             raise refusal(f"Unknown resource type {resource_type}")
         resource = Resource(resource_type)
         _check_resource(broker, resource, name)
-        absent = resource is Resource.TOPIC and not broker.metadata_cache.contains(name)
-        current = {} if absent else await broker.topic_admin.overrides(entity_path(resource, name))
-        values = change(SETTINGS.get(resource, {}), current)
-        if absent:
+        if resource is Resource.TOPIC and not broker.metadata_cache.contains(name):
+            change(SETTINGS[resource], {})  # what is wrong with the request itself comes first
             raise refusal(f"The topic '{name}' does not exist.", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        _validate(broker, resource, name, values)
+
+        def valid(current: Overrides) -> dict[str, str]:
+            values = change(SETTINGS.get(resource, {}), current)
+            _validate(broker, resource, name, values)
+            return values
+
+        path = entity_path(resource, name)
+        if validate_only:
+            valid(await broker.topic_admin.overrides(path))
+            return DONE
+        await _make_parent(broker, resource)
+        await broker.topic_admin.change_overrides(path, valid)
     except ConfigError as error:
         return error.error, str(error) or None
-    if not validate_only:
-        path = entity_path(resource, name)
-        await _make_parent(broker, resource)
-        await broker.topic_admin.write_overrides(path, values)
-        await broker.config_changes.entity_changed(*path.split("/"))  # the notice comes too, but the answer waits
+    await broker.config_changes.entity_changed(*path.split("/"))  # the notice comes too, but the answer waits
     return DONE
 
 

@@ -6,7 +6,7 @@ to a client it is Kafka's. Whoever calls waits for the effect with `MetadataCach
 
 import logging
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from barnabas.config import topic as topic_settings
 from barnabas.config.broker import BrokerConfig, check_dynamic
@@ -16,6 +16,7 @@ from barnabas.coordination.payloads import TopicAssignment, decode_config, encod
 from barnabas.coordination.port import (
     BadVersionError,
     Coordination,
+    CoordinationError,
     Create,
     MultiError,
     NodeExistsError,
@@ -368,18 +369,31 @@ class TopicAdmin:
         return decode_config(data)
 
     async def write_overrides(self, entity_path: str, configs: Mapping[str, str | None]) -> None:
-        """The entity's node and the notice, as one change."""
+        """Replace all settings of an entity, whatever they are now."""
+        values = {key: value for key, value in configs.items() if value is not None}
+        await self.change_overrides(entity_path, lambda current: values)
+
+    async def change_overrides(self, entity_path: str, change: Callable[[dict[str, str]], Mapping[str, str]]) -> None:
+        """Give an entity the settings that `change` makes of its present ones, with the notice, as one change.
+
+        `change` is asked again when somebody else was faster, so that neither undoes the other; what it raises passes.
+        """
         path = paths.config(entity_path)
-        data = encode_config({key: value for key, value in configs.items() if value is not None})
         notice = Create(paths.CONFIG_CHANGE_PREFIX, encode_config_change(entity_path), sequential=True)
         while True:
-            exists = await self._coordination.exists(path) is not None
-            write: Operation = Set(path, data) if exists else Create(path, data)
+            try:
+                data, stat = await self._coordination.get(path)
+            except NoNodeError:
+                write: Operation = Create(path, encode_config(change({})))
+                lost: type[CoordinationError] | tuple[type[CoordinationError], ...] = NodeExistsError
+            else:
+                write = Set(path, encode_config(change(decode_config(data))), stat.version)
+                lost = (BadVersionError, NoNodeError)
             try:
                 await self._coordination.multi([write, notice])
             except MultiError as error:
-                if not isinstance(error.cause, NodeExistsError | NoNodeError):
+                if not isinstance(error.cause, lost):
                     raise
-                continue  # it came or went meanwhile
+                continue
             logger.info("settings of %s changed", entity_path)
             return

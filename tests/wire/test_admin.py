@@ -1,6 +1,7 @@
 """Admin requests to a broker in virtual time: what Kafka's recorded stories (test_replay.py) do not tell."""
 
 import logging
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -184,6 +185,40 @@ def test_a_topics_settings_reach_its_log(world: World) -> None:
     assert log.config.retention_ms == 1234
     assert change(world, TOPIC, "tuned", ("retention.ms", DELETE, None)) == ErrorCode.NONE
     assert log.config.retention_ms == 604_800_000
+
+
+class Contended:
+    """A coordination where somebody else's change comes in just before the first write."""
+
+    def __init__(self, coordination: Any, before_write: Callable[[], Awaitable[None]]) -> None:
+        self.coordination = coordination
+        self.before_write: Callable[[], Awaitable[None]] | None = before_write
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.coordination, name)
+
+    async def multi(self, operations: Any) -> Any:
+        before, self.before_write = self.before_write, None
+        if before is not None:
+            await before()
+        return await self.coordination.multi(operations)
+
+
+@pytest.mark.parametrize("present", [{}, {"retention_bytes": "3"}])
+def test_changes_at_the_same_time_do_not_undo_each_other(
+    world: World, monkeypatch: pytest.MonkeyPatch, present: dict[str, str]
+) -> None:
+    name = f"contended-{len(present)}"
+    world.create_topic(name, **present)
+    admin, path = world.broker.topic_admin, f"topics/{name}"
+
+    async def somebody() -> None:
+        await admin.change_overrides(path, lambda current: {**current, "segment.ms": "2"})
+
+    monkeypatch.setattr(admin, "_coordination", Contended(world.broker.coordination, somebody))
+    assert change(world, TOPIC, name, ("retention.ms", SET, "1")) == ErrorCode.NONE
+    expected = {"retention.ms": "1", "segment.ms": "2", **{k.replace("_", "."): v for k, v in present.items()}}
+    assert world.env.run(admin.topic_config(name)) == expected
 
 
 def test_words_are_appended_and_subtracted(world: World) -> None:

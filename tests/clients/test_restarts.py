@@ -107,7 +107,6 @@ def test_a_producer_goes_on_after_a_restart(own_broker: Any, wait_until: Any, en
 def test_a_consumer_in_a_group_goes_on_after_a_restart(own_broker: Any, ending: signal.Signals) -> None:
     create(own_broker)
     consumer = KafkaConsumer(
-        TOPIC,
         bootstrap_servers=own_broker.bootstrap,
         group_id=GROUP,
         auto_offset_reset="earliest",
@@ -115,6 +114,8 @@ def test_a_consumer_in_a_group_goes_on_after_a_restart(own_broker: Any, ending: 
         reconnect_backoff_max_ms=200,
         heartbeat_interval_ms=300,
     )
+    consumer.partitions_for_topic(TOPIC)
+    consumer.subscribe([TOPIC])
     seen: list[bytes] = []
 
     def send_and_read(values: list[bytes]) -> None:

@@ -50,15 +50,16 @@ def metadata(broker: "Broker", request: MetadataRequest, context: RequestContext
         topics = [_topic(broker, name, operations, context) for name in cache.topics]
     else:
         names: dict[str, None] = {}
-        for entry in asked:
-            name = entry.name
+        # One id makes it a request by ids, as in Kafka; its Java Admin leaves the names of such a request empty.
+        ids = {entry.topic_id: None for entry in asked if entry.topic_id != NO_TOPIC_ID or entry.name is None}
+        for topic_id in ids:
+            name = cache.topic_name(topic_id)
             if name is None:
-                name = cache.topic_name(entry.topic_id)
-                if name is None:
-                    unknown = Topic(name=None, topic_id=entry.topic_id, error_code=ErrorCode.UNKNOWN_TOPIC_ID)
-                    topics.append(unknown)
-                    continue
-            names[name] = None
+                topics.append(Topic(name=None, topic_id=topic_id, error_code=ErrorCode.UNKNOWN_TOPIC_ID))
+            else:
+                names[name] = None
+        if not ids:
+            names = {entry.name: None for entry in asked if entry.name is not None}
         may_create = request.allow_auto_topic_creation and broker.config.auto_create_topics_enable
         for name in names:
             if cache.contains(name):

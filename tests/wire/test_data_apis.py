@@ -257,6 +257,20 @@ def test_metadata_creates_what_is_asked_for_and_answers_with_the_address_dialled
     assert second.topics[0].partitions[0].leader_id == world.broker.node_id
 
 
+def test_metadata_by_topic_id(world: World) -> None:
+    """Kafka's Java Admin leaves the name of what it asks by id empty, not null. One id makes it a request by ids."""
+    topic_id = world.create_topic("asked-by-id")
+    world.create_topic("asked-by-name")
+    asked = [("", topic_id), ("", bytes(15) + b"?"), (None, bytes(15) + b"!"), ("asked-by-name", bytes(16))]
+    topics = [MetadataRequest.MetadataRequestTopic(name=name, topic_id=asked_id) for name, asked_id in asked]
+    response = world.ask(ApiKey.METADATA, 13, MetadataRequest(topics=topics))
+    assert {(topic.name, topic.topic_id, topic.error_code) for topic in response.topics} == {
+        ("asked-by-id", topic_id, ErrorCode.NONE),
+        (None, bytes(15) + b"?", ErrorCode.UNKNOWN_TOPIC_ID),
+        (None, bytes(15) + b"!", ErrorCode.UNKNOWN_TOPIC_ID),
+    }
+
+
 @pytest.mark.parametrize(
     ("name", "may_create", "error"),
     [("not a name", True, 17), ("absent", False, 3), ("." * 3, False, 3), ("..", True, 17), ("x" * 250, True, 17)],

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 from barnabas import config as config_package
-from barnabas.config import profiles
+from barnabas.config import describe, profiles
 from barnabas.config.broker import BrokerConfig
 from barnabas.config.properties import PropertiesError, complaints, notes, read
 from barnabas.config.settings import ConfigError
@@ -147,6 +147,13 @@ def test_the_shipped_file_is_good_and_says_nothing_idle() -> None:
     file = read((Path(config_package.__file__).parent / "server.properties").read_text())
     assert complaints("server.properties", file) == []
     assert notes("server.properties", file) == []
+
+
+def test_the_shipped_file_leaves_topics_their_defaults() -> None:
+    """Else Kafka's topics tool shows every topic as one with settings of its own."""
+    file = read((Path(config_package.__file__).parent / "server.properties").read_text())
+    rows = describe.topic_rows({}, BrokerConfig.of(file.values))
+    assert {row.name for row in rows if row.config_source is not describe.ConfigSource.DEFAULT} == set()
 
 
 # Profiles

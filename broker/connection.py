@@ -30,8 +30,9 @@ logger = logging.getLogger("barnabas.broker")
 
 FRAME_SIZE = Struct(">i")
 HELD_BYTES_MAX = 64 * 1024  # read ahead of a parked request, at most (and one read more)
-FRAME_CAPACITY_FIRST = 64 * 1024  # memory given to an incomplete frame before its bytes have come
+FRAME_CAPACITY_FIRST = 8 * 1024  # memory given to an incomplete frame before its bytes have come
 FRAME_CAPACITY_GROWTH = 4
+FRAMES_PER_TURN = 256  # then the other connections come first
 PART_JOINED_BELOW = 32 * 1024  # to copy that much costs less than another send
 UNSENT_BYTES_MAX = 64 * 1024  # small answers are sent at the latest when they are so many bytes
 WRITE_BUFFER_HIGH = 256 * 1024
@@ -64,6 +65,7 @@ class Connection(asyncio.BufferedProtocol):
         "_reading_paused",
         "_request",
         "_server",
+        "_turn_is_over",
         "_unsent",
         "_unsent_bytes",
         "_write_paused",
@@ -99,6 +101,7 @@ class Connection(asyncio.BufferedProtocol):
         self._unsent_bytes = 0
         self._reading_paused = False
         self._write_paused = False
+        self._turn_is_over = False  # has handled FRAMES_PER_TURN; goes on in the next pass of the loop
 
     # ------------------------------------------------------------------ the transport's side
 
@@ -158,7 +161,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         read_buffer = self._server.read_buffer
         data = read_buffer.view[:nbytes]
-        if self._held or self._request is not None or self._write_paused:
+        if self._held or self._request is not None or self._write_paused:  # held: also when its turn is over
             self._held += data
             self._handle_held()
             return
@@ -185,7 +188,7 @@ class Connection(asyncio.BufferedProtocol):
         self._pause_or_resume_reading()
 
     def _may_handle(self) -> bool:
-        return self._request is None and not self._write_paused and not self.closed
+        return self._request is None and not self._write_paused and not self.closed and not self._turn_is_over
 
     def _pause_or_resume_reading(self) -> None:
         full = len(self._held) >= HELD_BYTES_MAX and not self._may_handle()
@@ -203,8 +206,14 @@ class Connection(asyncio.BufferedProtocol):
         """
         end = len(data)
         position = 0
+        left = FRAMES_PER_TURN
         self._handling_frames = True
         while end - position >= 4 and self._may_handle():
+            if left == 0:
+                self._turn_is_over = True
+                self._server.env.clock.call_soon(self._take_turn)
+                break
+            left -= 1
             (size,) = FRAME_SIZE.unpack_from(data, position)
             if not 0 < size <= self._server.frame_bytes_max:
                 self._refuse(f"a frame of {size} bytes (socket.request.max.bytes={self._server.frame_bytes_max})")
@@ -317,6 +326,10 @@ class Connection(asyncio.BufferedProtocol):
         self._answer(api, context, request, reply)
         if self._held and not self._inside_handler:
             self._server.env.clock.call_soon(self._go_on)
+
+    def _take_turn(self) -> None:
+        self._turn_is_over = False
+        self._go_on()
 
     def _go_on(self) -> None:
         if not self.closed and self._held:

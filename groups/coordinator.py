@@ -58,6 +58,7 @@ T = TypeVar("T")
 CLASSIC = "classic"
 OFFSETS_TOPIC = "__consumer_offsets"
 GROUP_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11  # read, delete, describe, and the two on configs
+PREFIX_BYTES_MAX = 32_000  # of a member id, which ends with a UUID and must fit into a string
 
 
 class CoordinatorConfig(Protocol):
@@ -550,6 +551,8 @@ class GroupCoordinator:
 
     def _member_id(self, prefix: str) -> str:
         text = self._env.random_uuid().hex()
+        if len(prefix) > PREFIX_BYTES_MAX // 4:
+            prefix = prefix.encode()[:PREFIX_BYTES_MAX].decode("utf-8", "ignore")
         return f"{prefix}-{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 

@@ -6,6 +6,7 @@ no ownership: any broker answers for any group.
 import asyncio
 import contextlib
 import logging
+import re
 from collections.abc import Callable, Coroutine, Sequence
 
 from barnabas.coordination import paths, payloads
@@ -19,6 +20,14 @@ from barnabas.runtime.pending import Pending
 logger = logging.getLogger("barnabas.offsets")
 
 Done = Callable[[ErrorCode], None]
+
+# Outside of these ZooKeeper takes a character in no path.
+NODE_CHARACTERS = re.compile("[\\x20-\\x7e\\xa0-\\ud7ff\\uf900-\\uffef]+")
+
+
+def names_a_node(group_id: str) -> bool:
+    """Whether a group of that name can be in the tree: ZooKeeper's rule for paths."""
+    return NODE_CHARACTERS.fullmatch(group_id) is not None and not {"", ".", ".."}.intersection(group_id.split("/"))
 
 
 class ZooKeeperOffsetManager:
@@ -49,6 +58,9 @@ class ZooKeeperOffsetManager:
         pending: Pending[Offsets] = Pending()
 
         async def run() -> None:
+            if not names_a_node(group_id):
+                pending.complete(Offsets(ErrorCode.INVALID_GROUP_ID, {}))
+                return
             try:
                 committed = await self.read(group_id, partitions)
             except CoordinationError as error:
@@ -124,6 +136,10 @@ class ZooKeeperOffsetManager:
         return sorted(found)
 
     async def _tell(self, group_id: str, work: Coroutine[None, None, None], done: Done) -> None:
+        if not names_a_node(group_id):
+            work.close()
+            done(ErrorCode.INVALID_GROUP_ID)
+            return
         try:
             await work
         except CoordinationError as error:

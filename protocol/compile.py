@@ -13,6 +13,7 @@ An encoder is `encode(message, out: bytearray, parts: list) -> bytearray`: it ap
 value is not copied: `out` and the value move to `parts`, and what follows goes on in the new bytearray returned.
 """
 
+import codecs
 import struct
 from typing import Any
 
@@ -22,6 +23,8 @@ from barnabas.protocol.schema import FIXED, SIZES, Field, Structure
 from barnabas.protocol.varint import decode_unsigned, encode_unsigned
 
 STRING_BYTES_MAX = 32767
+MESSAGE_CHARACTERS_MAX = STRING_BYTES_MAX // 4
+"""An error message is cut there: it may quote a name that is as long as a name can be."""
 BY_REFERENCE_BYTES = 8192
 """`records` of at least this many bytes are passed on by reference; copying less is cheaper than another part."""
 
@@ -187,7 +190,7 @@ class _DecoderWriter(_Writer):
     def slice(self, type_name: str, name: str, length: str, target: str) -> None:
         self.line(f"e = p + {length}")
         self.line(f"if e > end: short({name!r})")
-        value = {"string": 'str(buffer[p:e], "utf-8", "replace")', "bytes": "bytes(buffer[p:e])"}.get(
+        value = {"string": 'str(buffer[p:e], "utf-8", "barnabas.replace")', "bytes": "bytes(buffer[p:e])"}.get(
             type_name, "buffer[p:e]"
         )
         self.line(f"{target} = {value}; p = e")
@@ -338,7 +341,7 @@ class _EncoderWriter(_Writer):
         elif field.type == "records":
             self.records(value, nullable)
         else:
-            self.text(field.type, value, nullable)
+            self.text(field.type, value, nullable, is_message=field.name == "error_message")
 
     def length(self, n: str, layout: str) -> None:
         """Write a length or count held in a variable; -1 stands for null."""
@@ -351,9 +354,10 @@ class _EncoderWriter(_Writer):
         write = "string_length_bytes" if layout == "h" else "uvarint_bytes"
         self.line(f"else: {self.out} += {write}({n} + 1)")
 
-    def text(self, type_name: str, value: str, nullable: bool) -> None:
+    def text(self, type_name: str, value: str, nullable: bool, is_message: bool = False) -> None:
         s, n = self.name("s"), self.name("n")
-        encoded = f"{value}.encode()" if type_name == "string" else value
+        cut = f"[:{MESSAGE_CHARACTERS_MAX}]" if is_message else ""
+        encoded = f"{value}{cut}.encode()" if type_name == "string" else value
         if nullable:
             self.line(f"if {value} is None: {s} = b''; {n} = -1")
             self.line(f"else: {s} = {encoded}; {n} = len({s})")
@@ -441,6 +445,17 @@ def decode_tags(buffer: memoryview, position: int) -> tuple[dict[int, bytes], in
         position += size
         last = tag
     return fields, position
+
+
+def _replace(error: UnicodeError) -> tuple[str, int]:
+    """As Python's "replace", but for text that might grow beyond what a string can hold when it is sent back."""
+    assert isinstance(error, UnicodeDecodeError)
+    if len(error.object) > STRING_BYTES_MAX // 3:
+        raise ProtocolError(f"a string of {len(error.object)} bytes that is not UTF-8")
+    return "\ufffd", error.end
+
+
+codecs.register_error("barnabas.replace", _replace)
 
 
 def _string_length(buffer: memoryview, position: int) -> tuple[int, int]:

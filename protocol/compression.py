@@ -82,20 +82,21 @@ def _gzip(data: Buffer, level: int) -> bytes:
 def _gunzip(data: memoryview, limit: int) -> bytes:
     import zlib
 
-    out = bytearray()
+    out = b""
     rest: Buffer = data
     try:
         while len(rest):
             member = zlib.decompressobj(31)
-            out += member.decompress(rest, limit - len(out) + 1)
-            if len(out) > limit:
+            more = member.decompress(rest, limit - len(out) + 1)
+            if len(out) + len(more) > limit:
                 raise _too_large(limit)
             if not member.eof:
                 raise CorruptBatchError("gzip data ends too early")
+            out = out + more if out else more  # mostly there is one member: no copy
             rest = member.unused_data
     except zlib.error as error:
         raise CorruptBatchError(f"broken gzip data: {error}") from None
-    return bytes(out)
+    return out
 
 
 def _snappy(data: Buffer, level: int) -> bytes:

@@ -79,7 +79,7 @@ def decode_request_header(frame: memoryview) -> tuple[RequestHeader, int]:
                 position += length
                 if position > len(frame):
                     raise ProtocolError("client_id is longer than the bytes that are left")
-                client_id = str(frame[10:position], "utf-8", "replace")
+                client_id = str(frame[10:position], "utf-8", "barnabas.replace")
         if api_version >= flexible_since:
             if frame[position] == 0:
                 position += 1

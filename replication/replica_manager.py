@@ -447,6 +447,7 @@ class ReplicaManager:
                     )
                 )
         if stopped:
+            logger.info("let go of %d partitions", len(stopped))
             for listener in self.on_leadership:
                 listener([], stopped)
         return StopReplicaResponse(partition_errors=errors)
@@ -469,7 +470,7 @@ class ReplicaManager:
             except OSError as error:
                 logger.error("%s-%d: cannot delete its log: %s", topic, index, error)
                 return ErrorCode.KAFKA_STORAGE_ERROR
-            logger.info("%s-%d: deleted", topic, index)
+            logger.debug("%s-%d: deleted", topic, index)
         return ErrorCode.NONE
 
     def update_metadata(self, request: UpdateMetadataRequest) -> UpdateMetadataResponse:

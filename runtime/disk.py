@@ -3,13 +3,16 @@
 import asyncio
 import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from barnabas.runtime.ports import Buffer, DirectoryLock, File
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
+
+_PARALLEL_SYNCS = 16
+_PARALLEL_FROM = 8  # fewer are synced before the threads would have started
 
 # Locks held by this process, by device and inode: POSIX locks do not exclude their own process.
 _held: set[tuple[int, int]] = set()
@@ -153,11 +156,9 @@ class RealDisk:
 
     def sync_directory(self, path: str) -> None:
         """Make the folder's entries durable."""
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        error = _sync_path(path)
+        if error is not None:
+            raise error
 
     def sync_in_background(
         self, files: Sequence[File], done: Callable[[OSError | None], None], directories: Sequence[str] = ()
@@ -182,6 +183,21 @@ class RealDisk:
             self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="sync")
         self._threads.submit(_sync_all, descriptors, loop, done)
 
+    def sync_all(self, files: Sequence[str], directories: Sequence[str] = ()) -> dict[str, OSError]:
+        """Sync files, then folders. Several at a time: a journaling file system commits them together."""
+        failures: dict[str, OSError] = {}
+        for paths in (files, directories):
+            results: Iterable[OSError | None]
+            if len(paths) < _PARALLEL_FROM:
+                results = map(_sync_path, paths)
+            else:
+                from concurrent.futures import ThreadPoolExecutor
+
+                with ThreadPoolExecutor(max_workers=_PARALLEL_SYNCS, thread_name_prefix="sync") as threads:
+                    results = threads.map(_sync_path, paths)
+            failures.update((path, error) for path, error in zip(paths, results) if error is not None)
+        return failures
+
     def total_and_free_bytes(self, path: str) -> tuple[int, int]:
         """Size of the file system that holds `path`, and what is free on it."""
         status = os.statvfs(path)
@@ -205,6 +221,18 @@ class RealDisk:
         identity = (status.st_dev, status.st_ino)
         _held.add(identity)
         return RealDirectoryLock(descriptor, identity)
+
+
+def _sync_path(path: str) -> OSError | None:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        return error
+    return None
 
 
 def _sync_all(descriptors: list[int], loop: asyncio.AbstractEventLoop, done: Callable[[OSError | None], None]) -> None:

@@ -119,6 +119,9 @@ class Disk(Protocol):
         The files may be closed as soon as this has returned.
         """
 
+    def sync_all(self, files: Sequence[str], directories: Sequence[str] = ()) -> dict[str, OSError]:
+        """Sync files, then folders, by path and several at a time. Blocks; what went wrong, by path."""
+
     def total_and_free_bytes(self, path: str) -> tuple[int, int]:
         """Size of the file system that holds `path`, and what is free on it."""
 

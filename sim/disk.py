@@ -360,6 +360,21 @@ class SimDisk:
         life = self.life
         self.clock.call_soon(lambda: finish() if life == self.life else None)
 
+    def sync_all(self, files: Sequence[str], directories: Sequence[str] = ()) -> dict[str, OSError]:
+        """Sync files, then folders, one by one."""
+        failures: dict[str, OSError] = {}
+        for path in files:
+            try:
+                SimFile(self, path, self._file(path), read_only=True).sync()
+            except OSError as error:
+                failures[path] = error
+        for path in directories:
+            try:
+                self.sync_directory(path)
+            except OSError as error:
+                failures[path] = error
+        return failures
+
     def total_and_free_bytes(self, path: str) -> tuple[int, int]:
         """Capacity, and what is left of it."""
         return self.capacity_bytes, self.capacity_bytes - self._used(self._root)

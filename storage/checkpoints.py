@@ -1,4 +1,4 @@
-"""The small text files of a data directory, in Kafka's formats (record-batch.md §7 has them all).
+"""The small text files of a data directory, in Kafka's formats (`storage/log_format.md` has them all).
 
 A file that cannot be read is never guessed at: `CheckpointError` says which file and which line.
 """
@@ -104,10 +104,10 @@ def read_epochs(disk: Disk, path: str) -> list[tuple[int, int]]:
     return [(_integer(path, row, 0), _integer(path, row, 1)) for row in _read_lines(disk, path, 2)]
 
 
-def write_epochs(disk: Disk, path: str, epochs: Iterable[tuple[int, int]]) -> None:
-    """Replace the file."""
+def epochs_text(epochs: Iterable[tuple[int, int]]) -> str:
+    """The file that `read_epochs` reads."""
     lines = [f"{epoch} {start_offset}\n" for epoch, start_offset in epochs]
-    write_text(disk, path, f"0\n{len(lines)}\n" + "".join(lines))
+    return f"0\n{len(lines)}\n" + "".join(lines)
 
 
 def read_properties(disk: Disk, path: str) -> dict[str, str] | None:
@@ -146,5 +146,10 @@ def read_partition_metadata(disk: Disk, path: str) -> bytes | None:
 
 
 def write_partition_metadata(disk: Disk, path: str, topic_id: bytes) -> None:
-    """Write the topic id."""
-    write_text(disk, path, f"version: 0\ntopic_id: {uuids.to_text(topic_id)}")
+    """Write the topic id; not synced."""
+    file = disk.open(path, create=True)
+    try:
+        file.truncate(0)
+        file.write(0, f"version: 0\ntopic_id: {uuids.to_text(topic_id)}".encode())
+    finally:
+        file.close()

@@ -11,17 +11,21 @@ UNDEFINED = -1
 class LeaderEpochCache:
     """(epoch, start offset) pairs, both strictly rising.
 
-    Changes are marked and written by `flush`, which the log calls before its recovery point passes them; an entry
-    that a crash loses is found again in the batches behind the recovery point.
+    Changes are marked, and made durable before the log's recovery point passes them: not sooner, so that leading in a
+    new epoch costs no sync. What a crash loses does not matter. An epoch that has records is found again in the batches
+    behind the recovery point. One that has none began where the next one begins: whoever asks for its end gets the same
+    offset from the epoch before it.
     """
 
-    __slots__ = ("_disk", "_entries", "_path", "dirty")
+    __slots__ = ("_disk", "_entries", "_path", "_unnamed", "dirty", "written")
 
     def __init__(self, disk: Disk, path: str) -> None:
         self._disk = disk
         self._path = path
         self._entries = checkpoints.read_epochs(disk, path)
         self.dirty = False
+        self.written = 0  # how often: who writes in the background must see whether another has written since
+        self._unnamed = False
         for (left_epoch, left_start), (right_epoch, right_start) in zip(self._entries, self._entries[1:]):
             if left_epoch >= right_epoch or left_start >= right_start:
                 raise checkpoints.CheckpointError(f"{path}: epochs and offsets must rise")
@@ -86,8 +90,41 @@ class LeaderEpochCache:
         self.dirty = self.dirty or bool(self._entries)
         self._entries.clear()
 
+    @property
+    def is_unsynced(self) -> bool:
+        """Whether the file does not say everything yet."""
+        return self.dirty or self._unnamed
+
+    def write(self) -> str | None:
+        """Write what changed beside the file; the path to sync before `rename`. None: the file is up to date."""
+        if not self.is_unsynced:
+            return None
+        temporary = self._path + ".tmp"
+        file = self._disk.open(temporary, create=True)
+        try:
+            file.truncate(0)
+            file.write(0, checkpoints.epochs_text(self._entries).encode())
+        finally:
+            file.close()
+        self.dirty = False
+        self._unnamed = True
+        self.written += 1
+        return temporary
+
+    def rename(self) -> bool:
+        """What was written has been synced: it takes the file's place. Whether there was anything."""
+        if not self._unnamed:
+            return False
+        self._disk.rename(self._path + ".tmp", self._path)
+        self._unnamed = False
+        return True
+
     def flush(self) -> None:
         """Make the file durable, if anything changed."""
-        if self.dirty:
-            checkpoints.write_epochs(self._disk, self._path, self._entries)
-            self.dirty = False
+        temporary = self.write()
+        if temporary is not None:
+            failures = self._disk.sync_all([temporary])
+            for error in failures.values():
+                raise error
+            self.rename()
+            self._disk.sync_directory(self._path.rpartition("/")[0] or "/")

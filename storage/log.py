@@ -6,15 +6,16 @@ further append: what is on disk behind the last sync is unknown from then on.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from barnabas.config.topic import TopicConfig
 from barnabas.protocol import record_batch
 from barnabas.protocol.errors import CorruptBatchError, ErrorCode
 from barnabas.runtime.ports import Buffer, Env
-from barnabas.storage import checkpoints, retention
+from barnabas.storage import retention
+from barnabas.storage.durable_log import DurableLog
 from barnabas.storage.leader_epochs import LeaderEpochCache
-from barnabas.storage.log_reader import LogReader, marker_of, rebuild_producers
+from barnabas.storage.log_reader import marker_of, rebuild_producers
 from barnabas.storage.open_files import OpenFiles
 from barnabas.storage.producer_state import (
     EndTransactionMarker,
@@ -44,7 +45,7 @@ _BEFORE_THE_LOG = (
 )
 
 
-class Log(LogReader):
+class Log(DurableLog):
     """See the module. Made by `recovery.open_log` (LogManager calls it)."""
 
     def __init__(
@@ -63,36 +64,28 @@ class Log(LogReader):
         recovery_point: int,
         producers: ProducerStateManager,
         leader_epochs: LeaderEpochCache,
-        has_new_files: bool,
+        unsynced_folders: Sequence[str] = (),
     ) -> None:
         super().__init__(
+            env,
+            files,
+            directory,
             topic,
             partition,
+            config,
             segments,
+            topic_id=topic_id,
             log_start_offset=log_start_offset,
             log_end_offset=log_end_offset,
+            recovery_point=recovery_point,
             producers=producers,
+            leader_epochs=leader_epochs,
+            unsynced_folders=unsynced_folders,
         )
-        self._env = env
-        self._files = files
-        self.directory = directory
-        self.topic_id = topic_id
-        self.config = config
-        self.recovery_point = recovery_point
-        self.leader_epochs = leader_epochs
-        self.closed = False
         self.cleaning = False  # a compaction is between its slices: no other may start, truncation cancels it
         self.on_recovery_point_lowered: Callable[[], None] | None = None
-        self._syncing: list[list[int]] = []  # [new recovery point, 1 when its sync is done], oldest roll first
-        self._unsynced_directory = has_new_files
-        self._last_flush_ms = env.clock.monotonic_ms()
         self._roll_jitter_ms = 0
         self._choose_jitter()
-
-    @property
-    def unflushed_messages(self) -> int:
-        """Offsets behind the recovery point."""
-        return self.log_end_offset - self.recovery_point
 
     # -- append
 
@@ -321,49 +314,11 @@ class Log(LogReader):
         reason = "the log is closed" if self.failed is None else str(self.failed)
         return AppendResult(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name}: {reason}")
 
-    # -- durability
+    # -- rolling
 
     def _maybe_flush(self) -> None:
         if self.log_end_offset - self.recovery_point >= self.config.flush_messages:
             self.flush()
-
-    def flush_if_due(self) -> None:
-        """flush.ms"""
-        if self.unflushed_messages and self._env.clock.monotonic_ms() - self._last_flush_ms >= self.config.flush_ms:
-            self.flush()
-
-    def flush(self) -> None:
-        """Make everything durable; the recovery point is the log end then. Blocks for the sync."""
-        if self.failed is not None or self.closed:
-            return
-        self._last_flush_ms = self._env.clock.monotonic_ms()
-        if self.recovery_point >= self.log_end_offset and not self.leader_epochs.dirty:
-            return
-        try:
-            for segment in self.segments[self._slot(self.recovery_point) :]:
-                if segment is not self.active_segment:
-                    self._sync_indexes(segment)
-                segment.sync()
-            if self._unsynced_directory:
-                self._env.disk.sync_directory(self.directory)
-                self._unsynced_directory = False
-            self.leader_epochs.flush()
-        except OSError as error:
-            self.fail(error)
-            return
-        self._syncing.clear()
-        self.recovery_point = self.log_end_offset
-
-    def _sync_indexes(self, segment: Segment) -> None:
-        """Below the recovery point indexes are trusted: they must be as durable as the batches."""
-        segment.close_time_index()
-        segment.write_indexes()
-        for path in segment.index_paths():
-            file = self._env.disk.open(path)
-            try:
-                file.sync()
-            finally:
-                file.close()
 
     def roll(self) -> None:
         """Begin a new segment at the log end, unless the active one is empty."""
@@ -379,8 +334,7 @@ class Log(LogReader):
         already_flushed = self.recovery_point >= self.log_end_offset
         old.close_time_index()
         old.write_indexes()
-        snapshot = self.producers.take_snapshot(sync=False)
-        self.leader_epochs.flush()
+        snapshot = self.producers.take_snapshot()
         new = Segment.create(
             self._files,
             self.directory,
@@ -391,53 +345,18 @@ class Log(LogReader):
         self.segments.append(new)
         self._bases.append(base_offset)
         self._choose_jitter()
-        disk = self._env.disk
         if already_flushed:  # nothing will lift the recovery point over these indexes later: they are passed already
+            self.leader_epochs.flush()
             self._sync_indexes(old)
-            disk.sync_directory(self.directory)
+            self._env.disk.sync_directory(self.directory)
             self.recovery_point = max(self.recovery_point, base_offset)
             return new
-        files = old.open_for_sync()
-        if snapshot is not None:
-            files.append(disk.open(snapshot))
-        self._unsynced_directory = True
-        state = [base_offset, 0]
-        self._syncing.append(state)
-        disk.sync_in_background(files, lambda error: self._rolled_segment_synced(state, error), (self.directory,))
-        for file in files:
-            file.close()
+        self._unsynced_folders.setdefault(self.directory)
+        extra = (snapshot, self.leader_epochs.write())
+        self._sync_in_background(
+            [old.path, *old.index_paths(), *(path for path in extra if path is not None)], base_offset
+        )
         return new
-
-    def _rolled_segment_synced(self, state: list[int], error: OSError | None) -> None:
-        if error is not None:
-            self.fail(error)
-            return
-        if not any(state is pending for pending in self._syncing):  # flushed or truncated meanwhile
-            return
-        state[1] = 1
-        while self._syncing and self._syncing[0][1]:
-            self.recovery_point = max(self.recovery_point, self._syncing.pop(0)[0])
-
-    def close(self) -> None:
-        """Stop cleanly: everything durable, indexes complete, a producer snapshot at the log end."""
-        if self.closed:
-            return
-        if self.failed is None:
-            try:
-                for segment in self.segments:
-                    segment.close_time_index()
-                    segment.write_indexes()
-                self.producers.take_snapshot(sync=True)
-            except OSError as error:
-                self.fail(error)
-            self.flush()
-        self.abandon()
-
-    def abandon(self) -> None:
-        """Close without writing anything."""
-        self.closed = True
-        for segment in self.segments:
-            self._files.close(segment.path)
 
     # -- removing
 
@@ -588,10 +507,3 @@ class Log(LogReader):
         self.directory = directory
         for segment in self.segments:
             segment.moved_to(directory)
-
-    def write_topic_id(self, topic_id: bytes) -> None:
-        """Remember the topic's id, in memory and on disk."""
-        checkpoints.write_partition_metadata(
-            self._env.disk, f"{self.directory}/{checkpoints.PARTITION_METADATA}", topic_id
-        )
-        self.topic_id = topic_id

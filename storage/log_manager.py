@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 
 from barnabas.config.broker import BrokerConfig
 from barnabas.config.topic import TopicConfig
@@ -13,6 +14,7 @@ from barnabas.protocol.errors import CorruptBatchError
 from barnabas.runtime.ports import DirectoryLock, Env, Timer
 from barnabas.storage import checkpoints
 from barnabas.storage.cleaner import Cleaner
+from barnabas.storage.durable_log import close_together, flush_together
 from barnabas.storage.log import Log
 from barnabas.storage.open_files import OpenFiles
 from barnabas.storage.recovery import OldFormatError, open_log
@@ -23,6 +25,7 @@ _DIRECTORY = re.compile(r"(?P<topic>.+)-(?P<partition>\d+)\Z")
 _DELETED = re.compile(r".+\.[0-9a-f]{32}-delete\Z")
 _NAME_LENGTH_MAX = 255
 _NEVER_MS = 2**63 - 1
+_FLUSHES_PER_TICK = 64  # each holds some files open until it is done
 _NO_PARTITION_DIRECTORIES = frozenset(("__cluster_metadata-0",))
 
 
@@ -62,6 +65,8 @@ class LogManager:
         self._written: dict[str, dict[tuple[str, int], int]] = {}  # by checkpoint file
         self._writing: dict[str, object] = {}
         self._recovery_points: dict[tuple[str, int], int] = {}
+        self._names_changed = False
+        self._unsynced_deletions: set[tuple[str, int]] = set()
         self.meta = Meta()
         self.was_clean = True  # whether the last stop was; a replica that may have lost records must know
         self.on_failed: list[Callable[[Log], None]] = []
@@ -187,6 +192,7 @@ class LogManager:
             disk.remove(marker)
             disk.sync_directory(self.data_directory)
         elif self._logs:
+            flush_together(disk, self._logs.values())
             self._write_now(checkpoints.RECOVERY_POINTS, self._collect_recovery_points())
             logger.info("Recovered %d logs after an unclean stop", len(self._logs))
 
@@ -220,8 +226,7 @@ class LogManager:
         self.cleaner.stop()
         if self._broker_config_changed in self.config.on_change:
             self.config.on_change.remove(self._broker_config_changed)
-        for log in self._logs.values():
-            log.close()
+        close_together(self._env.disk, self._logs.values())
         if self._lock is None:
             return
         self.checkpoint()
@@ -247,10 +252,14 @@ class LogManager:
         log = self._logs.get((topic, partition))
         if log is None:
             key = (topic, partition)
+            if key in self._unsynced_deletions:  # a crash must not bring the deleted one back under this name
+                self._env.disk.sync_directory(self.data_directory)
+                self._unsynced_deletions.clear()
             self._recovery_points.pop(key, None)
             log = self._open(key, self._path(f"{topic}-{partition}"), 0, clean=False)
             self._forget_older_namesake(key)
-            logger.info("Made the log %s", log.name)
+            self._sync_names_soon()
+            logger.debug("Made the log %s", log.name)
         if topic_id is not None and log.topic_id is None and topic_id != uuids.ZERO:
             log.write_topic_id(topic_id)
         return log
@@ -275,11 +284,12 @@ class LogManager:
         path = self._path(topic[: _NAME_LENGTH_MAX - len(end)] + end)
         try:
             log.delete_directory_to(path)
-            self._env.disk.sync_directory(self.data_directory)
         except OSError as error:
             logger.error("%s could not be deleted: %s", log.name, error)
             return
-        logger.info("Deleting the log %s", log.name)
+        self._unsynced_deletions.add((topic, partition))
+        self._sync_names_soon()
+        logger.debug("Deleting the log %s", log.name)
 
         def remove() -> None:
             try:
@@ -291,6 +301,29 @@ class LogManager:
         self._env.clock.call_later(log.config.file_delete_delay_ms, remove)
         if not any(other == topic for other, _ in self._logs):
             self._configs.pop(topic, None)
+
+    def _sync_names_soon(self) -> None:
+        """Make the names of folders durable, in the background and once for all that change in this loop pass.
+
+        Nobody waits for it: a folder that a crash loses is made again from the tree, one that it brings back has no
+        topic there any more and is set aside at the next start.
+        """
+
+        def sync() -> None:
+            self._names_changed = False
+            if self._lock is not None:
+                deletions = set(self._unsynced_deletions)
+                self._env.disk.sync_in_background([], partial(synced, deletions), (self.data_directory,))
+
+        def synced(deletions: set[tuple[str, int]], error: OSError | None) -> None:
+            if error is None:
+                self._unsynced_deletions -= deletions
+            else:
+                logger.error("%s could not be synced: %s", self.data_directory, error)
+
+        if not self._names_changed:
+            self._names_changed = True
+            self._env.clock.call_soon(sync)
 
     def _log_failed(self, log: Log) -> None:
         for callback in self.on_failed:
@@ -438,8 +471,9 @@ class LogManager:
 
     def _flush_due(self) -> None:
         if self._shortest_flush_ms() < _NEVER_MS:
-            for log in self._logs.values():
-                log.flush_if_due()
+            due = (log for log in self._logs.values() if log.is_flush_due)
+            for log in islice(due, _FLUSHES_PER_TICK):
+                log.flush_in_background()
 
     def apply_retention(self) -> None:
         """Delete what is too old or too much, and give back the memory of indexes that nobody reads."""

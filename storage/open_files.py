@@ -1,6 +1,13 @@
 """A bounded number of open files, the least recently used closed first."""
 
+import errno
+import logging
+
 from barnabas.runtime.ports import Disk, File
+
+logger = logging.getLogger("barnabas.storage")
+
+TOO_MANY = (errno.EMFILE, errno.ENFILE)
 
 
 class OpenFiles:
@@ -21,12 +28,25 @@ class OpenFiles:
         """The open file, valid until the next call. OSError as `Disk.open`."""
         file = self._files.pop(path, None)
         if file is None:
-            file = self.disk.open(path, create=create)
+            try:
+                file = self.disk.open(path, create=create)
+            except OSError as error:
+                if error.errno not in TOO_MANY or not self._files:
+                    raise
+                self._make_room()
+                file = self.disk.open(path, create=create)
             if len(self._files) >= self._limit:
                 oldest = next(iter(self._files))
                 self._files.pop(oldest).close()
         self._files[path] = file
         return file
+
+    def _make_room(self) -> None:
+        """The system has no more descriptors: keep half as many from now on, so that others find some, too."""
+        self._limit = max(1, len(self._files) // 2)
+        logger.warning("too many open files: keeping %d open; raise the limit (ulimit -n)", self._limit)
+        for path in list(self._files)[: len(self._files) - self._limit + 1]:
+            self.close(path)
 
     def close(self, path: str) -> None:
         """Close one file, if it is open."""

@@ -264,8 +264,8 @@ class ProducerStateManager:
         """File name of the snapshot that is valid at `offset`."""
         return f"{self.directory}/{offset:020d}.snapshot"
 
-    def take_snapshot(self, *, sync: bool) -> str | None:
-        """Write the state as of `map_end_offset`; None when that file is there already, else its path."""
+    def take_snapshot(self) -> str | None:
+        """Write the state as of `map_end_offset`; None when that file is there already, else its path (not synced)."""
         offset = self.map_end_offset
         if offset == self.last_snapshot_offset:
             return None
@@ -289,8 +289,6 @@ class ProducerStateManager:
         try:
             file.truncate(0)
             file.write(0, data)
-            if sync:
-                file.sync()
         finally:
             file.close()
         self.last_snapshot_offset = offset

@@ -1,4 +1,4 @@
-"""Opening a log directory: finish what a crash interrupted, cut what it left behind (record-batch.md §9)."""
+"""Opening a log directory: finish what a crash interrupted, cut what it left behind."""
 
 import logging
 
@@ -38,21 +38,30 @@ def open_log(
     """Open or make the log in `directory`.
 
     `clean`: the last stop was clean, what is there is trusted. Otherwise every batch from the recovery point's
-    segment on is checked, the log is cut at the first bad one, and indexes from there on are made again.
+    segment on is checked, the log is cut at the first bad one, and indexes from there on are made again; the caller
+    must flush such a log before it takes records, so that what was cut cannot come back behind them.
     OSError, CheckpointError, OldFormatError when it cannot be opened.
     """
     disk = env.disk
     if not disk.is_directory(directory):
         disk.make_directory(directory)
-        disk.sync_directory(directory.rpartition("/")[0])
     names = _finish_interrupted_work(env, files, directory, config)
     segments = _segments(env, files, directory, names, config)
     snapshots = [int(name[:20]) for name in names if name.endswith(".snapshot") and name[:20].isdigit()]
     leader_epochs = LeaderEpochCache(disk, f"{directory}/{checkpoints.LEADER_EPOCHS}")
     topic_id = None
     if checkpoints.PARTITION_METADATA in names:
-        topic_id = checkpoints.read_partition_metadata(disk, f"{directory}/{checkpoints.PARTITION_METADATA}")
+        path = f"{directory}/{checkpoints.PARTITION_METADATA}"
+        try:
+            topic_id = checkpoints.read_partition_metadata(disk, path)
+        except checkpoints.CheckpointError as error:
+            if clean:
+                raise
+            # Written without a sync when the log was made: a crash may have torn it. The controller says the id again.
+            logger.warning("%s; a crash left it so, the topic's id is taken from the tree", error)
+            disk.remove(path)
     new = not segments
+    sizes = [segment.size for segment in segments]
     if new:
         segments = [
             Segment.create(
@@ -93,11 +102,12 @@ def open_log(
         recovery_point=min(recovery_point, log_end_offset),
         producers=ProducerStateManager(disk, directory, snapshots),
         leader_epochs=leader_epochs,
-        has_new_files=new or not clean,
+        unsynced_folders=(directory, directory.rpartition("/")[0]) if new else () if clean else (directory,),
     )
+    if sizes and sizes != [segment.size for segment in segments]:
+        log.sync_with_next_flush(segments[-1].path)  # it was cut
     rebuild_producers(log)
     if not clean:
-        log.flush()
         log.producers.keep_snapshots_of(segment.base_offset for segment in segments)
     return log
 

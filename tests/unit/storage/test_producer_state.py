@@ -220,11 +220,11 @@ def test_snapshot_files_have_kafkas_layout():
     state.update_data(2, 0, 8, 11, 12, 1760000000018, True)
     state.update_marker(2, 0, EndTransactionMarker(False, 0), 13, 1795253260871)
     state.map_end_offset = 14
-    path = state.take_snapshot(sync=True)
+    path = state.take_snapshot()
     data = disk.open(path).read(0, 999)
     assert path == "/p/00000000000000000014.snapshot"
     assert len(data) == 2 + 4 + 4 + 46
     producer, sequence, offset, delta = "0000000000000002" + "0000", "00000009", "000000000000000c", "00000001"
     times_and_epochs = f"{1795253260871:016x}" + "00000000" + "ffffffffffffffff"
     assert data[10:].hex() == producer + sequence + offset + delta + times_and_epochs
-    assert state.take_snapshot(sync=True) is None
+    assert state.take_snapshot() is None

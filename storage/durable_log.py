@@ -1,0 +1,261 @@
+"""Making a log durable: at once, in the background, or many logs together.
+
+Three steps, always in this order: what is written gets synced, new files get their names, the folders get synced. Only
+then does the recovery point rise. Nothing is synced when a log is made or an epoch begins: Kafka acknowledges a record
+when it is written, and what a crash loses of a new log's files the tree can say again.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from barnabas.config.topic import TopicConfig
+from barnabas.runtime.ports import Disk, Env, File
+from barnabas.storage import checkpoints
+from barnabas.storage.leader_epochs import LeaderEpochCache
+from barnabas.storage.log_reader import LogReader
+from barnabas.storage.open_files import OpenFiles
+from barnabas.storage.producer_state import ProducerStateManager
+from barnabas.storage.segment import Segment
+
+
+class DurableLog(LogReader):
+    """What a log knows of its durability. `Log` is the whole."""
+
+    def __init__(
+        self,
+        env: Env,
+        files: OpenFiles,
+        directory: str,
+        topic: str,
+        partition: int,
+        config: TopicConfig,
+        segments: list[Segment],
+        *,
+        topic_id: bytes | None,
+        log_start_offset: int,
+        log_end_offset: int,
+        recovery_point: int,
+        producers: ProducerStateManager,
+        leader_epochs: LeaderEpochCache,
+        unsynced_folders: Sequence[str] = (),
+    ) -> None:
+        super().__init__(
+            topic,
+            partition,
+            segments,
+            log_start_offset=log_start_offset,
+            log_end_offset=log_end_offset,
+            producers=producers,
+        )
+        self._env = env
+        self._files = files
+        self.directory = directory
+        self.topic_id = topic_id
+        self.config = config
+        self.recovery_point = recovery_point
+        self.leader_epochs = leader_epochs
+        self.closed = False
+        self._syncing: list[list[int]] = []  # [new recovery point, 1 when its sync is done], oldest first
+        self._unsynced_files: list[str] = []  # small ones beside the segments
+        self._unsynced_folders: dict[str, None] = dict.fromkeys(unsynced_folders)
+        self._last_flush_ms = env.clock.monotonic_ms()
+
+    @property
+    def unflushed_messages(self) -> int:
+        """Offsets behind the recovery point."""
+        return self.log_end_offset - self.recovery_point
+
+    @property
+    def is_flush_due(self) -> bool:
+        """flush.ms"""
+        return (
+            self.unflushed_messages > 0 and self._env.clock.monotonic_ms() - self._last_flush_ms >= self.config.flush_ms
+        )
+
+    def flush(self) -> None:
+        """Make everything durable; the recovery point is the log end then. Blocks for the sync."""
+        flush_together(self._env.disk, [self])
+
+    def begin_flush(self) -> list[str] | None:
+        """Write what only memory has; the files to sync before `files_synced`. None: all is durable, or it failed."""
+        if self.failed is not None or self.closed:
+            return None
+        self._last_flush_ms = self._env.clock.monotonic_ms()
+        if self.recovery_point >= self.log_end_offset and not (
+            self.leader_epochs.is_unsynced or self._unsynced_files or self._syncing
+        ):
+            return None
+        try:
+            files = [*self._unsynced_files]
+            has_unsynced_records = self.recovery_point < self.log_end_offset
+            for segment in self.segments[self._slot(self.recovery_point) :] if has_unsynced_records else ():
+                files.append(segment.path)
+                if segment is not self.active_segment:  # indexes below the recovery point are trusted
+                    segment.close_time_index()
+                    segment.write_indexes()
+                    files += segment.index_paths()
+            epochs = self.leader_epochs.write()
+        except OSError as error:
+            self.fail(error)
+            return None
+        return files if epochs is None else [*files, epochs]
+
+    def files_synced(self) -> list[str]:
+        """New files get their names; the folders to sync before `flushed`."""
+        try:
+            if self.leader_epochs.rename():
+                self._unsynced_folders.setdefault(self.directory)
+        except OSError as error:
+            self.fail(error)
+            return []
+        return list(self._unsynced_folders) or ([self.directory] if self._syncing else [])
+
+    def sync_with_next_flush(self, path: str) -> None:
+        """A file of this log was changed outside of its methods."""
+        self._unsynced_files.append(path)
+        self._unsynced_folders.setdefault(self.directory)
+
+    def flushed(self, offset: int) -> None:
+        """All that `begin_flush` began is durable: everything below `offset`."""
+        self._unsynced_files.clear()
+        self._unsynced_folders.clear()
+        self._syncing.clear()
+        self.recovery_point = max(self.recovery_point, offset)
+
+    def flush_in_background(self) -> None:
+        """As `flush`, without blocking: the recovery point rises when it is done."""
+        offset = self.log_end_offset
+        paths = self.begin_flush()
+        if paths is not None:
+            self._unsynced_files.clear()
+            self._sync_in_background(paths, offset)
+
+    def _sync_in_background(self, paths: list[str], offset: int) -> None:
+        disk = self._env.disk
+        state = [offset, 0]
+        self._syncing.append(state)
+        epochs_written = self.leader_epochs.written
+        folders: list[str] = []
+
+        def files_synced(error: OSError | None) -> None:
+            if not self._is_awaited(state, error):
+                return
+            if self.leader_epochs.written != epochs_written:  # a later sync will name them and lift the point further
+                self._syncing = [other for other in self._syncing if other is not state]
+                return
+            folders.extend(dict.fromkeys([self.directory, *self.files_synced()]))
+            if self.failed is None:
+                self._unsynced_folders.clear()
+                disk.sync_in_background([], folders_synced, folders)
+
+        def folders_synced(error: OSError | None) -> None:
+            if not self._is_awaited(state, error):
+                return
+            state[1] = 1
+            while self._syncing and self._syncing[0][1]:
+                self.recovery_point = max(self.recovery_point, self._syncing.pop(0)[0])
+
+        files: list[File] = []
+        try:
+            files.extend(disk.open(path) for path in paths)
+            disk.sync_in_background(files, files_synced)
+        except OSError as error:
+            self.fail(error)
+        finally:
+            for file in files:
+                file.close()
+
+    def _is_awaited(self, state: list[int], error: OSError | None) -> bool:
+        """Whether a sync is still of use: not after a failure, nor when all was flushed or truncated meanwhile."""
+        if self.closed:
+            return False
+        if error is not None:
+            self.fail(error)
+            return False
+        return any(state is other for other in self._syncing)
+
+    def _sync_indexes(self, segment: Segment) -> None:
+        """Below the recovery point indexes are trusted: they must be as durable as the batches."""
+        segment.close_time_index()
+        segment.write_indexes()
+        for path in segment.index_paths():
+            file = self._env.disk.open(path)
+            try:
+                file.sync()
+            finally:
+                file.close()
+
+    def close(self) -> None:
+        """Stop cleanly: everything durable, indexes complete, a producer snapshot at the log end."""
+        close_together(self._env.disk, [self])
+
+    def seal(self) -> None:
+        """Write the indexes and a producer snapshot, for the next flush to make durable."""
+        if self.failed is not None or self.closed:
+            return
+        try:
+            for segment in self.segments[self._slot(self.recovery_point) :]:
+                segment.close_time_index()
+                segment.write_indexes()
+            if self.recovery_point < self.log_end_offset:
+                self._unsynced_files += self.active_segment.index_paths()
+            is_empty = self.log_end_offset == self._bases[0]
+            snapshot = None if is_empty else self.producers.take_snapshot()
+            if snapshot is not None:
+                self._unsynced_files.append(snapshot)
+        except OSError as error:
+            self.fail(error)
+
+    def abandon(self) -> None:
+        """Close without writing anything."""
+        self.closed = True
+        for segment in self.segments:
+            self._files.close(segment.path)
+
+    def write_topic_id(self, topic_id: bytes) -> None:
+        """Remember the topic's id, in memory and on disk; durable with the next flush.
+
+        A crash that loses it does no harm: the tree knows it, and says it again (`recovery.open_log`).
+        """
+        path = f"{self.directory}/{checkpoints.PARTITION_METADATA}"
+        checkpoints.write_partition_metadata(self._env.disk, path, topic_id)
+        self.sync_with_next_flush(path)
+        self.topic_id = topic_id
+
+
+def flush_together(disk: Disk, logs: Iterable[DurableLog]) -> None:
+    """Flush logs: first all contents, then all names. Each step syncs many files at a time. Blocks."""
+    begun = []
+    for log in logs:
+        offset, files = log.log_end_offset, log.begin_flush()
+        if files is not None:
+            begun.append((log, offset, files))
+    failures = disk.sync_all([path for _, _, files in begun for path in files])
+    folders: dict[str, None] = {}
+    waiting = []
+    for log, offset, files in begun:
+        _fail_if_any(log, files, failures)
+        if log.failed is None:
+            own = log.files_synced()
+            folders.update(dict.fromkeys(own))
+            waiting.append((log, offset, own))
+    failures = disk.sync_all([], list(folders))
+    for log, offset, own in waiting:
+        _fail_if_any(log, own, failures)
+        if log.failed is None:
+            log.flushed(offset)
+
+
+def close_together(disk: Disk, logs: Iterable[DurableLog]) -> None:
+    """Stop logs cleanly, as `Log.close` does for one."""
+    logs = [log for log in logs if not log.closed]
+    for log in logs:
+        log.seal()
+    flush_together(disk, logs)
+    for log in logs:
+        log.abandon()
+
+
+def _fail_if_any(log: DurableLog, paths: list[str], failures: dict[str, OSError]) -> None:
+    for path in paths if failures else ():
+        if path in failures:
+            log.fail(failures[path])

@@ -11,6 +11,7 @@ from barnabas.coordination.port import Coordination
 from barnabas.runtime.disk import RealDisk
 from barnabas.runtime.ports import Env
 from barnabas.sim.clock import SimClock
+from barnabas.sim.coordination import SimCoordination, SimTree
 from barnabas.sim.env import sim_env
 
 
@@ -58,10 +59,49 @@ class EmbeddedTree:
             await session.close()
 
 
-@pytest.fixture(params=["embedded"])
-def tree(request: pytest.FixtureRequest, tmp_path: Path) -> EmbeddedTree:
+class SimulatedTree:
+    """The tree in memory, with watches that come late."""
+
+    def __init__(self) -> None:
+        self.clock = SimClock()
+        self.server = SimTree(self.clock)
+        self.server.latency_ms = 2.0
+        self.server.watch_delay_ms = lambda: 30.0
+        self.sessions: list[SimCoordination] = []
+
+    async def session(self) -> Coordination:
+        """A new started session with the same tree."""
+        session = SimCoordination(self.clock, self.server)
+        await session.start()
+        self.sessions.append(session)
+        return session
+
+    async def settle(self) -> None:
+        """Let every event reach every session."""
+        await self.clock.sleep(1000)
+
+    async def kill(self, session: Coordination) -> None:
+        """The session's process dies."""
+        self.server.kill(session.session_id)
+
+    async def expire(self, session: Coordination, other: Coordination) -> None:
+        """The server ends a living session."""
+        self.server.expire(session.session_id)
+        await self.settle()
+
+    def run(self, scenario: Any) -> None:
+        self.clock.loop.run_until_complete(scenario)
+        self.clock.loop.run_until_complete(self.close())
+
+    async def close(self) -> None:
+        for session in self.sessions:
+            await session.close()
+
+
+@pytest.fixture(params=["embedded", "simulated"])
+def tree(request: pytest.FixtureRequest, tmp_path: Path) -> EmbeddedTree | SimulatedTree:
     """An empty tree; sessions of it are closed at the end of the test."""
-    return EmbeddedTree(tmp_path)
+    return EmbeddedTree(tmp_path) if request.param == "embedded" else SimulatedTree()
 
 
 @pytest.hookimpl(tryfirst=True)

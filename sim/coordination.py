@@ -1,0 +1,451 @@
+"""The coordination tree in memory: a server that outlives its sessions, and can be as unkind as a real one.
+
+`SimTree` is the tree; each process holds a `SimCoordination`, one session after the other. A `trouble` decides what
+becomes of each operation: done, its connection lost before it took effect, or after. Watches come late and in order;
+sessions expire when told to, and die `session_timeout_ms` after their process.
+"""
+
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import NamedTuple, TypeVar
+
+from barnabas.coordination.port import (
+    ANY_VERSION,
+    BadVersionError,
+    Check,
+    ConnectionLossError,
+    CoordinationError,
+    Create,
+    Delete,
+    EventType,
+    MultiError,
+    NoChildrenForEphemeralsError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    Operation,
+    OperationResult,
+    SessionExpiredError,
+    Set,
+    Stat,
+    Watch,
+    WatchEvent,
+)
+from barnabas.runtime.ports import Clock
+
+T = TypeVar("T")
+
+
+class Fate(Enum):
+    """What becomes of one operation."""
+
+    DONE = "done"
+    LOST_BEFORE = "lost before"  # it never took effect
+    LOST_AFTER = "lost after"  # it took effect, and nobody was told
+
+
+Trouble = Callable[[str], Fate]  # asked with the operation's name, for each operation
+
+
+class _Node(NamedTuple):
+    data: bytes
+    czxid: int
+    mzxid: int
+    ctime_ms: int
+    mtime_ms: int
+    version: int
+    creations: int
+    num_children: int
+    owner: int
+
+    def stat(self) -> Stat:
+        # every creation and every deletion of a child counts
+        cversion = 2 * self.creations - self.num_children
+        return Stat(
+            self.czxid,
+            self.mzxid,
+            self.ctime_ms,
+            self.mtime_ms,
+            self.version,
+            cversion,
+            self.owner,
+            self.num_children,
+        )
+
+
+class _Session:
+    """What the server keeps of a session."""
+
+    __slots__ = ("alive", "child_watches", "client", "data_watches")
+
+    def __init__(self, client: "SimCoordination") -> None:
+        self.client = client
+        self.alive = True  # its process; the session itself may linger
+        self.data_watches: dict[str, list[Watch]] = {}
+        self.child_watches: dict[str, list[Watch]] = {}
+
+
+class SimTree:
+    """The server. Its state survives the crash of any broker."""
+
+    def __init__(self, clock: Clock, session_timeout_ms: float = 500.0) -> None:
+        self.clock = clock
+        self.session_timeout_ms = session_timeout_ms
+        self.latency_ms = 0.0
+        self.watch_delay_ms: Callable[[], float] = lambda: 0.0
+        self.trouble: Trouble = lambda name: Fate.DONE
+        self.sessions: dict[int, _Session] = {}
+        self.zxid = 0
+        self._last_session_id = 0
+        self._nodes: dict[str, _Node] = {"/": _Node(b"", 0, 0, 0, 0, 0, 0, 0, 0)}
+        self._draft: dict[str, _Node] = self._nodes  # of the change being made
+        self._changes: list[WatchEvent] = []
+        self._now_ms = 0
+
+    # -- sessions
+
+    def open(self, client: "SimCoordination") -> int:
+        """A new session. Those whose processes are dead end now: the new one may be their successor."""
+        for session_id, session in list(self.sessions.items()):
+            if not session.alive:
+                self.end(session_id)
+        self._last_session_id += 1
+        self.sessions[self._last_session_id] = _Session(client)
+        return self._last_session_id
+
+    def kill(self, session_id: int) -> None:
+        """The process of that session is dead: nobody hears of it until the timeout."""
+        session = self.sessions.get(session_id)
+        if session is not None:
+            session.alive = False
+            self.clock.call_later(self.session_timeout_ms, lambda: self.end(session_id))
+
+    def end(self, session_id: int) -> None:
+        """The session is over: its ephemerals go."""
+        session = self.sessions.pop(session_id, None)
+        if session is not None:
+            owned = [(node.czxid, path) for path, node in self._nodes.items() if node.owner == session_id]
+            self.change(lambda zxid: [self._delete(path, ANY_VERSION, zxid) for _, path in sorted(owned)])
+
+    def expire(self, session_id: int) -> None:
+        """End a session whose process lives; its client gets a new one and is told."""
+        session = self.sessions.get(session_id)
+        if session is not None and session.alive:
+            self.end(session_id)
+            session.client.expired()
+
+    def ephemerals(self) -> dict[str, int]:
+        """Path and owner of every ephemeral node."""
+        return {path: node.owner for path, node in self._nodes.items() if node.owner}
+
+    # -- reading
+
+    def find(self, path: str) -> _Node | None:
+        """A node, or None. ValueError for what is no path."""
+        _check_path(path)
+        return self._draft.get(path)
+
+    def require(self, path: str) -> _Node:
+        """A node. NoNodeError."""
+        node = self.find(path)
+        if node is None:
+            raise NoNodeError(path)
+        return node
+
+    def children(self, path: str) -> list[str]:
+        """Names below a node, sorted."""
+        self.require(path)
+        below = f"{path.rstrip('/')}/"
+        start = len(below)
+        return sorted(name[start:] for name in self._draft if name.startswith(below) and "/" not in name[start:])[
+            1 if path == "/" else 0 :
+        ]
+
+    # -- changing
+
+    def change(self, work: Callable[[int], T]) -> T:
+        """Do `work(zxid)` as one change: wholly, with its watches told, or not at all."""
+        assert not self._changes, "a change inside a change"
+        self._draft = dict(self._nodes)
+        self._now_ms = self.clock.now_ms()
+        try:
+            result = work(self.zxid + 1)
+        except BaseException:
+            self._draft = self._nodes
+            self._changes.clear()
+            raise
+        self._nodes = self._draft
+        self.zxid += 1
+        changes, self._changes = self._changes, []
+        for event in changes:
+            for session in list(self.sessions.values()):
+                session.client.tell(session.data_watches, session.child_watches, event)
+        return result
+
+    def do(self, operation: Operation, zxid: int, session_id: int) -> OperationResult:
+        """One operation of a change."""
+        match operation:
+            case Create():
+                return self._create(operation, zxid, session_id)
+            case Set(path, data, version):
+                return self._set(path, data, version, zxid)
+            case Delete(path, version):
+                self._delete(path, version, zxid)
+            case Check(path, version):
+                _check_version(path, self.require(path), version)
+        return None
+
+    def create(self, operation: Create, make_parents: bool, zxid: int, session_id: int) -> str:
+        """Make a node and, if asked, what is missing above it."""
+        if make_parents:
+            _check_path(operation.path, sequential=operation.sequential)
+            parts = operation.path.split("/")[1:-1]
+            for end in range(1, len(parts) + 1):
+                above = "/" + "/".join(parts[:end])
+                if above not in self._draft:
+                    self._create(Create(above), zxid, session_id)
+        return self._create(operation, zxid, session_id)
+
+    def delete_recursive(self, path: str, zxid: int) -> None:
+        """A node and all below it."""
+        self.require(path)
+        below = f"{path.rstrip('/')}/"
+        for deeper in sorted((name for name in self._draft if name.startswith(below)), reverse=True):
+            self._delete(deeper, ANY_VERSION, zxid)
+        self._delete(path, ANY_VERSION, zxid)
+
+    def _create(self, operation: Create, zxid: int, session_id: int) -> str:
+        _check_path(operation.path, sequential=operation.sequential)
+        parent = operation.path.rpartition("/")[0] or "/"
+        above = self.require(parent)
+        if above.owner:
+            raise NoChildrenForEphemeralsError(operation.path)
+        path = f"{operation.path}{above.creations:010}" if operation.sequential else operation.path
+        if path in self._draft:
+            raise NodeExistsError(path)
+        owner = session_id if operation.ephemeral else 0
+        self._draft[path] = _Node(operation.data, zxid, zxid, self._now_ms, self._now_ms, 0, 0, 0, owner)
+        self._draft[parent] = above._replace(creations=above.creations + 1, num_children=above.num_children + 1)
+        self._changes += [WatchEvent(EventType.CREATED, path), WatchEvent(EventType.CHILDREN, parent)]
+        return path
+
+    def _set(self, path: str, data: bytes, version: int, zxid: int) -> Stat:
+        node = self.require(path)
+        _check_version(path, node, version)
+        new = node._replace(data=data, mzxid=zxid, mtime_ms=self._now_ms, version=node.version + 1)
+        self._draft[path] = new
+        self._changes.append(WatchEvent(EventType.DATA, path))
+        return new.stat()
+
+    def _delete(self, path: str, version: int, zxid: int) -> None:
+        node = self.require(path)
+        _check_version(path, node, version)
+        if node.num_children:
+            raise NotEmptyError(path)
+        if path == "/":
+            raise ValueError("the root cannot be deleted")
+        parent = path.rpartition("/")[0] or "/"
+        del self._draft[path]
+        above = self._draft[parent]
+        self._draft[parent] = above._replace(num_children=above.num_children - 1)
+        self._changes += [WatchEvent(EventType.DELETED, path), WatchEvent(EventType.CHILDREN, parent)]
+
+
+class SimCoordination:
+    """One process's sessions with a `SimTree`, one at a time. Implements the Coordination port."""
+
+    def __init__(self, clock: Clock, tree: SimTree) -> None:
+        self.session_id = 0
+        self.tree = tree
+        self._clock = clock
+        self._open = False
+        self._next_event_ms = 0.0
+        self._on_expired: list[Callable[[], None]] = []
+
+    async def start(self) -> None:
+        """Begin a session."""
+        if not self._open:
+            await self._travel("start")
+            self.session_id = self.tree.open(self)
+            self._open = True
+
+    async def close(self) -> None:
+        """End it."""
+        if self._open:
+            self._open = False
+            self.tree.end(self.session_id)
+
+    def on_session_expired(self, callback: Callable[[], None]) -> None:
+        """Have `callback` called with every new session that replaces an expired one."""
+        self._on_expired.append(callback)
+
+    def expired(self) -> None:
+        """The server ended the session: begin a new one and say so."""
+        self.session_id = self.tree.open(self)
+        for callback in self._on_expired:
+            self._clock.call_soon(callback)
+
+    # -- operations
+
+    async def create(
+        self,
+        path: str,
+        data: bytes = b"",
+        *,
+        ephemeral: bool = False,
+        sequential: bool = False,
+        make_parents: bool = False,
+    ) -> tuple[str, Stat]:
+        """Make a node."""
+        operation = Create(path, data, ephemeral, sequential)
+
+        def work(zxid: int) -> tuple[str, Stat]:
+            made = self.tree.create(operation, make_parents, zxid, self.session_id)
+            return made, self.tree.require(made).stat()
+
+        return await self._write("create", work)
+
+    async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Stat:
+        """Replace a node's data."""
+        result = await self._write("set", lambda zxid: self.tree.do(Set(path, data, version), zxid, self.session_id))
+        assert isinstance(result, Stat)
+        return result
+
+    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        """Remove a node."""
+        await self._write("delete", lambda zxid: self.tree.do(Delete(path, version), zxid, self.session_id))
+
+    async def delete_recursive(self, path: str) -> None:
+        """Remove a node and all below it."""
+        await self._write("delete_recursive", lambda zxid: self.tree.delete_recursive(path, zxid))
+
+    async def multi(self, operations: Sequence[Operation]) -> list[OperationResult]:
+        """Do all as one change, or none."""
+        asked = list(operations)
+
+        def work(zxid: int) -> list[OperationResult]:
+            results = []
+            for index, operation in enumerate(asked):
+                try:
+                    results.append(self.tree.do(operation, zxid, self.session_id))
+                except CoordinationError as error:
+                    raise MultiError(index, error) from error
+            return results
+
+        return await self._write("multi", work)
+
+    async def get(self, path: str, watch: Watch | None = None) -> tuple[bytes, Stat]:
+        """Data and Stat of a node."""
+
+        def work() -> tuple[bytes, Stat]:
+            node = self.tree.require(path)
+            self._leave(path, watch)
+            return node.data, node.stat()
+
+        return await self._read("get", work)
+
+    async def get_many(self, paths: Sequence[str]) -> list[tuple[bytes, Stat] | None]:
+        """Data and Stat of many nodes."""
+        asked = list(paths)
+
+        def work() -> list[tuple[bytes, Stat] | None]:
+            nodes = [self.tree.find(path) for path in asked]
+            return [None if node is None else (node.data, node.stat()) for node in nodes]
+
+        return await self._read("get_many", work)
+
+    async def exists(self, path: str, watch: Watch | None = None) -> Stat | None:
+        """Stat of a node that may not be there."""
+
+        def work() -> Stat | None:
+            node = self.tree.find(path)
+            self._leave(path, watch)
+            return None if node is None else node.stat()
+
+        return await self._read("exists", work)
+
+    async def children(self, path: str, watch: Watch | None = None) -> list[str]:
+        """Names of a node's children."""
+
+        def work() -> list[str]:
+            names = self.tree.children(path)
+            if watch is not None:
+                self._session().child_watches.setdefault(path, []).append(watch)
+            return names
+
+        return await self._read("children", work)
+
+    async def _write(self, name: str, work: Callable[[int], T]) -> T:
+        return await self._read(name, lambda: self.tree.change(work))
+
+    async def _read(self, name: str, work: Callable[[], T]) -> T:
+        self._check_open()
+        session_id = self.session_id
+        fate = await self._travel(name)
+        self._check_open()
+        if session_id != self.session_id:
+            raise SessionExpiredError("", "the session expired under the operation")
+        if fate is Fate.LOST_BEFORE:
+            raise ConnectionLossError("", f"simulated, before {name}")
+        result = work()
+        if fate is Fate.LOST_AFTER:
+            raise ConnectionLossError("", f"simulated, after {name}")
+        return result
+
+    async def _travel(self, name: str) -> Fate:
+        if self.tree.latency_ms:
+            await self._clock.sleep(self.tree.latency_ms)
+        return self.tree.trouble(name)
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise SessionExpiredError("", "the session is closed")
+
+    def _session(self) -> _Session:
+        return self.tree.sessions[self.session_id]
+
+    # -- watches
+
+    def _leave(self, path: str, watch: Watch | None) -> None:
+        if watch is not None:
+            self._session().data_watches.setdefault(path, []).append(watch)
+
+    def tell(
+        self, data_watches: dict[str, list[Watch]], child_watches: dict[str, list[Watch]], event: WatchEvent
+    ) -> None:
+        """Something changed: fire the watches of this session that wait for it, late but in order."""
+        fired: list[Watch] = []
+        if event.type is not EventType.CHILDREN:
+            fired += data_watches.pop(event.path, ())
+        if event.type in (EventType.CHILDREN, EventType.DELETED):
+            fired += child_watches.pop(event.path, ())
+        for watch in fired:
+            self._deliver(watch, event)
+
+    def _deliver(self, watch: Watch, event: WatchEvent) -> None:
+        session_id = self.session_id
+
+        def deliver() -> None:
+            if self._open and self.session_id == session_id:
+                watch(event)
+
+        now_ms = self._clock.monotonic_ms()
+        self._next_event_ms = max(self._next_event_ms, now_ms + self.tree.watch_delay_ms())
+        if self._next_event_ms > now_ms:
+            self._clock.call_later(self._next_event_ms - now_ms, deliver)
+        else:
+            self._clock.call_soon(deliver)
+
+
+def _check_path(path: str, *, sequential: bool = False) -> None:
+    if path == "/" and not sequential:
+        return
+    _, slash, name = path.rpartition("/")
+    bad = not slash or (not name and not sequential) or name in (".", "..") or "//" in path or not path.startswith("/")
+    if bad or "\0" in path:
+        raise ValueError(f"not a path: {path!r}")
+
+
+def _check_version(path: str, node: _Node, version: int) -> None:
+    if version not in (ANY_VERSION, node.version):
+        raise BadVersionError(path, f"{path} has version {node.version}, not {version}")

@@ -1,0 +1,112 @@
+"""`python -m bench`: loads against Barnabas and whatever else is named, in turn, several rounds; medians and ratios.
+
+python -m bench                              every load, against a Barnabas of this checkout started for it
+python -m bench --kafka commit-8 poll        some loads, and Apache Kafka beside it (its jars: apache_kafka.py)
+python -m bench --at old=127.0.0.1:9092=PID --at new=127.0.0.1:9192 commit-8        brokers that run already
+python -m bench scale | startup | memory     many of everything; exec to first answer; resident memory
+"""
+
+import argparse
+import asyncio
+import gc
+import statistics
+import sys
+from collections.abc import Sequence
+
+import uvloop
+
+from bench import scale, startup
+from bench.apache_kafka import ApacheKafka
+from bench.loads import LOADS, Figures, Row
+from bench.targets import Barnabas, Target
+
+KAFKA_SETTINGS = ["group.coordinator.append.linger.ms=0"]
+SPECIAL = {"scale": scale.main, "startup": startup.main, "memory": startup.memory}
+
+
+def main(words: Sequence[str]) -> int:
+    """See the module; the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("loads", nargs="*", metavar="LOAD", help=", ".join([*LOADS, *SPECIAL]))
+    parser.add_argument("--at", action="append", default=[], metavar="NAME=HOST:PORT[=PID]", help="a running broker")
+    parser.add_argument("--kafka", action="store_true", help="start an Apache Kafka too")
+    parser.add_argument("--kafka-set", action="append", default=KAFKA_SETTINGS, metavar="KEY=VALUE")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of Barnabas")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=5.0, help="of one load against one broker")
+    parser.add_argument("--warm-up", action="store_true", help="one more round first, not counted; so with --kafka")
+    said = parser.parse_args(words)
+    unknown = [name for name in said.loads if name not in LOADS and name not in SPECIAL]
+    if unknown:
+        parser.error(f"no such load: {', '.join(unknown)}")
+    for name in said.loads:
+        if name in SPECIAL:
+            SPECIAL[name](said.kafka)
+    loads = [name for name in said.loads or LOADS if name in LOADS]
+    if not loads:
+        return 0
+    targets = [_running(text) for text in said.at]
+    started: list[Barnabas | ApacheKafka] = []
+    try:
+        if not targets:
+            started.append(Barnabas(settings=said.set))
+        if said.kafka:
+            kafka = ApacheKafka(said.kafka_set)
+            started.append(kafka)
+            kafka.wait()
+        targets += started
+        for name in loads:
+            measured = uvloop.run(_measure(LOADS[name], targets, said.rounds, said.seconds, said.kafka or said.warm_up))
+            _print(name, LOADS[name], targets, measured)
+    finally:
+        for broker in started:
+            broker.stop()
+    return 0
+
+
+def _running(text: str) -> Target:
+    name, _, rest = text.partition("=")
+    address, _, pid = rest.partition("=")
+    return Target(name, address, int(pid) if pid else None)
+
+
+async def _measure(
+    row: Row, targets: Sequence[Target], rounds: int, seconds: float, warm_up: bool
+) -> list[list[Figures]]:
+    measured: list[list[Figures]] = [[] for _ in targets]
+    gc.disable()  # a pause of the load's own would look like one of the broker's
+    if warm_up:
+        for target in targets:
+            await row.load(target, seconds)
+    for turn in range(rounds):
+        order = list(enumerate(targets))
+        for index, target in order if turn % 2 == 0 else reversed(order):
+            measured[index].append(await row.load(target, seconds))
+            await asyncio.sleep(0.3)
+    return measured
+
+
+def _print(name: str, row: Row, targets: Sequence[Target], measured: Sequence[Sequence[Figures]]) -> None:
+    print(f"{name}: {row.work}")
+    medians = []
+    for target, figures in zip(targets, measured, strict=True):
+        median = statistics.median(figure[row.figure] for figure in figures)
+        medians.append(median)
+        spread = " ".join(_short(figure[row.figure]) for figure in figures)
+        others = [key for key in figures[0] if key != row.figure]
+        rest = ", ".join(f"{key} {_short(statistics.median(figure[key] for figure in figures))}" for key in others)
+        print(f"  {target.name:10} {_short(median):>10} {row.figure:10} ({spread})  {rest}")
+    for target, median in zip(targets[1:], medians[1:], strict=True):
+        ratio = medians[0] / median if row.more_is_better else median / medians[0]
+        print(f"  {targets[0].name} is {ratio:.2f} times as good as {target.name}")
+    sys.stdout.flush()
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,179 @@
+"""A raw client on asyncio: frames made beforehand, answers compared as bytes: the broker is what is measured."""
+
+import asyncio
+import time
+from array import array
+from collections.abc import Awaitable, Callable, Sequence
+from struct import Struct
+from typing import cast
+
+from barnabas.protocol import frames, messages
+from barnabas.protocol.api_keys import ApiKey
+from barnabas.protocol.message import Message
+
+INT32 = Struct(">i")
+CLIENT_ID = "bench"
+READ_BYTES = 1 << 20
+
+
+class LoadError(Exception):
+    """The broker did not answer as it should; a figure would mean nothing."""
+
+
+class Connection(asyncio.BufferedProtocol):
+    """One connection. `on_frame` is called with every answer (without its size), valid during the call only."""
+
+    def __init__(self) -> None:
+        self.on_frame: Callable[[memoryview], None] = lambda frame: None
+        self._buffer = bytearray(64 * 1024)
+        self._filled = 0
+        self.transport: asyncio.Transport
+        self.lost = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost = True
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._filled == len(self._buffer):
+            self._buffer = bytearray(self._buffer) + bytearray(3 * len(self._buffer))
+        return memoryview(self._buffer)[self._filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        end = self._filled + nbytes
+        view = memoryview(self._buffer)
+        position = 0
+        while end - position >= 4:
+            (size,) = INT32.unpack_from(view, position)
+            if position + 4 + size > end:
+                break
+            self.on_frame(view[position + 4 : position + 4 + size])
+            position += 4 + size
+        if position:
+            self._buffer[: end - position] = self._buffer[position:end]
+        self._filled = end - position
+
+    async def ask(self, api_key: ApiKey, version: int, request: Message) -> Message:
+        """One request and its decoded answer."""
+        answered: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self.on_frame = lambda frame: answered.set_result(bytes(frame))
+        self.transport.write(frames.encode_request(api_key, version, 1, CLIENT_ID, request))
+        frame = await asyncio.wait_for(answered, 60)
+        return frames.decode_response(api_key, version, frame)[1]
+
+
+async def connect(address: str) -> Connection:
+    """A connection to host:port."""
+    host, _, port = address.rpartition(":")
+    _, connection = await asyncio.get_running_loop().create_connection(Connection, host, int(port))
+    return connection
+
+
+async def connect_many(address: str, count: int) -> list[Connection]:
+    """`count` connections, a hundred at a time."""
+    connections: list[Connection] = []
+    while len(connections) < count:
+        batch = min(100, count - len(connections))
+        connections += await asyncio.gather(*(connect(address) for _ in range(batch)))
+    return connections
+
+
+async def until(what: str, attempt: Callable[[], Awaitable[bool]], seconds: float = 60) -> None:
+    """Try until it is so."""
+    deadline = time.monotonic() + seconds
+    while not await attempt():
+        if time.monotonic() > deadline:
+            raise LoadError(f"not within {seconds} s: {what}")
+        await asyncio.sleep(0.05)
+
+
+async def create_topics(connection: Connection, names: Sequence[str], partitions: int = 1) -> None:
+    """Create the topics that are missing, and wait until each partition has a leader."""
+    make = messages.CreateTopicsRequest.CreatableTopic
+    topics = [make(name=name, num_partitions=partitions, replication_factor=1) for name in names]
+    await connection.ask(ApiKey.CREATE_TOPICS, 4, messages.CreateTopicsRequest(topics=topics, timeout_ms=60_000))
+    await until(f"leaders of {len(names)} topics", lambda: _led(connection, names, partitions))
+
+
+async def _led(connection: Connection, names: Sequence[str], partitions: int) -> bool:
+    topics = [messages.MetadataRequest.MetadataRequestTopic(name=name) for name in names]
+    request = messages.MetadataRequest(topics=topics, allow_auto_topic_creation=False)
+    answer = await connection.ask(ApiKey.METADATA, 4, request)
+    return all(
+        topic.error_code == 0
+        and len(topic.partitions) >= partitions
+        and all(partition.leader_id >= 0 for partition in topic.partitions)
+        for topic in answer.topics  # type: ignore[attr-defined]
+    )
+
+
+class Latencies:
+    """Spans in seconds, in the order they were measured."""
+
+    def __init__(self) -> None:
+        self.spans = array("d")
+
+    def percentile_ms(self, share: float) -> float:
+        """The span that `share` of all do not exceed, in milliseconds."""
+        ordered = sorted(self.spans)
+        return ordered[min(len(ordered) - 1, int(share * len(ordered)))] * 1000 if ordered else float("nan")
+
+
+async def closed_loop(
+    connections: Sequence[Connection], requests: Sequence[Sequence[bytes]], seconds: float
+) -> tuple[float, Latencies]:
+    """One request in flight per connection, taken in turn from its row of frames, for so long: requests/s and spans.
+
+    All answers of a connection must be the bytes of its first ones, which the caller has looked at: correlation ids
+    do not change.
+    """
+    loop = asyncio.get_running_loop()
+    latencies = Latencies()
+    spans = latencies.spans
+    clock = time.perf_counter
+    ended: asyncio.Future[None] = loop.create_future()
+    running = len(connections)
+    stop_at = 0.0
+
+    def drive(connection: Connection, row: Sequence[bytes]) -> None:
+        expected: list[bytes | None] = [None] * len(row)
+        write = connection.transport.write
+        turn = 0
+        sent = clock()
+
+        def answered(frame: memoryview) -> None:
+            nonlocal turn, sent, running
+            now = clock()
+            spans.append(now - sent)
+            if frame != expected[turn]:
+                if expected[turn] is not None:
+                    if not ended.done():
+                        ended.set_exception(LoadError(f"another answer than before: {bytes(frame).hex()}"))
+                    return
+                expected[turn] = bytes(frame)
+            if now >= stop_at:
+                running -= 1
+                if not running and not ended.done():
+                    ended.set_result(None)
+                return
+            turn = (turn + 1) % len(row)
+            sent = clock()
+            write(row[turn])
+
+        connection.on_frame = answered
+        write(row[0])
+
+    started = clock()
+    stop_at = started + seconds
+    for connection, row in zip(connections, requests, strict=True):
+        drive(connection, row)
+    await asyncio.wait_for(ended, seconds + 60)
+    return len(spans) / (clock() - started), latencies
+
+
+def close(connections: Sequence[Connection]) -> None:
+    """Close them all."""
+    for connection in connections:
+        connection.transport.abort()

@@ -67,7 +67,11 @@ def offset_commit(coordinator: GroupCoordinator, request: OffsetCommitRequest, c
     if error:
         return _fail(response, accepted, error)
     limit = coordinator.config.offset_metadata_max_bytes
-    too_long = [commit for commit in commits if commit.committed and _utf16_length(commit.committed.metadata) > limit]
+    too_long = [
+        commit
+        for commit in commits
+        if commit.committed and commit.committed.metadata and _utf16_length(commit.committed.metadata) > limit
+    ]
     if too_long:
         for commit, partition in zip(commits, accepted, strict=True):
             if commit in too_long:

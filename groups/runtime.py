@@ -21,7 +21,7 @@ from barnabas.offsets.records import OffsetRecord
 from barnabas.offsets.table import OffsetTable
 from barnabas.protocol.compression import Compression
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.record_batch import Record, build
+from barnabas.protocol.record_batch import build_plain
 from barnabas.replication.partition import ALL_IN_SYNC, Partition
 from barnabas.runtime.ports import Buffer, Clock, Timer
 from barnabas.storage.validation import AppendOrigin, AppendResult
@@ -220,20 +220,14 @@ class Shard:
             self._append(writes[start:])
 
     def _append(self, writes: list[_Write]) -> None:
-        records = [
-            Record(offset=0, timestamp=write.now_ms, key=record.key(), value=record.value(), headers=[])
-            for write in writes
-            for record in write.records
-        ]
+        records = [(write.now_ms, record.key(), record.value()) for write in writes for record in write.records]
         if not records:
             end_offset = self._in_flight[-1].end_offset if self._in_flight else self.log.high_watermark
             self._park(_Batch(writes, end_offset, end_offset, self._deadline_ms()))
             return
-        for index, record in enumerate(records):
-            record.offset = index
         codec = Compression(self._config.offsets_topic_compression_codec)
         # Sequence 0 without a producer id: so Kafka 4.1 writes its coordinators' batches.
-        result = self.log.append(build(records, compression=codec, base_sequence=0))
+        result = self.log.append(build_plain(records, compression=codec, base_sequence=0))
         if self.closed:
             return  # the append itself cost the leadership, and `close` has told everybody
         if result.error:

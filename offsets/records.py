@@ -7,6 +7,7 @@ A null value is a tombstone. Written: key 1 and value 4, or value 1 where the cl
 These are the records of the commit path, so they are packed by hand.
 """
 
+from functools import lru_cache
 from struct import Struct
 from struct import error as _struct_error
 
@@ -24,6 +25,7 @@ _OFFSET = Struct(">hq")
 _TIMESTAMP = Struct(">q")
 _TIMESTAMPS = Struct(">qq")
 _TIMESTAMP_AND_NO_TAGS = Struct(">qB")
+_WITHOUT_METADATA = Struct(">hqiBqB")
 _KEY_VERSION_1 = _INT16.pack(1)
 _MALFORMED = "truncated offset record"
 
@@ -87,18 +89,7 @@ class OffsetRecord:
 
     def key(self) -> bytes:
         """The record's key."""
-        group = self.group_id.encode()
-        topic = self.topic.encode()
-        return b"".join(
-            (
-                _KEY_VERSION_1,
-                _INT16.pack(len(group)),
-                group,
-                _INT16.pack(len(topic)),
-                topic,
-                _INT32.pack(self.partition),
-            )
-        )
+        return _key_prefix(self.group_id, self.topic) + _INT32.pack(self.partition)
 
     def value(self) -> bytes | None:
         """The record's value; None is a tombstone."""
@@ -106,8 +97,19 @@ class OffsetRecord:
         return None if committed is None else encode_value(committed)
 
 
+@lru_cache(maxsize=4096)  # a commit names one group and a few topics, many times
+def _key_prefix(group_id: str, topic: str) -> bytes:
+    group = group_id.encode()
+    name = topic.encode()
+    return b"".join((_KEY_VERSION_1, _INT16.pack(len(group)), group, _INT16.pack(len(name)), name))
+
+
 def encode_value(committed: CommittedOffset) -> bytes:
     """Value version 4, or 1 where the client asked for an expiry of its own (OffsetCommit v2-v4)."""
+    if not committed.metadata and committed.expire_timestamp < 0 and committed.topic_id is NO_TOPIC_ID:
+        return _WITHOUT_METADATA.pack(
+            VALUE_VERSION, committed.offset, committed.leader_epoch, 1, committed.commit_timestamp, 0
+        )
     metadata = committed.metadata.encode()
     if committed.expire_timestamp >= 0:
         return b"".join(

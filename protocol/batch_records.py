@@ -7,7 +7,7 @@ The loops run for every record that is loaded, compacted or checked, so the vari
 nearly always, a call for what is longer.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from barnabas.protocol.errors import CorruptBatchError, ErrorCode
 from barnabas.protocol.varint import encode_signed
@@ -297,6 +297,45 @@ def _skip_headers(data: bytes, position: int, end: int) -> int:
     if position >= end:
         raise broken("a record is not as long as it says")
     return _headers(data, position, end)[1]
+
+
+PlainRecord = tuple[int, bytes | None, bytes | None]  # timestamp, key, value; no headers
+
+
+def write_plain(out: bytearray, rows: Sequence[PlainRecord]) -> None:
+    """Append records without headers, at offset deltas 0, 1, 2, …; timestamps count from the first one's."""
+    signed = _SHORT_SIGNED
+    base_timestamp = rows[0][0]
+    for offset_delta, (timestamp, key, value) in enumerate(rows):
+        body = b"".join(
+            (
+                b"\0",
+                signed[timestamp - base_timestamp],
+                signed[offset_delta],
+                b"\1" if key is None else signed[len(key)],
+                key or b"",
+                b"\1" if value is None else signed[len(value)],
+                value or b"",
+                b"\0",
+            )
+        )
+        out += signed[len(body)]
+        out += body
+
+
+class _ShortSigned(dict[int, bytes]):
+    """Encodings of small numbers, kept when they first occur."""
+
+    __slots__ = ()
+
+    def __missing__(self, value: int) -> bytes:
+        encoded = encode_signed(value)
+        if 0 <= value < 2048:
+            self[value] = encoded
+        return encoded
+
+
+_SHORT_SIGNED = _ShortSigned()
 
 
 def write(out: bytearray, record: Record, timestamp_delta: int, offset_delta: int) -> None:

@@ -190,9 +190,10 @@ class _DecoderWriter(_Writer):
     def slice(self, type_name: str, name: str, length: str, target: str) -> None:
         self.line(f"e = p + {length}")
         self.line(f"if e > end: short({name!r})")
-        value = {"string": 'str(buffer[p:e], "utf-8", "barnabas.replace")', "bytes": "bytes(buffer[p:e])"}.get(
-            type_name, "buffer[p:e]"
-        )
+        value = {
+            "string": '"" if e == p else str(buffer[p:e], "utf-8", "barnabas.replace")',
+            "bytes": "bytes(buffer[p:e])",
+        }.get(type_name, "buffer[p:e]")
         self.line(f"{target} = {value}; p = e")
 
     def array(self, field: Field, target: str, nullable: bool) -> None:

@@ -17,7 +17,7 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 
 from barnabas.protocol import batch_records
-from barnabas.protocol.batch_records import SMALLEST_RECORD_BYTES, RecordChecks, broken
+from barnabas.protocol.batch_records import SMALLEST_RECORD_BYTES, PlainRecord, RecordChecks, broken
 from barnabas.protocol.batch_records import Record as Record
 from barnabas.protocol.checksum import crc32c
 from barnabas.protocol.compression import Compression, compress, decompress
@@ -370,6 +370,22 @@ def build(
         len(records),
     )
     return _assemble(header, payload, level)
+
+
+def build_plain(
+    rows: Sequence[PlainRecord], *, compression: Compression = Compression.NONE, base_sequence: int = -1
+) -> bytearray:
+    """As `build`, of records without headers given as (timestamp, key, value): what coordinators write."""
+    if not rows:
+        raise ValueError("a new batch needs a record")
+    payload = bytearray()
+    batch_records.write_plain(payload, rows)
+    count = len(rows)
+    max_timestamp = max([row[0] for row in rows])
+    header = BatchHeader(
+        0, 0, -1, 2, 0, int(compression), count - 1, rows[0][0], max_timestamp, -1, -1, base_sequence, count
+    )
+    return _assemble(header, payload, None)
 
 
 def rebuild(

@@ -10,6 +10,7 @@ from barnabas.broker.context import CLOSE, RequestContext
 from barnabas.broker.dispatch import Api
 from barnabas.config.broker import BrokerConfig
 from barnabas.config.listeners import Endpoint
+from barnabas.coordination.port import CoordinationError
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.ports import Env, Listener, Timer
 
@@ -122,7 +123,14 @@ class Server:
     # ------------------------------------------------------------------ failures
 
     def failed(self, api: Api, context: RequestContext, request: Any, error: BaseException | None = None) -> Any:
-        """A handler raised, which is a bug: log and count it; what its client gets instead of an answer."""
+        """A handler raised, which is a bug: log and count it; what its client gets instead of an answer.
+
+        But that the coordination cannot be asked or written (a full disk, a lost session) is no bug.
+        """
+        if isinstance(error, CoordinationError):
+            logger.warning("%s of client %r: %s", api.key.name, context.client_id, error)
+            response = api.failure_response(request, ErrorCode.KAFKA_STORAGE_ERROR)
+            return CLOSE if response is None else response
         self.handler_failures += 1
         failures = self._failures_of[api.key] = self._failures_of.get(api.key, 0) + 1
         if (

@@ -167,7 +167,11 @@ class Cleaner:
     def _tick(self) -> None:
         config = self._manager.config
         if self._work is None and config.log_cleaner_enable:
-            log = self.dirtiest()
+            try:
+                log = self.dirtiest()
+            except OSError as error:  # try again later: the cleaner must not end
+                logger.warning("Cannot look for logs to compact: %s", error)
+                log = None
             if log is not None:
                 self._begin(log)
         if self._work is None:

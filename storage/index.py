@@ -44,7 +44,7 @@ def _write_entries(disk: Disk, path: str, position: int, data: bytes) -> None:
 class OffsetIndex:
     """Sparse map from offset to byte position in the segment. Call `load` first."""
 
-    __slots__ = ("_base_offset", "_disk", "_offsets", "_positions", "_written", "loaded", "path")
+    __slots__ = ("_base_offset", "_disk", "_offsets", "_positions", "_stale", "_written", "loaded", "path")
 
     def __init__(self, disk: Disk, path: str, base_offset: int) -> None:
         self._disk = disk
@@ -53,6 +53,7 @@ class OffsetIndex:
         self._offsets = array("i")
         self._positions = array("i")
         self._written = 0
+        self._stale = True
         self.loaded = False
 
     def __len__(self) -> int:
@@ -82,6 +83,7 @@ class OffsetIndex:
             return False
         self._offsets, self._positions = offsets, positions
         self._written = len(offsets)
+        self._stale = False
         return True
 
     def reset(self) -> None:
@@ -89,6 +91,7 @@ class OffsetIndex:
         self._offsets = array("i")
         self._positions = array("i")
         self._written = 0
+        self._stale = True  # the file may be missing, or hold what is forgotten
         self.loaded = True
 
     def unload(self) -> None:
@@ -138,17 +141,18 @@ class OffsetIndex:
             flat.byteswap()
         _write_entries(self._disk, self.path, self._written * OFFSET_ENTRY_BYTES, flat.tobytes())
         self._written = len(self._offsets)
+        self._stale = False
 
     @property
     def dirty(self) -> bool:
         """Whether the file lacks entries."""
-        return self.loaded and self._written != len(self._offsets)
+        return self.loaded and (self._stale or self._written != len(self._offsets))
 
 
 class TimeIndex:
     """Sparse map from the largest timestamp so far to the last offset of the batch that holds it."""
 
-    __slots__ = ("_base_offset", "_disk", "_offsets", "_timestamps", "_written", "loaded", "path")
+    __slots__ = ("_base_offset", "_disk", "_offsets", "_stale", "_timestamps", "_written", "loaded", "path")
 
     def __init__(self, disk: Disk, path: str, base_offset: int) -> None:
         self._disk = disk
@@ -157,6 +161,7 @@ class TimeIndex:
         self._timestamps = array("q")
         self._offsets = array("i")
         self._written = 0
+        self._stale = True
         self.loaded = False
 
     def __len__(self) -> int:
@@ -184,6 +189,7 @@ class TimeIndex:
             return False
         self._timestamps, self._offsets = timestamps, offsets
         self._written = len(offsets)
+        self._stale = False
         return True
 
     def reset(self) -> None:
@@ -191,6 +197,7 @@ class TimeIndex:
         self._timestamps = array("q")
         self._offsets = array("i")
         self._written = 0
+        self._stale = True  # the file may be missing, or hold what is forgotten
         self.loaded = True
 
     def unload(self) -> None:
@@ -236,11 +243,12 @@ class TimeIndex:
         data = b"".join([pack(timestamp, offset) for timestamp, offset in entries])
         _write_entries(self._disk, self.path, self._written * TIME_ENTRY_BYTES, data)
         self._written = len(self._offsets)
+        self._stale = False
 
     @property
     def dirty(self) -> bool:
         """Whether the file lacks entries."""
-        return self.loaded and self._written != len(self._offsets)
+        return self.loaded and (self._stale or self._written != len(self._offsets))
 
 
 class AbortedTransaction(NamedTuple):

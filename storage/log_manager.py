@@ -249,6 +249,14 @@ class LogManager:
 
     def get_or_create(self, topic: str, partition: int, topic_id: bytes | None) -> Log:
         """The log, made when missing. OSError when it cannot be made."""
+        try:
+            return self._get_or_create(topic, partition, topic_id)
+        except OSError as error:
+            if not self._files.make_room(error):
+                raise
+            return self._get_or_create(topic, partition, topic_id)
+
+    def _get_or_create(self, topic: str, partition: int, topic_id: bytes | None) -> Log:
         log = self._logs.get((topic, partition))
         if log is None:
             key = (topic, partition)

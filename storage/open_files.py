@@ -31,9 +31,8 @@ class OpenFiles:
             try:
                 file = self.disk.open(path, create=create)
             except OSError as error:
-                if error.errno not in TOO_MANY or not self._files:
+                if not self.make_room(error):
                     raise
-                self._make_room()
                 file = self.disk.open(path, create=create)
             if len(self._files) >= self._limit:
                 oldest = next(iter(self._files))
@@ -41,12 +40,15 @@ class OpenFiles:
         self._files[path] = file
         return file
 
-    def _make_room(self) -> None:
-        """The system has no more descriptors: keep half as many from now on, so that others find some, too."""
+    def make_room(self, error: OSError) -> bool:
+        """If the system has no more descriptors, keep half as many from now on; whether to try again is worth it."""
+        if error.errno not in TOO_MANY or not self._files:
+            return False
         self._limit = max(1, len(self._files) // 2)
         logger.warning("too many open files: keeping %d open; raise the limit (ulimit -n)", self._limit)
         for path in list(self._files)[: len(self._files) - self._limit + 1]:
             self.close(path)
+        return True
 
     def close(self, path: str) -> None:
         """Close one file, if it is open."""

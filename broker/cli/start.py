@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from barnabas.broker.cli.exits import ExitCode, fail, key_values, say
@@ -140,6 +141,7 @@ def _with_port(listeners: str, port: int) -> str:
 
 def _run(env: "Env", config: "BrokerConfig", as_json: bool) -> int:
     """Serve on the fastest loop there is; the exit code."""
+    _allow_open_files()
     try:
         import uvloop
     except ImportError:  # an optional speed-up: not built for every platform
@@ -148,6 +150,15 @@ def _run(env: "Env", config: "BrokerConfig", as_json: bool) -> int:
         new_loop = uvloop.new_event_loop
     with asyncio.Runner(loop_factory=new_loop) as runner:
         return runner.run(_serve(env, config, as_json))
+
+
+def _allow_open_files() -> None:
+    """As many as the system lets this user have: the usual 1024 is not enough for segments and connections."""
+    with suppress(ImportError, OSError, ValueError):
+        import resource
+
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 async def _serve(env: "Env", config: "BrokerConfig", as_json: bool) -> int:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from barnabas.broker.connection import FRAMES_PER_TURN
+from barnabas.coordination.port import ConnectionLossError
 from barnabas.protocol import frames, messages
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
@@ -132,3 +133,16 @@ def test_thousands_of_requests_at_once_let_others_come_between(world: World) -> 
     before, after = world.env.run(run())
     assert before - begin < count  # the other was answered before all of them were
     assert after - begin == count + 1
+
+
+def test_a_tree_that_cannot_be_written_is_no_bug_of_the_broker(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def full(*_: Any) -> None:
+        raise ConnectionLossError("", "the disk is full")
+
+    monkeypatch.setattr(world.broker.coordination, "multi", full)
+    create = messages.CreateTopicsRequest
+    topic = create.CreatableTopic(name="no-room", num_partitions=1, replication_factor=1)
+    (result,) = world.ask(ApiKey.CREATE_TOPICS, 7, create(topics=[topic], timeout_ms=1000)).topics
+    assert result.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    monkeypatch.undo()
+    world.create_topic("no-room")

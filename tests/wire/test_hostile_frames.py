@@ -22,6 +22,7 @@ from barnabas.broker.connection import Connection
 from barnabas.broker.dispatch import TABLE
 from barnabas.protocol import frames
 from barnabas.protocol.api_keys import ApiKey
+from barnabas.protocol.errors import ProtocolError
 from barnabas.protocol.message import Struct
 from barnabas.protocol.record_batch import Record, build
 
@@ -108,6 +109,18 @@ class Wire:
             self.connection.buffer_updated(size)
 
 
+def creates_many(frame: bytes) -> bool:
+    """Whether it asks for hundreds of partitions: allowed, and slow in memory."""
+    if frame[:2] not in (b"\0\x13", b"\0\x25"):
+        return False
+    try:
+        _, request = frames.decode_request(memoryview(frame))
+    except ProtocolError:
+        return False
+    counts = [getattr(topic, "num_partitions", None) or getattr(topic, "count", 0) for topic in request.topics or ()]  # type: ignore[attr-defined]
+    return any(200 < count <= 10_000 for count in counts)
+
+
 class Mutator:
     """Makes nonsense of requests, the same for the same seed."""
 
@@ -123,10 +136,11 @@ class Mutator:
 
     def frame(self) -> bytes:
         """One changed request, without its size."""
-        original = self.random.choice(REQUESTS)
-        if self.random.random() < 0.5:
-            return self._bytes(original)
-        return self._fields(original)
+        while True:
+            original = self.random.choice(REQUESTS)
+            frame = self._bytes(original) if self.random.random() < 0.5 else self._fields(original)
+            if not creates_many(frame):
+                return frame
 
     def _bytes(self, original: bytes) -> bytes:
         """Bits, lengths, cuts; sometimes several of them. The API mostly stays what it was."""
@@ -249,12 +263,6 @@ class Mutator:
 
                 struct.pack_into(">I", batch, 17, crc32c.crc32c(bytes(batch[21:])))
         return bytes(batch) * self.random.choice((1, 1, 2))
-
-
-def worlds(make_world: Any) -> Iterator[World]:
-    world = make_world()
-    yield world
-    world.env.run(world.broker.stop())
 
 
 class Failures(logging.Handler):

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from barnabas.config.broker import BrokerConfig
 from barnabas.protocol.errors import ErrorCode
 from barnabas.replication.topic_admin import topic_name_problem
 
@@ -55,23 +56,11 @@ class AutoTopics:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     async def _create(self, name: str, partitions: int, factor: int) -> None:
-        configs: dict[str, str] = {}
-        if name == OFFSETS_TOPIC:
-            configs = {
-                "cleanup.policy": "compact",
-                "compression.type": "producer",
-                "segment.bytes": str(self._broker.config.offsets_topic_segment_bytes),
-            }
-        elif name == TRANSACTIONS_TOPIC:
-            configs = {
-                "cleanup.policy": "compact",
-                "compression.type": "uncompressed",
-                "min.insync.replicas": str(self._broker.config.transaction_state_log_min_isr),
-                "segment.bytes": str(self._broker.config.transaction_state_log_segment_bytes),
-                "unclean.leader.election.enable": "false",
-            }
         error, message = await self._broker.topic_admin.create_topic(
-            name, partition_count=partitions, replication_factor=factor, configs=configs
+            name,
+            partition_count=partitions,
+            replication_factor=factor,
+            configs=internal_settings(name, self._broker.config),
         )
         if error not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
             logger.warning("topic %s cannot be created: %s", name, message or error.name)
@@ -80,3 +69,22 @@ class AutoTopics:
         """Drop what has not been done yet."""
         for task in list(self._creating.values()):
             task.cancel()
+
+
+def internal_settings(name: str, config: BrokerConfig) -> dict[str, str]:
+    """The settings that a coordinator's topic is made with; none for any other topic."""
+    if name == OFFSETS_TOPIC:
+        return {
+            "cleanup.policy": "compact",
+            "compression.type": "producer",
+            "segment.bytes": str(config.offsets_topic_segment_bytes),
+        }
+    if name == TRANSACTIONS_TOPIC:
+        return {
+            "cleanup.policy": "compact",
+            "compression.type": "uncompressed",
+            "min.insync.replicas": str(config.transaction_state_log_min_isr),
+            "segment.bytes": str(config.transaction_state_log_segment_bytes),
+            "unclean.leader.election.enable": "false",
+        }
+    return {}

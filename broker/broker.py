@@ -7,6 +7,7 @@ import asyncio
 import logging
 
 from barnabas.broker import api as _handlers  # noqa: F401  (importing it fills the table of APIs)
+from barnabas.broker.adoption import settle_folders
 from barnabas.broker.auto_topics import OFFSETS_TOPIC, AutoTopics
 from barnabas.broker.context import RequestContext
 from barnabas.broker.fetch_sessions import FetchSessionCache
@@ -29,7 +30,7 @@ from barnabas.replication.producer_ids import ProducerIds
 from barnabas.replication.replica_manager import INTERNAL_TOPICS, ReplicaManager
 from barnabas.replication.topic_admin import TopicAdmin
 from barnabas.runtime.ports import Env
-from barnabas.storage.log_manager import LogManager
+from barnabas.storage.log_manager import LogManager, number_of_directory
 
 logger = logging.getLogger("barnabas.broker")
 
@@ -47,6 +48,8 @@ class Broker:
         self.env = env
         self.config = config
         self.data_directory = data_directory
+        if not config.is_numbered:
+            config.take_number(number_of_directory(env.disk, data_directory))
         self.node_id: int = config.node_id
         self.cluster_id = ""
         if coordination is None:
@@ -96,6 +99,7 @@ class Broker:
         await registration.make_persistent_paths(self.coordination)
         await self.config_changes.start()
         self.log_manager.start()
+        await settle_folders(self.env, self.config, self.coordination, self.log_manager, self.node_id)
         self.cluster_id = await registration.cluster_id(self.env, self.coordination, self.log_manager.meta.cluster_id)
         self.log_manager.initialise(self.node_id, self.cluster_id)
         self._advertised = {endpoint.name: endpoint for endpoint in self.config.advertised_endpoints}

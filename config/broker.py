@@ -61,6 +61,7 @@ class BrokerConfig(BrokerAttributes):
         self.file: dict[str, str] = dict(file)  # what was set at start, as text; includes names outside the table
         self.dynamic_cluster: dict[str, str] = {}
         self.dynamic_broker: dict[str, str] = {}
+        self.is_numbered = True  # whether node.id was said
         self.on_change: list[Callable[[frozenset[str]], None]] = []  # called with the names whose values changed
         for name, setting in BROKER_SETTINGS.items():
             text = self.file.get(name, setting.default)
@@ -71,7 +72,15 @@ class BrokerConfig(BrokerAttributes):
         """The config for these values, everything else at its default. Raises the first of `problems`."""
         for problem in problems(values):
             raise problem
-        return cls(_with_identity(values))
+        config = cls(_with_identity(values))
+        config.is_numbered = any(values.get(name, "-1").strip() not in ("", "-1") for name in ("node.id", "broker.id"))
+        return config
+
+    def take_number(self, node_id: int | None) -> None:
+        """The number that the data directory says, for a broker that was given none. None: it says none either."""
+        if node_id is not None:
+            self.file["node.id"] = self.file["broker.id"] = str(node_id)
+            self.node_id = self.broker_id = node_id
 
     @property
     def data_directories(self) -> tuple[str, ...]:

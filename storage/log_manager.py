@@ -11,7 +11,7 @@ from barnabas.config.broker import BrokerConfig
 from barnabas.config.topic import TopicConfig
 from barnabas.protocol import uuids
 from barnabas.protocol.errors import CorruptBatchError
-from barnabas.runtime.ports import DirectoryLock, Env, Timer
+from barnabas.runtime.ports import DirectoryLock, Disk, Env, Timer
 from barnabas.storage import checkpoints
 from barnabas.storage.cleaner import Cleaner
 from barnabas.storage.durable_log import close_together, flush_together
@@ -40,6 +40,29 @@ class Meta:
     node_id: int | None = None
     cluster_id: str | None = None
     directory_id: str | None = None
+
+
+def read_meta(disk: Disk, data_directory: str) -> Meta:
+    """What meta.properties says: version 0 is of Kafka with ZooKeeper, 1 of KRaft and of Barnabas. CheckpointError."""
+    path = f"{data_directory}/{checkpoints.META_PROPERTIES}"
+    properties = checkpoints.read_properties(disk, path)
+    if properties is None:
+        return Meta()
+    version = properties.get("version")
+    if version not in ("0", "1"):
+        raise checkpoints.CheckpointError(f"{path}: version {version!r} is not known")
+    node_id = properties.get("node.id" if version == "1" else "broker.id")
+    if node_id is not None and not node_id.lstrip("-").isdigit():
+        raise checkpoints.CheckpointError(f"{path}: {node_id!r} is not a node id")
+    return Meta(None if node_id is None else int(node_id), properties.get("cluster.id"), properties.get("directory.id"))
+
+
+def number_of_directory(disk: Disk, data_directory: str) -> int | None:
+    """The node id of a data directory; None where it says none or cannot be read, which `LogManager.start` tells."""
+    try:
+        return read_meta(disk, data_directory.rstrip("/")).node_id
+    except (OSError, checkpoints.CheckpointError):
+        return None
 
 
 class LogManager:
@@ -82,7 +105,7 @@ class LogManager:
                 disk.make_directory(self.data_directory)
                 disk.sync_directory(self.data_directory.rpartition("/")[0] or "/")
             self._take_lock()
-            self._read_meta()
+            self.meta = read_meta(disk, self.data_directory)
             self._load_logs()
         except checkpoints.CheckpointError as error:
             self._release_lock()
@@ -122,21 +145,6 @@ class LogManager:
 
     def _path(self, name: str) -> str:
         return f"{self.data_directory}/{name}"
-
-    def _read_meta(self) -> None:
-        path = self._path(checkpoints.META_PROPERTIES)
-        properties = checkpoints.read_properties(self._env.disk, path)
-        if properties is None:
-            return
-        version = properties.get("version")
-        if version not in ("0", "1"):
-            raise checkpoints.CheckpointError(f"{path}: version {version!r} is not known")
-        node_id = properties.get("node.id" if version == "1" else "broker.id")
-        if node_id is not None and not node_id.lstrip("-").isdigit():
-            raise checkpoints.CheckpointError(f"{path}: {node_id!r} is not a node id")
-        self.meta = Meta(
-            None if node_id is None else int(node_id), properties.get("cluster.id"), properties.get("directory.id")
-        )
 
     def initialise(self, node_id: int, cluster_id: str) -> None:
         """Check that the directory is this node's, and write whose it is where that was missing.
@@ -178,6 +186,9 @@ class LogManager:
             checkpoints.LOG_START_OFFSETS: log_starts,
             checkpoints.HIGH_WATERMARKS: high_watermarks,
         }
+        strays = [name for name in names if name.endswith("-stray")]
+        if strays:
+            logger.info("%d folders named …-stray are left from topics that are gone, the first is %s", len(strays), strays[0])
         for name in names:
             if _DELETED.match(name):
                 disk.remove_tree(self._path(name))
@@ -283,20 +294,10 @@ class LogManager:
 
     def delete(self, topic: str, partition: int) -> None:
         """Take the log away; its folder is renamed now and removed after file.delete.delay.ms."""
-        log = self._logs.pop((topic, partition), None)
-        if log is None:
+        log = self._logs.get((topic, partition))
+        path = self._rename_away(topic, partition, "delete")
+        if log is None or path is None:
             return
-        self.cleaner.forget(log)
-        suffix = f".{self._env.random_uuid().hex()}-delete"
-        end = f"-{partition}{suffix}"
-        path = self._path(topic[: _NAME_LENGTH_MAX - len(end)] + end)
-        try:
-            log.delete_directory_to(path)
-        except OSError as error:
-            logger.error("%s could not be deleted: %s", log.name, error)
-            return
-        self._unsynced_deletions.add((topic, partition))
-        self._sync_names_soon()
         logger.debug("Deleting the log %s", log.name)
 
         def remove() -> None:
@@ -307,8 +308,29 @@ class LogManager:
                 logger.warning("%s could not be removed: %s", path, error)
 
         self._env.clock.call_later(log.config.file_delete_delay_ms, remove)
+
+    def set_aside(self, topic: str, partition: int) -> None:
+        """The log has no topic: its folder is renamed to `….-stray` and stays."""
+        self._rename_away(topic, partition, "stray")
+
+    def _rename_away(self, topic: str, partition: int, why: str) -> str | None:
+        """Take a log out of use under another name; its new path, None when that failed."""
+        log = self._logs.pop((topic, partition), None)
+        if log is None:
+            return None
+        self.cleaner.forget(log)
+        end = f"-{partition}.{self._env.random_uuid().hex()}-{why}"
+        path = self._path(topic[: _NAME_LENGTH_MAX - len(end)] + end)
+        try:
+            log.delete_directory_to(path)
+        except OSError as error:
+            logger.error("%s could not be renamed to %s: %s", log.name, path, error)
+            return None
+        self._unsynced_deletions.add((topic, partition))
+        self._sync_names_soon()
         if not any(other == topic for other, _ in self._logs):
             self._configs.pop(topic, None)
+        return path
 
     def _sync_names_soon(self) -> None:
         """Make the names of folders durable, in the background and once for all that change in this loop pass.

@@ -14,6 +14,7 @@ from barnabas.broker.context import RequestContext
 from barnabas.broker.dispatch import Api
 from barnabas.broker.server import Server
 from barnabas.config.broker import BrokerConfig
+from barnabas.coordination.port import Coordination
 from barnabas.protocol import frames
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.messages import CreateTopicsRequest
@@ -145,8 +146,8 @@ class Client(asyncio.Protocol):
 class World:
     """A broker in virtual time, and clients of it."""
 
-    def __init__(self) -> None:
-        self.env: SimEnv = sim_env(7)
+    def __init__(self, env: SimEnv | None = None, coordination: Coordination | None = None, **settings: str) -> None:
+        self.env = env or sim_env(7)
         config = BrokerConfig.of(
             {
                 "listeners": "PLAINTEXT://127.0.0.1:9092",
@@ -154,8 +155,9 @@ class World:
                 "group.initial.rebalance.delay.ms": "0",
                 "offsets.topic.num.partitions": "3",
             }
+            | {name.replace("_", "."): value for name, value in settings.items()}
         )
-        self.broker = Broker(self.env, config, "/data")
+        self.broker = Broker(self.env, config, "/data", coordination)
         self.env.run(self.broker.start())
 
     async def connect(self) -> Client:
@@ -225,6 +227,12 @@ def world() -> Iterator[World]:
     yield world
     world.env.run(world.broker.stop())
     assert world.broker.server.handler_failures == 0
+
+
+@pytest.fixture
+def make_world() -> type[World]:
+    """For tests that need a broker of their own: on a disk that they prepared, stopped and started again."""
+    return World
 
 
 class Harness:

@@ -1,4 +1,4 @@
-"""Settings in the tree: read whole at the start, then followed through `/config/changes` (zookeeper.md §10)."""
+"""Settings in the tree: read whole at the start, then followed through `/config/changes`."""
 
 import asyncio
 import logging

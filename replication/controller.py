@@ -1,6 +1,6 @@
 """The controller: elected through the tree, it decides who leads what and tells the brokers.
 
-Rules: shared/reference/zookeeper.md §5-§7. Watches and answers only put events into one queue; one task handles them
+The rules are those of Kafka's controller in ZooKeeper mode (KafkaController). Watches and answers only put events into one queue; one task handles them
 one at a time, each reading afresh what it is about, so that doubled or late events are harmless. Every write is
 fenced by the controller's epoch; a fence that fails ends the controllership.
 """
@@ -164,7 +164,7 @@ class Controller:
     # --- election ---
 
     async def _elect(self) -> None:
-        """See who is controller; if nobody is, try to be it (§5)."""
+        """See who is controller; if nobody is, try to be it."""
         watch = self._watch(self._controller_changed, only_active=False)
         while await self._coordination.exists(paths.CONTROLLER, watch) is None:
             epoch, version = await self._read_epoch()

@@ -1,7 +1,7 @@
 """What a controller has in memory: brokers, assignments, partition states, and where each is in its life.
 
 Everything here is a copy of the tree (or follows from it) and is thrown away when the controllership is lost. The two
-tables say which state may follow which (shared/reference/zookeeper.md §6).
+tables say which state may follow which, as in Kafka's PartitionStateMachine and ReplicaStateMachine.
 """
 
 from collections.abc import Iterable, Iterator

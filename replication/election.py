@@ -1,4 +1,4 @@
-"""Who leads a partition: pure policies over values (replication.md §9). The caller writes and tells."""
+"""Who leads a partition: pure policies over values. The caller writes and tells."""
 
 from collections.abc import Collection, Sequence
 from typing import NamedTuple

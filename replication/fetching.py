@@ -1,6 +1,6 @@
 """Fetch: what followers and consumers read, at once where there is data, else parked until bytes or time.
 
-Rules: shared/reference/replication.md §7. One path for both: a consumer is bounded by the high watermark or the last
+One path for both: a consumer is bounded by the high watermark or the last
 stable offset, a follower by the log end, and a follower's fetch offset is its acknowledgement.
 """
 
@@ -230,7 +230,7 @@ class Fetching:
         return results, size, is_final
 
     def find(self, params: FetchParams, requested: FetchPartition) -> Partition | ErrorCode:
-        """The partition, if it is here and may serve this fetcher (§3: epochs before leadership)."""
+        """The partition, if it is here and may serve this fetcher (KIP-320: epochs are checked before leadership)."""
         if requested.topic is None:
             return ErrorCode.UNKNOWN_TOPIC_ID
         partition = self._find(requested.topic, requested.index)

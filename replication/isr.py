@@ -1,4 +1,4 @@
-"""The in-sync replicas of a partition as its leader judges them: pure decisions (replication.md §4)."""
+"""The in-sync replicas of a partition as its leader judges them: pure decisions (KIP-16)."""
 
 from collections.abc import Callable, Collection, Iterable
 

@@ -1,7 +1,7 @@
 """Makes a leader's ISR changes true: a conditional write of the state node first, memory second, then a notice.
 
 Until a write is confirmed, the partition computes its high watermark with the larger of both ISRs, so that either
-outcome is safe (replication.md §4). The controller learns of changes by `/isr_change_notification`.
+outcome is safe (KIP-497). The controller learns of changes by `/isr_change_notification`.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""ListOffsets and the end of leader epochs: which offset stands for a time or an epoch (replication.md §8, §12)."""
+"""ListOffsets and the end of leader epochs: which offset stands for a time or an epoch (KIP-79, KIP-101)."""
 
 from collections.abc import Sequence
 

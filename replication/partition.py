@@ -1,6 +1,6 @@
 """One replica of one partition on this broker: leader or follower, its ISR, its high watermark, and who waits for it.
 
-Rules: shared/reference/replication.md §2 and §4. Every transition is a plain function that runs to its end; whoever
+The rules are those of Kafka's Partition class. Every transition is a plain function that runs to its end; whoever
 waits is woken later, through `Wakes`.
 """
 
@@ -253,7 +253,7 @@ class Partition:
     # --- appending ---
 
     def append_as_leader(self, records: Buffer, *, origin: AppendOrigin, required_acks: int) -> AppendResult:
-        """Append in this leader's epoch. The result's error says why not (replication.md §5)."""
+        """Append in this leader's epoch. The result's error says why not."""
         if not self.is_leader:
             return AppendResult(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if required_acks == ALL_IN_SYNC and len(self.isr) < self.minimum_isr_size:
@@ -271,7 +271,7 @@ class Partition:
     def append_as_follower(
         self, records: Buffer, leader_high_watermark: int, leader_log_start_offset: int
     ) -> ErrorCode:
-        """Append what the leader sent, unchanged, and take over its high watermark and log start (§8)."""
+        """Append what the leader sent, unchanged, and take over its high watermark and log start."""
         assert not self.is_leader
         log = self.log
         if len(records):

@@ -1,4 +1,4 @@
-"""A broker's place in the tree: `/brokers/ids/<id>` (zookeeper.md §4), and leaving ISRs after an unclean stop."""
+"""A broker's place in the tree: `/brokers/ids/<id>`, and leaving ISRs after an unclean stop."""
 
 import logging
 from collections.abc import Sequence

@@ -149,7 +149,7 @@ class ReplicaManager:
     # --- look-ups ---
 
     def partition(self, topic: str, index: int) -> Partition | ErrorCode:
-        """The partition hosted here, or why there is none (replication.md §3)."""
+        """The partition hosted here, or why there is none."""
         partition = self.partitions.get((topic, index))
         if partition is not None:
             return partition if partition.log.failed is None else ErrorCode.KAFKA_STORAGE_ERROR
@@ -238,7 +238,7 @@ class ReplicaManager:
         current_leader_epoch: int = -1,
         version: int = 10,
     ) -> ListOffsetResult:
-        """The offset for a timestamp or one of the special ones (replication.md §12)."""
+        """The offset for a timestamp or one of the special ones (KIP-79, KIP-734)."""
         partition = self._for_lookup(topic, index, replica_id, current_leader_epoch)
         if not isinstance(partition, Partition):
             return ListOffsetResult(partition)
@@ -260,7 +260,7 @@ class ReplicaManager:
     def offset_for_leader_epoch(
         self, topic: str, index: int, leader_epoch: int, *, current_leader_epoch: int = -1
     ) -> EpochEndOffset:
-        """Where an epoch ended in the leader's log (replication.md §8): (-1, -1) for an epoch it never saw."""
+        """Where an epoch ended in the leader's log (KIP-101): (-1, -1) for an epoch it never saw."""
         partition = self.leader_partition(topic, index, current_leader_epoch)
         if not isinstance(partition, Partition):
             return EpochEndOffset(partition)
@@ -334,7 +334,7 @@ class ReplicaManager:
         return ErrorCode.NONE
 
     def leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
-        """Lead and follow what the controller says (replication.md §2)."""
+        """Lead and follow what the controller says."""
         error = self._refuse(request.broker_epoch, request.controller_epoch)
         if error is not ErrorCode.NONE:
             return LeaderAndIsrResponse(error_code=error)

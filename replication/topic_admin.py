@@ -1,6 +1,6 @@
 """What admin requests write into the tree: topics, partitions, settings. Checks first, each as a pure function.
 
-The checks and their words are Kafka 4.1's (shared/reference/zookeeper.md §8, golden answers); where the order matters
+The checks and their words are Kafka 4.1's, as recorded from it; where the order matters
 to a client it is Kafka's. Whoever calls waits for the effect with `MetadataCache.wait_for`.
 """
 

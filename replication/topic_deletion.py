@@ -1,4 +1,4 @@
-"""The deletion of topics, step by step (zookeeper.md §8): every replica's files first, the nodes last."""
+"""The deletion of topics, step by step: every replica's files first, the nodes last."""
 
 import logging
 from collections.abc import Iterable

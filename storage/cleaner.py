@@ -1,4 +1,4 @@
-"""Compaction: of each key the last record stays (record-batch.md §10).
+"""Compaction: of each key the last record stays (KIP-58, KIP-354, KIP-534).
 
 A compaction is a generator that yields after each bounded piece of work; between two pieces the loop serves
 clients. What it writes goes to `.cleaned` files that nobody reads; the swap at the end of each group of segments is

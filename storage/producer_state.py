@@ -1,4 +1,4 @@
-"""What a log knows of each idempotent or transactional producer, and its snapshots (transactions.md §2-3).
+"""What a log knows of each idempotent or transactional producer, and its snapshots (KIP-98, KIP-360).
 
 `check` decides and touches nothing; `update` is called with what was appended, by leader and follower alike, and
 again for the batches behind the last snapshot when a log is opened: the state is a function of the log.

@@ -1,4 +1,4 @@
-"""Which segments may go, by age, size and log start (replication.md §11). Pure: the log does the deleting."""
+"""Which segments may go, by age, size and log start. Pure: the log does the deleting."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

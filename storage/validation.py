@@ -1,4 +1,4 @@
-"""What a leader checks of records before it appends them, and what it changes in them (replication.md §6).
+"""What a leader checks of records before it appends them, and what it changes in them, as Kafka's LogValidator does.
 
 Batches are judged by their headers and their checksum. Records are opened only where the topic's settings ask a
 question that a header cannot answer: keys (compaction), timestamps that the header says are out of bounds, another

@@ -81,7 +81,7 @@ def test_imbalance():
     assert election.imbalance([(1, 1), (1, 2), (2, 2)]) == {1: 0.5, 2: 0.0}
 
 
-# --- assignment: golden vectors from shared/reference/zookeeper.md §8 and the classic example of KIP-36 ---
+# --- assignment: what Apache Kafka assigned, and the classic example of KIP-36 ---
 
 
 def test_assignment_without_racks():

@@ -1,8 +1,8 @@
 """The controller: elected through the tree, it decides who leads what and tells the brokers.
 
-The rules are those of Kafka's controller in ZooKeeper mode (KafkaController). Watches and answers only put events into one queue; one task handles them
-one at a time, each reading afresh what it is about, so that doubled or late events are harmless. Every write is
-fenced by the controller's epoch; a fence that fails ends the controllership.
+The rules are those of Kafka's controller in ZooKeeper mode (KafkaController). Watches and answers only put events
+into one queue; one task handles them one at a time, each reading afresh what it is about, so that doubled or late
+events are harmless. Every write is fenced by the controller's epoch; a fence that fails ends the controllership.
 """
 
 import asyncio

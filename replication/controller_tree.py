@@ -1,4 +1,4 @@
-"""The controller's writes into the tree, each fenced by its epoch, and its reads (ZooKeeper's multi with a check of `/controller_epoch`)."""
+"""The controller's writes into the tree, each fenced by its epoch, and its reads."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

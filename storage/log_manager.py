@@ -188,7 +188,7 @@ class LogManager:
         }
         strays = [name for name in names if name.endswith("-stray")]
         if strays:
-            logger.info("%d folders named …-stray are left from topics that are gone, the first is %s", len(strays), strays[0])
+            logger.info("%d folders are left from topics that are gone, the first is %s", len(strays), strays[0])
         for name in names:
             if _DELETED.match(name):
                 disk.remove_tree(self._path(name))

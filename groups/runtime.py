@@ -352,13 +352,14 @@ class Shard:
     def replay(self, record: StoredRecord, record_offset: int) -> None:
         """Apply a record that is committed. The only way the offsets table changes, and a group disappears; the
         state of living groups runs ahead of their records, which only say what a restart is to find."""
-        if isinstance(record, OffsetRecord):
-            if record.committed is not None:
-                record.committed.record_offset = record_offset
+        if type(record) is OffsetRecord:
+            committed = record.committed
+            if committed is not None:
+                committed.record_offset = record_offset
                 if record.group_id not in self.groups and record.group_id not in self.foreign_groups:
                     self.groups[record.group_id] = ClassicGroup(record.group_id, self._config, self._clock.now_ms())
             self.offsets.replay(record)
-        elif record.metadata is None:
+        elif type(record) is GroupRecord and record.metadata is None:
             group = self.groups.pop(record.group_id, None)
             if group is not None and group.state is not State.DEAD:
                 effects = Effects(self._clock.now_ms(), self._clock.monotonic_ms())

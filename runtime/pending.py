@@ -28,23 +28,39 @@ class Pending(Generic[T]):
             return
         assert not self.done, "completed twice"
         self.done = True
-        if self._callback is None:
+        self.on_cancel = None
+        callback = self._callback
+        if callback is None:
             self._value = value
         else:
-            self._callback(value)
+            self._callback = _told
+            callback(value)
 
     def then(self, callback: Callable[[T], None]) -> None:
         """Call with the value, at once when it is there already."""
         assert self._callback is None, "one observer only"
-        self._callback = callback
         if self.done:
+            self._callback = _told
             value, self._value = self._value, None
             callback(value)  # type: ignore[arg-type]  # T may include None
+        else:
+            self._callback = callback
 
     def cancel(self) -> None:
         """Nobody waits any more (the connection is gone): let the owner drop what it holds."""
         if self.done or self.cancelled:
             return
         self.cancelled = True
-        if self.on_cancel is not None:
-            self.on_cancel()
+        self._callback = _told
+        on_cancel, self.on_cancel = self.on_cancel, None
+        if on_cancel is not None:
+            on_cancel()
+
+
+def _told(value: object) -> None:
+    """In place of a callback that has been called or never will be.
+
+    Owner and observer mostly hold the Pending too: were it to hold them for longer, each request that waited would
+    be left to the garbage collector.
+    """
+    raise AssertionError("completed twice")

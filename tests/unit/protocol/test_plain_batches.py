@@ -3,7 +3,6 @@
 import random
 
 import pytest
-
 from barnabas.protocol import record_batch
 from barnabas.protocol.compression import Compression
 from barnabas.protocol.record_batch import Record

@@ -72,6 +72,9 @@ def _too_large(limit: int) -> CorruptBatchError:
     return CorruptBatchError(f"records unpack to more than {limit} bytes", ErrorCode.MESSAGE_TOO_LARGE)
 
 
+_GZIP_STEP_BYTES = 1 << 20
+
+
 def _gzip(data: Buffer, level: int) -> bytes:
     import zlib
 
@@ -82,21 +85,26 @@ def _gzip(data: Buffer, level: int) -> bytes:
 def _gunzip(data: memoryview, limit: int) -> bytes:
     import zlib
 
-    out = b""
+    pieces: list[bytes] = []
+    size = 0
     rest: Buffer = data
     try:
         while len(rest):
             member = zlib.decompressobj(31)
-            more = member.decompress(rest, limit - len(out) + 1)
-            if len(out) + len(more) > limit:
-                raise _too_large(limit)
-            if not member.eof:
-                raise CorruptBatchError("gzip data ends too early")
-            out = out + more if out else more  # mostly there is one member: no copy
+            while not member.eof:
+                step = min(_GZIP_STEP_BYTES, limit - size + 1)  # in one step zlib would hold twice the limit
+                piece = member.decompress(rest, step)
+                size += len(piece)
+                if size > limit:
+                    raise _too_large(limit)
+                pieces.append(piece)
+                rest = member.unconsumed_tail
+                if not piece and not member.eof:
+                    raise CorruptBatchError("gzip data ends too early")
             rest = member.unused_data
     except zlib.error as error:
         raise CorruptBatchError(f"broken gzip data: {error}") from None
-    return out
+    return b"".join(pieces)
 
 
 def _snappy(data: Buffer, level: int) -> bytes:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 _PARALLEL_SYNCS = 16
 _PARALLEL_FROM = 8  # fewer are synced before the threads would have started
 
+OPEN_FILES_MAX = 1024  # where the system tells no limit
+
 # Locks held by this process, by device and inode: POSIX locks do not exclude their own process.
 _held: set[tuple[int, int]] = set()
 
@@ -202,6 +204,15 @@ class RealDisk:
         """Size of the file system that holds `path`, and what is free on it."""
         status = os.statvfs(path)
         return status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize
+
+    def open_files_max(self) -> int:
+        """The limit of the process (ulimit -n)."""
+        try:
+            import resource
+        except ImportError:  # not a POSIX system
+            return OPEN_FILES_MAX
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        return OPEN_FILES_MAX if limit == resource.RLIM_INFINITY else limit
 
     def lock(self, path: str) -> DirectoryLock:
         """Take an exclusive lock on a file; BlockingIOError when another holds it."""

@@ -125,6 +125,9 @@ class Disk(Protocol):
     def total_and_free_bytes(self, path: str) -> tuple[int, int]:
         """Size of the file system that holds `path`, and what is free on it."""
 
+    def open_files_max(self) -> int:
+        """How many files this process may have open at a time; connections count too."""
+
     def lock(self, path: str) -> DirectoryLock:
         """Take an exclusive lock on a file (made when missing); BlockingIOError when another holds it."""
 

@@ -375,6 +375,10 @@ class SimDisk:
                 failures[path] = error
         return failures
 
+    def open_files_max(self) -> int:
+        """What a real system usually allows."""
+        return 1024
+
     def total_and_free_bytes(self, path: str) -> tuple[int, int]:
         """Capacity, and what is left of it."""
         return self.capacity_bytes, self.capacity_bytes - self._used(self._root)

@@ -25,6 +25,7 @@ _DIRECTORY = re.compile(r"(?P<topic>.+)-(?P<partition>\d+)\Z")
 _DELETED = re.compile(r".+\.[0-9a-f]{32}-delete\Z")
 _NAME_LENGTH_MAX = 255
 _NEVER_MS = 2**63 - 1
+_OPEN_FILES_MIN = 64
 _FLUSHES_PER_TICK = 64  # each holds some files open until it is done
 _NO_PARTITION_DIRECTORIES = frozenset(("__cluster_metadata-0",))
 
@@ -79,7 +80,7 @@ class LogManager:
         self.data_directory = data_directory.rstrip("/") or "/"
         self.config = config
         self._topic_overrides = topic_overrides
-        self._files = OpenFiles(env.disk)
+        self._files = OpenFiles(env.disk, max(_OPEN_FILES_MIN, env.disk.open_files_max() // 2))  # the rest for clients
         self._logs: dict[tuple[str, int], Log] = {}
         self._configs: dict[str, TopicConfig] = {}
         self._default_config: TopicConfig | None = None

@@ -1,13 +1,17 @@
 """The commands' connection to a broker: kafka-python, with its errors told in sentences."""
 
+import asyncio
 import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 from barnabas.broker.cli.exits import ExitCode, fail
+from barnabas.runtime.clock import RealClock
 
-CONNECT_TIMEOUT_MS = 5_000
+CONNECT_TIMEOUT_MS = 3_000
+COORDINATOR_TIMEOUT_MS = 10_000
+RETRY_MS = 100
 NOTHING_THERE = {"UNKNOWN_TOPIC_OR_PARTITION", "GROUP_ID_NOT_FOUND", "UNKNOWN_TOPIC_ID"}
 
 # Its warnings repeat what the raised error says.
@@ -22,17 +26,20 @@ def told_in_sentences(bootstrap: str) -> Iterator[None]:
     try:
         yield
     except KafkaConnectionError:
-        fail(f"no broker answers at {bootstrap}. Start one with `barnabas start`, or name another with --bootstrap.")
+        _nobody_at(bootstrap)
     except KafkaTimeoutError as error:
         if "bootstrap" in str(error).lower():
-            fail(
-                f"no broker answers at {bootstrap}. Start one with `barnabas start`, or name another with --bootstrap."
-            )
+            _nobody_at(bootstrap)
         fail(f"no answer in time from {bootstrap}: {error}")
     except KafkaError as error:
         name = getattr(error, "message", None) or type(error).__name__
         code = ExitCode.NOTHING_THERE if name in NOTHING_THERE else ExitCode.FAILED
         fail(f"{name}: {getattr(error, 'description', None) or error}", code)
+
+
+def _nobody_at(bootstrap: str) -> NoReturn:
+    where = f"at {bootstrap}" if bootstrap else "at an empty address"
+    fail(f"no broker answers {where}. Start one with `barnabas start`, or name another with --bootstrap.")
 
 
 @contextmanager
@@ -48,6 +55,28 @@ def admin(bootstrap: str) -> Iterator[Any]:
             yield client
         finally:
             client.close()
+
+
+def send(client: Any, request: Any, node_id: int | None = None) -> Any:
+    """The answer to one request of the protocol: to this broker, or to any. For what the admin client cannot say."""
+    return client._manager.run(client._manager.send, request, node_id)
+
+
+def await_coordinators(client: Any, groups: list[str]) -> None:
+    """Returns when the groups can be asked: the first request for a group makes the topic that groups live in."""
+    from kafka.errors import CoordinatorNotAvailableError
+
+    clock = RealClock()
+    last_ms = clock.monotonic_ms() + COORDINATOR_TIMEOUT_MS
+    while True:
+        try:
+            client._manager.run(client._find_coordinator_ids, groups)
+        except CoordinatorNotAvailableError:
+            if clock.monotonic_ms() > last_ms:
+                raise
+            asyncio.run(clock.sleep(RETRY_MS))
+        else:
+            return
 
 
 def reason(error_code: int, message: str | None = None) -> str:
@@ -71,6 +100,7 @@ def describe_topics(client: Any, names: list[str]) -> dict[str, Any]:
 def describe_groups(client: Any, names: list[str], *, may_be_missing: bool = False) -> dict[str, Any]:
     """Descriptions by name; a group that does not exist ends the command, or is left out."""
     described = {}
+    await_coordinators(client, names)
     for name, group in client.describe_groups(names).items():
         # Before DescribeGroups v6 a missing group was a dead one without members.
         if group["group_state"] == "Dead":
@@ -91,6 +121,7 @@ def positions(client: Any, group: str, extra: Iterable[tuple[str, int]] = ()) ->
     from kafka.admin import OffsetSpec
     from kafka.structs import TopicPartition
 
+    await_coordinators(client, [group])
     committed = {
         partition: found for partition, found in client.list_group_offsets(group)[group].items() if found.offset >= 0
     }

@@ -5,16 +5,19 @@ from typing import Any
 
 import typer
 import typer.main
-from typer.core import TyperGroup
+from barnabas.broker.cli.terminal import Group
 
 # In the order in which a newcomer meets them; help lists them so.
 COMMANDS = ("start", "demo", "topics", "produce", "consume", "groups", "offsets", "configs")
 
-EXIT_CODES = """Exit codes: 0 done; 1 it failed, and the message says why; 2 the command or a setting is not valid;
-3 nothing was there: no such topic or group, or no record before the time-out."""
+EXIT_CODES = """Exit codes:
+0  done
+1  it failed, and the message says why
+2  the command or a setting is not valid
+3  nothing was there: no such topic or group, or no record before the time-out"""
 
 
-class LazyCommands(TyperGroup):
+class LazyCommands(Group):
     """Knows the names of the commands, and imports barnabas.broker.cli.NAME for the one that runs."""
 
     def list_commands(self, ctx: Any) -> list[str]:

@@ -1,10 +1,15 @@
-"""`barnabas configs`: describe, set, delete the settings of topics and brokers."""
+"""`barnabas configs`: describe, set, delete the settings of topics and brokers.
 
+kafka-python's admin client cannot name the resource of all brokers (its name is empty) and does not ask for the texts
+of settings, so these commands send the requests themselves.
+"""
+
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
-from barnabas.broker.cli.client import admin, describe_topics
+from barnabas.broker.cli.client import admin, reason, send
 from barnabas.broker.cli.exits import ExitCode, fail, key_values, say
 from barnabas.broker.cli.terminal import (
     DEFAULT_BOOTSTRAP,
@@ -13,6 +18,7 @@ from barnabas.broker.cli.terminal import (
     new_app,
     print_json,
     print_outcomes,
+    print_paragraph,
     print_table,
 )
 
@@ -20,10 +26,16 @@ app = new_app("""Settings of topics and brokers: describe, set, delete.
 
     \b
     barnabas configs describe topic orders
+    barnabas configs describe topic orders retention.ms --docs
     barnabas configs set topic orders retention.ms=3600000 cleanup.policy=compact
     barnabas configs delete topic orders retention.ms
     barnabas configs describe broker 0 --all
+    barnabas configs set broker default log.retention.ms=86400000
     """)
+
+ALL_BROKERS = "default"
+UNKNOWN_TOPIC_OR_PARTITION = 3
+BUILT_IN = 5  # the source of a value that nobody has set
 
 
 class Kind(StrEnum):
@@ -33,15 +45,27 @@ class Kind(StrEnum):
     BROKER = "broker"
 
 
+class Operation:
+    """What IncrementalAlterConfigs does with a setting."""
+
+    SET = 0
+    DELETE = 1
+
+
 KindArgument = Annotated[Kind, typer.Argument(metavar="topic|broker", help="What the settings belong to.")]
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The topic, or the node id of the broker.")]
+Name = Annotated[
+    str,
+    typer.Argument(metavar="NAME", help=f"The topic; the broker's node id, or '{ALL_BROKERS}' for all brokers."),
+]
 
 
 @app.command()
 def describe(
     kind: KindArgument,
     name: Name,
+    keys: Annotated[list[str] | None, typer.Argument(metavar="KEY", help="Only these, whatever their source.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Show settings that have their default too.")] = False,
+    docs: Annotated[bool, typer.Option("--docs", help="Say what each one means.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
@@ -49,52 +73,66 @@ def describe(
 
     \b
     barnabas configs describe topic orders
-    barnabas configs describe topic orders --all
-    barnabas configs describe broker 0 --json
+    barnabas configs describe topic orders retention.ms --docs
+    barnabas configs describe broker 0 --all
+    barnabas configs describe broker default --json
     """
+    from kafka.admin import ConfigSourceType, ConfigType
+    from kafka.protocol.admin import DescribeConfigsRequest
+
     with admin(bootstrap) as client:
-        if kind is Kind.TOPIC:
-            describe_topics(client, [name])
-        resource = _resource(kind, name)
-        found = client.describe_configs([resource], include_synonyms=True, config_filter="all")
+        request = DescribeConfigsRequest(
+            resources=[(*_resource(kind, name), keys or None)],
+            include_synonyms=True,
+            include_documentation=True,
+            min_version=3,  # KIP-569: types and texts
+        )
+        (result,) = _send(client, request, kind, name).results
+    if result.error_code:
+        missing = result.error_code == UNKNOWN_TOPIC_OR_PARTITION
+        code = ExitCode.NOTHING_THERE if missing else ExitCode.FAILED
+        fail(f"{kind} {name}: {reason(result.error_code, result.error_message)}", code)
     rows = [
         {
-            "name": key,
-            "value": "(hidden)" if config["is_sensitive"] else config["value"],
-            "source": config["config_source"],
-            "read_only": config["read_only"],
-            "type": config.get("config_type"),
-            "synonyms": config.get("synonyms", []),
-            "documentation": config.get("documentation"),
+            "name": config.name,
+            "value": "(hidden)" if config.is_sensitive else config.value,
+            "source": ConfigSourceType(config.config_source).name,
+            "read_only": config.read_only,
+            "type": ConfigType(config.config_type).name,
+            "synonyms": [
+                {"name": other.name, "value": other.value, "source": ConfigSourceType(other.source).name}
+                for other in config.synonyms
+            ],
+            "documentation": config.documentation,
         }
-        for key, config in sorted(found[kind.value][name].items())
-        if everything or config["config_source"] != "DEFAULT_CONFIG"
+        for config in sorted(result.configs, key=lambda config: config.name)
+        if everything or keys or config.config_source != BUILT_IN
     ]
+    unknown = [key for key in keys or () if key not in {row["name"] for row in rows}]
+    if unknown:
+        fail(f"{kind} {name} has no setting {', '.join(unknown)}.", ExitCode.NOTHING_THERE)
     if as_json:
         print_json(rows)
+    elif docs:
+        for row in rows:
+            fixed = ", read only" if row["read_only"] else ""
+            print(f"{row['name']} = {_shown(row['value'])}  ({_source(row)}{fixed})", flush=True)
+            print_paragraph(row["documentation"] or "Nothing is said of it.")
     elif rows:
         print_table(
-            ["setting", "value", "source", "can change", "falls back to"],
-            [
-                (
-                    row["name"],
-                    row["value"],
-                    row["source"].lower().replace("_", " "),
-                    "no" if row["read_only"] else "yes",
-                    ", ".join(f"{other['name']}={other['value']}" for other in row["synonyms"][1:]) or None,
-                )
-                for row in rows
-            ],
+            ["setting", "value", "source", "falls back to"],
+            [(row["name"], row["value"], _source(row), _fallback(row)) for row in rows],
         )
     else:
-        say(f"{kind.value} {name} overrides nothing. (All values: --all)")
+        hint = "" if name == ALL_BROKERS else " (All values: --all)"
+        say(f"{kind} {name} overrides nothing.{hint}")
 
 
 @app.command("set")
 def set_configs(
     kind: KindArgument,
     name: Name,
-    settings: Annotated[list[str], typer.Argument(metavar="KEY=VALUE…")],
+    settings: Annotated[list[str], typer.Argument(metavar="KEY=VALUE")],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Let the broker check it, change nothing.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
@@ -105,42 +143,92 @@ def set_configs(
     barnabas configs set topic orders retention.ms=3600000
     barnabas configs set topic orders cleanup.policy=compact,delete --dry-run
     barnabas configs set broker 0 log.retention.ms=86400000
+    barnabas configs set broker default log.retention.ms=86400000
     """
     values = key_values(settings, "a setting")
-    with admin(bootstrap) as client:
-        result = client.alter_configs([_resource(kind, name, values)], validate_only=dry_run, raise_on_unknown=False)
-    _report(result[kind.value][name], kind, name, "valid, not changed" if dry_run else "changed", list(values), as_json)
+    operations = [(key, Operation.SET, value) for key, value in values.items()]
+    done = "valid, not changed" if dry_run else "changed"
+    _alter(kind, name, operations, done, bootstrap, dry_run=dry_run, as_json=as_json)
 
 
 @app.command()
 def delete(
     kind: KindArgument,
     name: Name,
-    keys: Annotated[list[str], typer.Argument(metavar="KEY…")],
+    keys: Annotated[list[str], typer.Argument(metavar="KEY")],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Take overrides back, so that the next source (broker, file, default) holds again.
+    """Take overrides back, so that the next source holds again.
+
+    A topic falls back to the broker; a broker to what holds for all brokers, to its file, and to the default.
 
     \b
     barnabas configs delete topic orders retention.ms
     barnabas configs delete broker 0 log.retention.ms
+    barnabas configs delete broker default log.retention.ms
     """
+    operations = [(key, Operation.DELETE, None) for key in keys]
+    _alter(kind, name, operations, "not overridden any more", bootstrap, dry_run=False, as_json=as_json)
+
+
+def _alter(
+    kind: Kind,
+    name: str,
+    operations: Sequence[tuple[str, int, str | None]],
+    done: str,
+    bootstrap: str,
+    *,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Ask for the changes and say what became of them."""
+    from kafka.protocol.admin import IncrementalAlterConfigsRequest
+
     with admin(bootstrap) as client:
-        result = client.reset_configs([_resource(kind, name, dict.fromkeys(keys))], raise_on_unknown=False)
-    _report(result[kind.value][name], kind, name, "back to what it falls back to", keys, as_json)
+        request = IncrementalAlterConfigsRequest(
+            resources=[(*_resource(kind, name), list(operations))], validate_only=dry_run
+        )
+        (result,) = _send(client, request, kind, name).responses
+    keys = [key for key, _, _ in operations]
+    row: dict[str, Any] = {"resource": f"{kind} {name}", "result": f"{', '.join(keys)}: {done}", "settings": keys}
+    if result.error_code:
+        row |= {"result": "not changed", "error": reason(result.error_code, result.error_message)}
+    print_outcomes("resource", [row], as_json, nothing_there=result.error_code == UNKNOWN_TOPIC_OR_PARTITION)
 
 
-def _resource(kind: Kind, name: str, configs: dict[str, Any] | None = None) -> Any:
-    from kafka.admin import ConfigResource, ConfigResourceType
+def _resource(kind: Kind, name: str) -> tuple[int, str]:
+    """Type and name of the resource, as requests have them."""
+    from kafka.admin import ConfigResourceType
 
-    if kind is Kind.BROKER and not name.isdecimal():
-        fail(f"a broker is named by its node id, a number, not {name!r}.", ExitCode.NOT_VALID)
-    return ConfigResource(ConfigResourceType[kind.name], name, configs)
+    if kind is Kind.BROKER and name != ALL_BROKERS and not name.isdecimal():
+        fail(f"a broker is named by its node id, or '{ALL_BROKERS}' for all of them, not {name!r}.", ExitCode.NOT_VALID)
+    all_brokers = kind is Kind.BROKER and name == ALL_BROKERS
+    return ConfigResourceType[kind.name].value, "" if all_brokers else name
 
 
-def _report(result: str, kind: Kind, name: str, good: str, keys: list[str], as_json: bool) -> None:
-    row: dict[str, Any] = {"resource": f"{kind.value} {name}", "result": f"{', '.join(keys)}: {good}", "settings": keys}
-    if result != "OK":
-        row |= {"result": "not changed", "error": result.partition("] ")[2] or result}
-    print_outcomes("resource", [row], as_json, nothing_there="UnknownTopicOrPartitionError" in result)
+def _send(client: Any, request: Any, kind: Kind, name: str) -> Any:
+    """The answer; what belongs to one broker is asked of that broker."""
+    from kafka.errors import UnknownBrokerIdError
+
+    try:
+        return send(client, request, int(name) if kind is Kind.BROKER and name != ALL_BROKERS else None)
+    except UnknownBrokerIdError:
+        fail(f"there is no broker {name}.", ExitCode.NOTHING_THERE)
+
+
+def _shown(value: str | None) -> str:
+    return "(not set)" if value is None else value or "(empty)"
+
+
+def _source(row: dict[str, Any]) -> str:
+    return str(row["source"]).removesuffix("_CONFIG").lower().replace("_", " ")
+
+
+def _fallback(row: dict[str, Any]) -> str | None:
+    """What would hold without the strongest source; another setting's with its name."""
+    others = [
+        _shown(other["value"]) if other["name"] == row["name"] else f"{other['name']}={_shown(other['value'])}"
+        for other in row["synonyms"][1:]
+    ]
+    return ", ".join(dict.fromkeys(others)) or None

@@ -2,14 +2,15 @@
 
 import base64
 import os
+import re
 import signal
 import sys
 from typing import Annotated, Any
 
 import typer
-from barnabas.broker.cli.client import told_in_sentences
+from barnabas.broker.cli.client import CONNECT_TIMEOUT_MS, told_in_sentences
 from barnabas.broker.cli.exits import ExitCode, fail, say
-from barnabas.broker.cli.terminal import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, new_app, print_json
+from barnabas.broker.cli.terminal import DEFAULT_BOOTSTRAP, Bootstrap, new_app, print_json
 from barnabas.runtime.clock import RealClock
 
 app = new_app()
@@ -20,7 +21,7 @@ POLL_RECORDS = 500
 
 @app.command()
 def consume(
-    topics: Annotated[list[str] | None, typer.Argument(metavar="TOPIC…")] = None,
+    topics: Annotated[list[str] | None, typer.Argument(metavar="TOPIC")] = None,
     pattern: Annotated[str | None, typer.Option(metavar="REGEX", help="Every topic whose name matches.")] = None,
     group: Annotated[str | None, typer.Option("--group", "-g", help="Read as a member of a group, and commit.")] = None,
     from_beginning: Annotated[
@@ -34,9 +35,9 @@ def consume(
         bool, typer.Option("--details", "-d", help="Show timestamp, partition, offset, key and headers too.")
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    as_json: AsJson = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One line of JSON per record.")] = False,
 ) -> None:
-    """Print records as they come, until Ctrl-C, --max or --timeout. With --json one line per record.
+    """Print records as they come, until Ctrl-C, --max or --timeout.
 
     Exit code 3 when --timeout passed before any record, or before --max records, had come.
 
@@ -50,6 +51,10 @@ def consume(
         fail("name a topic, or a --pattern.", ExitCode.NOT_VALID)
     if topics and pattern is not None:
         fail("topics and --pattern exclude each other.", ExitCode.NOT_VALID)
+    try:
+        re.compile(pattern or "")
+    except re.error as error:
+        fail(f"--pattern is not a regular expression: {error}.", ExitCode.NOT_VALID)
     stopping: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda received, _frame: stopping.append(received))
@@ -66,7 +71,7 @@ def consume(
             auto_offset_reset="earliest" if from_beginning else "latest",
             enable_auto_commit=False,
             allow_auto_create_topics=False,
-            bootstrap_timeout_ms=5_000,
+            bootstrap_timeout_ms=CONNECT_TIMEOUT_MS,
         )
         try:
             if topics:
@@ -93,7 +98,7 @@ def consume(
         finally:
             consumer.close(autocommit=False)
     if not stopping and timeout is not None and (count == 0 or (limit is not None and count < limit)):
-        say(f"barnabas: {count or 'no'} records came, then none for {timeout:g} s.")
+        say(f"barnabas: {f'{count} records came, then none' if count else 'no record came'} for {timeout:g} s.")
         raise typer.Exit(ExitCode.NOTHING_THERE)
 
 

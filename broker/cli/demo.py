@@ -26,11 +26,13 @@ def demo(
     port: Annotated[int, typer.Option(min=0, max=65535, metavar="N", help="0 takes a free one.")] = 0,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the broker running until Ctrl-C.")] = False,
 ) -> None:
-    """Start a broker, produce, consume in a group, restart the broker, and go on where the group was.
+    """Start a broker and watch a round trip.
+
+    Produces, consumes in a group, restarts the broker, and goes on where the group was.
 
     \b
     barnabas demo
-    barnabas demo --keep --port 9092                 then point your own client at it
+    barnabas demo --keep --port 9092      then point your own client at it
     barnabas demo --data ./data --keep
     """
     directory = data or tempfile.mkdtemp(prefix="barnabas-demo-")

@@ -1,9 +1,10 @@
 """`barnabas groups`: list, describe, delete."""
 
+from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
-from barnabas.broker.cli.client import admin, describe_groups, positions
+from barnabas.broker.cli.client import admin, await_coordinators, describe_groups, positions
 from barnabas.broker.cli.exits import say
 from barnabas.broker.cli.terminal import (
     DEFAULT_BOOTSTRAP,
@@ -21,16 +22,33 @@ app = new_app("""Consumer groups: list, describe, delete.
 
     \b
     barnabas groups list
-    barnabas groups describe billing                who reads what, and how far behind
+    barnabas groups describe billing          who reads what, and its lag
     barnabas groups delete billing --yes
     """)
 
-Names = Annotated[list[str], typer.Argument(metavar="GROUP…", help="One or more groups.")]
+Names = Annotated[list[str], typer.Argument(metavar="GROUP", help="One or more groups.")]
+
+
+class State(StrEnum):
+    """What a group is doing."""
+
+    EMPTY = "Empty"
+    PREPARING_REBALANCE = "PreparingRebalance"
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
 
 
 @app.command("list")
 def list_groups(
-    state: Annotated[list[str] | None, typer.Option(metavar="STATE", help="Stable, Empty, …; repeat.")] = None,
+    state: Annotated[
+        list[State] | None,
+        typer.Option(
+            metavar="STATE",
+            case_sensitive=False,
+            help="Stable, Empty, PreparingRebalance, CompletingRebalance or Dead; repeat.",
+        ),
+    ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
@@ -41,7 +59,7 @@ def list_groups(
     barnabas groups list --state Empty --json
     """
     with admin(bootstrap) as client:
-        found = client.list_groups(states_filter=state or None)
+        found = client.list_groups(states_filter=[one.value for one in state] if state else None)
     rows = [
         {"group": row["group_id"], "state": row.get("group_state"), "protocol_type": row["protocol_type"]}
         for row in sorted(found, key=lambda row: row["group_id"])
@@ -94,17 +112,18 @@ def describe(groups: Names, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: A
         return
     for document in documents:
         assignor = f", {document['protocol']}" if document["protocol"] else ""
-        print(f"{document['group']}  {document['state']}{assignor}, {len(document['members'])} members")
+        count = len(document["members"])
+        print(f"{document['group']}  {document['state']}{assignor}, {count} {'member' if count == 1 else 'members'}")
         if document["members"]:
             print_table(
-                ["member", "instance", "client", "host", "partitions"],
+                ["client", "host", "instance", "partitions", "member"],
                 [
                     (
-                        row["member_id"],
-                        row["instance_id"],
                         row["client_id"],
                         row["host"],
+                        row["instance_id"],
                         " ".join(f"{topic}-{partition}" for topic, partition in row["partitions"]) or None,
+                        row["member_id"],
                     )
                     for row in document["members"]
                 ],
@@ -129,7 +148,9 @@ def describe(groups: Names, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: A
 
 @app.command()
 def delete(groups: Names, yes: Yes = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False) -> None:
-    """Delete groups and their committed offsets. A group with members is refused: stop its consumers first.
+    """Delete groups and their committed offsets.
+
+    A group with members is refused: stop its consumers first.
 
     \b
     barnabas groups delete billing
@@ -137,6 +158,7 @@ def delete(groups: Names, yes: Yes = False, bootstrap: Bootstrap = DEFAULT_BOOTS
     """
     confirm(f"Delete {', '.join(groups)} and the committed offsets?", yes)
     with admin(bootstrap) as client:
+        await_coordinators(client, groups)
         results = client.delete_groups(groups)
     rows = []
     for name, result in results.items():

@@ -39,7 +39,7 @@ Topics = Annotated[
 def list_offsets(
     group: Group, topic: Topics = None, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False
 ) -> None:
-    """What a group has committed, where each log ends, and the lag between them.
+    """What a group has committed, where each log ends, and the lag.
 
     \b
     barnabas offsets list billing
@@ -87,9 +87,10 @@ def set_offsets(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Commit other offsets for a group that has no members; without --topic, for all it has committed.
+    """Commit other offsets for a group that has no members.
 
-    Shows the change first and asks. An offset outside the log is moved to its nearest end.
+    Without --topic for all it has committed. Shows the change first and asks.
+    An offset outside the log is moved to its nearest end.
     A time without a zone is local time; a record's timestamp at or after it is found.
 
     \b
@@ -164,11 +165,12 @@ def delete(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Forget what a group has committed for some topics. (All of it: barnabas groups delete GROUP)
+    """Forget what a group has committed for some topics.
 
     \b
     barnabas offsets delete billing --topic orders
     barnabas offsets delete billing --topic orders:0,1 --yes
+    barnabas groups delete billing                            for all of it
     """
     from kafka.structs import TopicPartition
 

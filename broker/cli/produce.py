@@ -6,9 +6,9 @@ from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
-from barnabas.broker.cli.client import told_in_sentences
+from barnabas.broker.cli.client import CONNECT_TIMEOUT_MS, told_in_sentences
 from barnabas.broker.cli.exits import ExitCode, fail, key_values, say
-from barnabas.broker.cli.terminal import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, new_app, print_json, progress
+from barnabas.broker.cli.terminal import DEFAULT_BOOTSTRAP, Bootstrap, new_app, print_json, progress
 
 app = new_app()
 
@@ -39,7 +39,7 @@ def produce(
     value: Annotated[str | None, typer.Option(help="Send this instead of the lines of standard input.")] = None,
     key: Annotated[str | None, typer.Option(help="The key of every record.")] = None,
     key_separator: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="A line is KEY, this text, VALUE; TAB may be written \\\\t.")
+        str | None, typer.Option(metavar="TEXT", help="A line is KEY, this text, VALUE; \\t is a tab.")
     ] = None,
     header: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="For every record; repeat.")] = None,
     count: Annotated[int, typer.Option(min=1, help="Send --value so many times.")] = 1,
@@ -48,19 +48,21 @@ def produce(
     ] = None,
     partition: Annotated[int | None, typer.Option(min=0, help="Else by the key's hash, or in turn.")] = None,
     timestamp: Annotated[int | None, typer.Option(metavar="MS", help="Milliseconds since 1970; else now.")] = None,
-    compression: Annotated[Compression, typer.Option(help="How batches are compressed.")] = Compression.NONE,
+    compression: Annotated[
+        Compression, typer.Option(metavar="NAME", help="Of batches: none, gzip, snappy, lz4 or zstd.")
+    ] = Compression.NONE,
     acks: Annotated[Acks, typer.Option(help="Whose answer to wait for.")] = Acks.ALL,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    as_json: AsJson = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Say where each record went, a line each.")] = False,
 ) -> None:
-    """Send records; each line of standard input is one. With --json one line per record says where it went.
+    """Send records; each line of standard input is one.
 
     \b
     echo "hello" | barnabas produce orders
     barnabas produce orders --value hello --key 42 --header trace=a1
     printf 'k1:a\\nk2:b\\n' | barnabas produce orders --key-separator :
     barnabas produce orders --value x --count 100000 --compression zstd
-    barnabas produce users --key 42 --value "" --null-value ""      delete key 42 of a compacted topic
+    barnabas produce users --key 42 --value "" --null-value ""    delete key 42
     barnabas produce orders < lines.txt --json
     """
     if value is None and count != 1:
@@ -88,7 +90,7 @@ def produce(
             compression_type=None if compression is Compression.NONE else compression.value,
             linger_ms=5,
             batch_size=131072,
-            bootstrap_timeout_ms=5_000,
+            bootstrap_timeout_ms=CONNECT_TIMEOUT_MS,
             max_block_ms=15_000,
         )
         sent = Sent(as_json, advance)
@@ -111,6 +113,8 @@ def produce(
         except KeyboardInterrupt:
             producer.flush()
             sent.settle()
+        except ValueError as error:  # a name that no topic can have, a partition that the topic has not
+            fail(f"{error}.", ExitCode.NOT_VALID)
         finally:
             producer.close()
     if not as_json:

@@ -1,6 +1,7 @@
 """`barnabas topics`: list, describe, create, alter, delete."""
 
 from typing import Annotated, Any
+from uuid import UUID
 
 import typer
 from barnabas.broker.cli.client import admin, describe_topics, reason
@@ -16,6 +17,7 @@ from barnabas.broker.cli.terminal import (
     print_outcomes,
     print_table,
 )
+from barnabas.protocol.uuids import to_text
 
 app = new_app("""Topics: list, describe, create, add partitions, delete.
 
@@ -30,7 +32,7 @@ app = new_app("""Topics: list, describe, create, add partitions, delete.
 UNKNOWN_TOPIC_OR_PARTITION = 3
 TOPIC_ALREADY_EXISTS = 36
 
-Names = Annotated[list[str], typer.Argument(metavar="TOPIC…", help="One or more topics.")]
+Names = Annotated[list[str], typer.Argument(metavar="TOPIC", help="One or more topics.")]
 
 
 @app.command("list")
@@ -61,7 +63,7 @@ def list_topics(
 
 @app.command()
 def describe(topics: Names, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False) -> None:
-    """Partitions of a topic: leader, replicas, first and next offset; and the settings it overrides.
+    """Partitions of a topic (leader, replicas, first and next offset) and its settings.
 
     \b
     barnabas topics describe orders
@@ -125,8 +127,12 @@ def describe(topics: Names, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: A
 @app.command()
 def create(
     topics: Names,
-    partitions: Annotated[int, typer.Option(help="How many; the broker's num.partitions when not given.")] = -1,
-    replication_factor: Annotated[int, typer.Option(help="Copies; the broker's default when not given.")] = -1,
+    partitions: Annotated[
+        int, typer.Option(help="How many; else the broker's num.partitions.", show_default=False)
+    ] = -1,
+    replication_factor: Annotated[
+        int, typer.Option(help="Copies; else the broker's default.", show_default=False)
+    ] = -1,
     config: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="A topic setting; repeat.")] = None,
     if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="An existing topic is fine.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -164,10 +170,11 @@ def alter(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Add partitions to a topic. (Its settings: barnabas configs set topic NAME key=value)
+    """Add partitions to a topic.
 
     \b
     barnabas topics alter orders --partitions 6
+    barnabas configs set topic orders retention.ms=3600000    a setting
     """
     with admin(bootstrap) as client:
         result = client.create_partitions({topic: partitions}, raise_errors=False).results[0]
@@ -202,7 +209,7 @@ def _summary(topic: dict[str, Any]) -> dict[str, Any]:
     replicas = {len(partition["replica_nodes"]) for partition in topic["partitions"]}
     return {
         "topic": topic["name"],
-        "topic_id": str(topic["topic_id"]),
+        "topic_id": to_text(UUID(str(topic["topic_id"])).bytes),
         "partitions": len(topic["partitions"]),
         "replicas": max(replicas, default=0),
         "internal": topic["is_internal"],

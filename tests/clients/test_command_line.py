@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from barnabas.protocol.uuids import from_text
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -68,10 +69,14 @@ def test_the_life_of_a_topic(run: Run, name: str) -> None:
     assert listed[name]["partitions"] == 2
     run("topics", "alter", name, "--partitions", "3")
     (described,) = in_json(run("topics", "describe", name, "--json"))
+    assert len(from_text(described["topic_id"])) == 16
+    assert described["topic_id"] in run("topics", "list").stdout
     assert described["configs"] == {"retention.ms": "1234567"}
     assert [row["partition"] for row in described["partitions"]] == [0, 1, 2]
     assert name in run("topics", "describe", name).stdout
-    assert "--yes" in run("topics", "delete", name, code=2).stderr
+    refused = run("topics", "delete", name, code=2).stderr
+    assert refused.startswith("barnabas: nothing was changed")
+    assert "--yes" in refused
     run("topics", "delete", name, "--yes")
     run("topics", "delete", name, "--yes", code=3)
     run("topics", "describe", name, code=3)
@@ -194,11 +199,85 @@ def test_settings_of_topics_and_brokers(run: Run, name: str) -> None:
     assert "Invalid value soon" in run("configs", "set", "topic", name, "retention.ms=soon", code=1).stderr
     run("configs", "set", "topic", name, "retention.ms", code=2)
     run("configs", "describe", "topic", f"{name}-not", code=3)
+    run("configs", "set", "topic", f"{name}-not", "retention.ms=1", code=3)
+    run("configs", "describe", "topic", name, "no.such.setting", code=3)
     run("configs", "describe", "broker", "first", code=2)
+    run("configs", "describe", "broker", "77", code=3)
 
 
-def test_a_broker_that_is_not_there(run: Run) -> None:
-    assert "barnabas start" in run("topics", "list", "--bootstrap", "127.0.0.1:1", code=1).stderr
+def test_what_a_setting_means(run: Run, name: str) -> None:
+    run("topics", "create", name)
+    (row,) = in_json(run("configs", "describe", "topic", name, "retention.ms", "--json"))
+    assert (row["type"], row["source"]) == ("LONG", "DEFAULT_CONFIG")
+    shown = run("configs", "describe", "topic", name, "retention.ms", "--docs").stdout
+    assert shown.startswith("retention.ms = 604800000  (default)\n")
+    assert row["documentation"]
+    assert row["documentation"] in shown
+
+
+def test_settings_of_all_brokers(run: Run) -> None:
+    key = "log.cleaner.delete.retention.ms"
+
+    def held(resource: str) -> list[tuple[str, str]]:
+        rows = in_json(run("configs", "describe", "broker", resource, "--json"))
+        return [(row["value"], row["source"]) for row in rows if row["name"] == key]
+
+    assert held("default") == []
+    run("configs", "set", "broker", "default", f"{key}=77000", "--dry-run")
+    assert "overrides nothing" in run("configs", "describe", "broker", "default").stderr
+    run("configs", "set", "broker", "default", f"{key}=77000")
+    assert held("default") == held("0") == [("77000", "DYNAMIC_DEFAULT_BROKER_CONFIG")]
+    run("configs", "set", "broker", "0", f"{key}=88000")
+    assert held("0") == [("88000", "DYNAMIC_BROKER_CONFIG")]
+    run("configs", "delete", "broker", "0", key)
+    assert held("0") == [("77000", "DYNAMIC_DEFAULT_BROKER_CONFIG")]
+    run("configs", "delete", "broker", "default", key)
+    assert held("default") == held("0") == []
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("groups", "describe", "no-such-group"), 3, "no-such-group"),
+        (("groups", "delete", "no-such-group", "--yes"), 3, "there is no such group"),
+        (("offsets", "list", "no-such-group"), 3, "there is no group no-such-group"),
+        (("groups", "list", "--state", "asleep"), 2, "asleep"),
+        (("produce", "a/b", "--value", "x"), 2, "a/b"),
+        (("produce", "words", "--value", "x", "--partition", "99"), 2, "99"),
+        (("consume", "--pattern", "("), 2, "regular expression"),
+        (("topics", "list", "--bootstrap", ""), 1, "no broker answers"),
+    ],
+)
+def test_what_goes_wrong_is_told_in_a_sentence(run: Run, words: tuple[str, ...], code: int, said: str) -> None:
+    assert said in run(*words, code=code).stderr
+
+
+@pytest.mark.parametrize("command", [("topics", "list"), ("produce", "x", "--value", "y"), ("consume", "x")])
+def test_a_broker_that_is_not_there(run: Run, command: tuple[str, ...]) -> None:
+    told = run(*command, "--bootstrap", "127.0.0.1:1", code=1).stderr
+    assert told.startswith("barnabas: no broker answers at 127.0.0.1:1. Start one with `barnabas start`")
+    assert told.count("\n") == 1
+
+
+@pytest.mark.parametrize("columns", ["80", "120"])
+def test_examples_in_the_help_stay_on_their_line(run: Run, monkeypatch: pytest.MonkeyPatch, columns: str) -> None:
+    from barnabas.broker.cli import configs, consume, demo, groups, offsets, produce, topics
+
+    monkeypatch.setenv("COLUMNS", columns)
+    docs = [module.app.info.help or "" for module in (topics, groups, offsets, configs)]
+    docs += [
+        info.callback.__doc__
+        for module in (topics, groups, offsets, configs, produce, consume, demo)
+        for info in module.app.registered_commands
+    ]
+    examples = [
+        line.strip() for doc in docs for line in doc.splitlines() if line.startswith("    ") and "barnabas " in line
+    ]
+    assert len(examples) > 40
+    assert [line for line in examples if len(line) > 78] == []
+    assert (
+        "barnabas configs set topic orders retention.ms=3600000 cleanup.policy=compact" in run("configs", "-h").stdout
+    )
 
 
 # ---------------------------------------------------------------- start
@@ -243,6 +322,12 @@ def test_data_of_another_node_is_refused(own_broker: Any) -> None:
 def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     refused = start("--config", str(tmp_path / "missing.properties"))
     assert (refused.returncode, "missing.properties" in refused.stderr) == (2, True)
+    # Root may read every file; a directory nobody can read as one.
+    refused = start("--config", str(tmp_path))
+    assert refused.returncode == 2
+    assert refused.stderr == (
+        f"barnabas: {tmp_path} cannot be read: Is a directory. Let this user read it, or name another.\n"
+    )
 
 
 def test_damaged_identity_is_refused(own_broker: Any) -> None:

@@ -19,10 +19,10 @@ class LeaderEpochCache:
 
     __slots__ = ("_disk", "_entries", "_path", "_unnamed", "dirty", "written")
 
-    def __init__(self, disk: Disk, path: str) -> None:
+    def __init__(self, disk: Disk, path: str, *, on_disk: bool = True) -> None:
         self._disk = disk
         self._path = path
-        self._entries = checkpoints.read_epochs(disk, path)
+        self._entries = checkpoints.read_epochs(disk, path) if on_disk else []
         self.dirty = False
         self.written = 0  # how often: who writes in the background must see whether another has written since
         self._unnamed = False

@@ -43,12 +43,16 @@ def open_log(
     OSError, CheckpointError, OldFormatError when it cannot be opened.
     """
     disk = env.disk
-    if not disk.is_directory(directory):
+    names: list[str] = []
+    if disk.is_directory(directory):
+        names = _finish_interrupted_work(env, files, directory, config)
+    else:
         disk.make_directory(directory)
-    names = _finish_interrupted_work(env, files, directory, config)
     segments = _segments(env, files, directory, names, config)
     snapshots = [int(name[:20]) for name in names if name.endswith(".snapshot") and name[:20].isdigit()]
-    leader_epochs = LeaderEpochCache(disk, f"{directory}/{checkpoints.LEADER_EPOCHS}")
+    leader_epochs = LeaderEpochCache(
+        disk, f"{directory}/{checkpoints.LEADER_EPOCHS}", on_disk=checkpoints.LEADER_EPOCHS in names
+    )
     topic_id = None
     if checkpoints.PARTITION_METADATA in names:
         path = f"{directory}/{checkpoints.PARTITION_METADATA}"

@@ -1,6 +1,7 @@
 """How the controller reaches brokers: one ordered channel each; the local one calls the replica manager."""
 
 import logging
+from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
@@ -29,11 +30,15 @@ class BrokerChannel(Protocol):
 
 
 class LocalChannel:
-    """To the broker of this process, through the loop and not through a socket."""
+    """To the broker of this process, through the loop and not through a socket.
+
+    One request per turn of the loop: between two of them clients are heard.
+    """
 
     def __init__(self, clock: Clock, replica_manager: ReplicaManager) -> None:
         self._clock = clock
         self._replica_manager = replica_manager
+        self._waiting: deque[Callable[[], None]] = deque()
 
     def send(self, broker_id: int, request: ControlRequest, done: Callable[[ControlResponse | None], None]) -> None:
         """Have the replica manager handle the request after the current event."""
@@ -49,7 +54,17 @@ class LocalChannel:
                 response = self._replica_manager.stop_replica(request)
             done(response)
 
-        self._clock.call_soon(deliver)
+        self._waiting.append(deliver)
+        if len(self._waiting) == 1:
+            self._clock.call_soon(self._deliver_next)
+
+    def _deliver_next(self) -> None:
+        try:
+            self._waiting[0]()
+        finally:
+            self._waiting.popleft()
+            if self._waiting:
+                self._clock.call_soon(self._deliver_next)
 
 
 class BrokerChannels:

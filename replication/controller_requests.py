@@ -12,10 +12,12 @@ from barnabas.protocol.messages import (
 )
 from barnabas.replication.broker_channel import BrokerChannel, ControlResponse
 from barnabas.replication.controller_state import ControllerState, Replica, TopicPartition
+from barnabas.replication.controller_tree import chunks
 from barnabas.replication.election import EPOCH_DURING_DELETE, LEADER_DURING_DELETE, NO_LEADER
 from barnabas.replication.metadata_cache import NO_TOPIC_ID
 
 RECOVERING = 1
+PARTITIONS_PER_REQUEST = 100  # a broker makes the files of so many logs at a time, and hears its clients in between
 
 
 class RequestBatch:
@@ -66,7 +68,8 @@ class RequestBatch:
         update_metadata, self._update_metadata = self._update_metadata, {}
         stop_replica, self._stop_replica = self._stop_replica, {}
         for broker_id, partitions in leader_and_isr.items():
-            self._send_leader_and_isr(broker_id, partitions, controller_epoch)
+            for piece in chunks(list(partitions.items()), PARTITIONS_PER_REQUEST):
+                self._send_leader_and_isr(broker_id, dict(piece), controller_epoch)
         self._send_update_metadata(update_metadata, controller_epoch)
         for broker_id, partitions in stop_replica.items():
             self._send_stop_replica(broker_id, partitions, controller_epoch)

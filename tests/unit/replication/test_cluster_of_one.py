@@ -1,6 +1,7 @@
 """One broker with everything real but time, disk and network: it elects itself, creates, leads, serves, deletes."""
 
 import json
+from itertools import pairwise
 
 import pytest
 from barnabas.coordination.embedded import EmbeddedCoordination
@@ -55,6 +56,28 @@ def test_creates_leads_appends_and_is_fetched_from_by_long_poll(env, alone):
         assert offsets_of(fetched.records) == [0]
         assert alone.manager.fetching.parked_count == 0
         assert partition.fetch_waiters == {}
+
+    env.run(story())
+
+
+def test_a_big_topic_is_made_in_pieces_and_without_a_sync_for_each_log(env, alone):
+    async def story():
+        made = [0]
+
+        def look():
+            made.append(len(alone.manager.partitions))
+            if made[-1] < 250:
+                env.clock.call_soon(look)
+
+        look()
+        env.disk.journal = []
+        await create(alone, partitions=250)
+        assert made[-1] == 250
+        assert max(after - before for before, after in pairwise(made)) == 100
+        await env.clock.sleep(1)
+        syncs = [path for kind, path in env.disk.journal if kind.startswith("sync")]
+        assert len(syncs) <= 3, "the names of the folders, once per piece"
+        assert set(syncs) == {alone.log_manager.data_directory}
 
     env.run(story())
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from barnabas.config.broker import BrokerConfig
 from barnabas.coordination import paths, payloads
@@ -46,15 +46,10 @@ class ConfigChanges:
         """The topic's own settings; empty for one that has none."""
         return self._topics.get(topic, {})
 
-    @property
-    def cluster_overrides(self) -> Overrides:
-        """Dynamic settings of all brokers."""
-        return self._cluster
-
-    @property
-    def broker_overrides(self) -> Overrides:
-        """Dynamic settings of this broker."""
-        return self._broker
+    def forget_topics(self, deleted: Iterable[tuple[str, int]]) -> None:
+        """Topics are gone, and their settings with them: no notice tells of that."""
+        for topic in {topic for topic, _ in deleted}:
+            self._topics.pop(topic, None)
 
     async def start(self) -> None:
         """Read everything, then follow the notices."""
@@ -111,15 +106,20 @@ class ConfigChanges:
             number = paths.sequence_number(notice)
             path = f"{paths.CONFIG_CHANGES}/{notice}"
             if number > self._last_processed:
-                self._last_processed = number
                 if apply:
-                    try:
-                        data, _ = await self._coordination.get(path)
-                    except NoNodeError:
-                        continue
-                    entity_type, _, name = payloads.decode_config_change(data).partition("/")
-                    await self.entity_changed(entity_type, name)
+                    await self._apply(path)
+                self._last_processed = number
         await self._remove_old([f"{paths.CONFIG_CHANGES}/{name}" for name in names])
+
+    async def _apply(self, notice: str) -> None:
+        try:
+            data, _ = await self._coordination.get(notice)
+            entity_type, _, name = payloads.decode_config_change(data).partition("/")
+            await self.entity_changed(entity_type, name)
+        except NoNodeError:
+            return
+        except (ValueError, LookupError, TypeError) as error:  # written by hand: those that follow still count
+            logger.error("config change %s cannot be applied: %r", notice, error)
 
     async def _remove_old(self, notices: list[str]) -> None:
         horizon_ms = self._clock.now_ms() - NOTICE_RETENTION_MS

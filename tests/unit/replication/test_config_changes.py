@@ -1,0 +1,104 @@
+"""Settings follow the change notices, whatever the tree does meanwhile."""
+
+import pytest
+from barnabas.config.broker import BrokerConfig
+from barnabas.coordination.port import Create, Set
+from barnabas.replication import registration
+from barnabas.replication.config_changes import ConfigChanges
+from barnabas.sim.coordination import Fate, SimCoordination, SimTree
+
+
+class Followed:
+    """Settings in a tree that can be unkind, and somebody who follows them."""
+
+    def __init__(self, env):
+        self.env = env
+        self.tree = SimTree(env.clock)
+        self.coordination = SimCoordination(env.clock, self.tree)
+        self.told = []
+        self.changes = ConfigChanges(
+            env.clock, BrokerConfig.of({"node.id": "1"}), 1, self.coordination, self.told.append
+        )
+
+    async def start(self):
+        await self.coordination.start()
+        await registration.make_persistent_paths(self.coordination)
+        await self.changes.start()
+
+    async def set_topic(self, name, data, notice=b'{"version":2,"entity_path":"topics/t"}'):
+        path = f"/config/topics/{name}"
+        exists = await self.coordination.exists(path) is not None
+        await self.coordination.multi(
+            [
+                Set(path, data) if exists else Create(path, data),
+                Create("/config/changes/config_change_", notice, sequential=True),
+            ]
+        )
+
+
+@pytest.fixture
+def followed(env):
+    followed = Followed(env)
+    env.run(followed.start())
+    yield followed
+    env.run(followed.changes.stop())
+
+
+@pytest.mark.parametrize("lost_read", range(4))
+def test_a_lost_connection_loses_no_change(env, followed, lost_read):
+    """Whichever read of those that follow a notice is the one that fails."""
+
+    async def story():
+        await followed.set_topic("t", b'{"version":1,"config":{"retention.ms":"5"}}')
+        left = lost_read
+
+        def trouble(name):
+            nonlocal left
+            left -= 1
+            return Fate.LOST_BEFORE if left == -1 else Fate.DONE
+
+        followed.tree.trouble = trouble
+        await env.clock.sleep(1_000)
+        assert left < 0, "there are fewer reads than this test thinks"
+        assert followed.changes.topic_overrides("t") == {"retention.ms": "5"}
+        assert followed.told == ["t"]
+
+    env.run(story())
+
+
+@pytest.mark.parametrize(
+    "notice", [b"", b"{", b"[]", b'{"version":2}', b"\xff", b'{"version":1,"entity_type":"topics"}']
+)
+def test_a_notice_that_cannot_be_read_stops_nothing(env, followed, notice):
+    async def story():
+        await followed.set_topic("t", b'{"version":1,"config":{"retention.ms":"5"}}', notice)
+        await env.clock.sleep(1_000)
+        await followed.set_topic("t", b'{"version":1,"config":{"retention.ms":"6"}}')
+        await env.clock.sleep(1_000)
+        assert followed.changes.topic_overrides("t") == {"retention.ms": "6"}
+
+    env.run(story())
+
+
+def test_settings_that_cannot_be_read_leave_what_was(env, followed):
+    async def story():
+        await followed.set_topic("t", b'{"version":1,"config":{"retention.ms":"5"}}')
+        await env.clock.sleep(1_000)
+        await followed.set_topic("t", b"{")
+        await env.clock.sleep(1_000)
+        assert followed.changes.topic_overrides("t") == {"retention.ms": "5"}
+        await followed.set_topic("t", b'{"version":1,"config":{"retention.ms":"6"}}')
+        await env.clock.sleep(1_000)
+        assert followed.changes.topic_overrides("t") == {"retention.ms": "6"}
+
+    env.run(story())
+
+
+def test_a_deleted_topic_leaves_no_settings_behind(env, followed):
+    async def story():
+        await followed.set_topic("t", b'{"version":1,"config":{"retention.ms":"5"}}')
+        await env.clock.sleep(1_000)
+        followed.changes.forget_topics([("t", 0), ("t", 1), ("u", 0)])
+        assert followed.changes.topic_overrides("t") == {}
+
+    env.run(story())

@@ -185,7 +185,8 @@ class GroupCoordinator:
         if leader_epoch is not None:
             if leader_epoch < self._epochs.get(partition, -1):
                 return
-            self._epochs[partition] = leader_epoch
+            if partition in self.shards:
+                self._epochs[partition] = leader_epoch
         self._unload(partition)
 
     def _unload(self, partition: int) -> None:
@@ -516,6 +517,10 @@ class GroupCoordinator:
         gone = set(partitions)
         if not gone:
             return
+        for topic, index in gone:
+            if topic == OFFSETS_TOPIC:
+                self.unload(index)
+                self._epochs.pop(index, None)  # made again, it begins with epoch 0
         for shard in self.owned_shards():
             for group_id, found in list(shard.offsets.groups_with(gone)):
                 self._forget_partitions(shard, group_id, found)

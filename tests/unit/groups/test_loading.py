@@ -9,7 +9,7 @@ from barnabas.groups.hashing import partition_for
 from barnabas.offsets.records import CommittedOffset, OffsetRecord
 from barnabas.protocol import messages, record_batch
 from barnabas.protocol.errors import ErrorCode
-from group_world import GroupWorld, answer_of
+from group_world import GroupWorld, MemoryLog, answer_of
 
 
 def led(epoch: int, index: int = 0) -> SimpleNamespace:
@@ -231,3 +231,16 @@ def test_groups_go_to_the_partition_of_their_hash() -> None:
     for name in ("a", "b", "test", "my-group"):
         world.commit(name, {("t", 0): 1})
         assert name in world.coordinator.shards[partition_for(name, 7)].groups
+
+
+def test_an_offsets_topic_that_was_deleted_and_made_again_begins_with_epoch_0() -> None:
+    world = GroupWorld()
+    world.coordinator.on_leadership([led(7)], [])
+    world.settle()
+    world.coordinator.on_partitions_deleted([(OFFSETS_TOPIC, 0)])  # UpdateMetadata comes first, StopReplica after it
+    world.coordinator.on_leadership([], [led(7)])
+    assert world.coordinator.shards == {}
+    world.logs[0] = MemoryLog(world.clock.call_soon)
+    world.coordinator.on_leadership([led(0)], [])
+    world.settle()
+    assert world.commit("g", {("t", 0): 1}) == [ErrorCode.NONE]

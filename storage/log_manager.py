@@ -26,6 +26,7 @@ _DELETED = re.compile(r".+\.[0-9a-f]{32}-delete\Z")
 _NAME_LENGTH_MAX = 255
 _NEVER_MS = 2**63 - 1
 _OPEN_FILES_MIN = 64
+_NAMES_SYNC_DELAY_MS = 1_000
 _FLUSHES_PER_TICK = 64  # each holds some files open until it is done
 _NO_PARTITION_DIRECTORIES = frozenset(("__cluster_metadata-0",))
 
@@ -334,7 +335,7 @@ class LogManager:
         return path
 
     def _sync_names_soon(self) -> None:
-        """Make the names of folders durable, in the background and once for all that change in this loop pass.
+        """Make the names of folders durable, in the background, a while later and once for many.
 
         Nobody waits for it: a folder that a crash loses is made again from the tree, one that it brings back has no
         topic there any more and is set aside at the next start.
@@ -354,7 +355,7 @@ class LogManager:
 
         if not self._names_changed:
             self._names_changed = True
-            self._env.clock.call_soon(sync)
+            self._timers["names"] = self._env.clock.call_later(_NAMES_SYNC_DELAY_MS, sync)
 
     def _log_failed(self, log: Log) -> None:
         for callback in self.on_failed:

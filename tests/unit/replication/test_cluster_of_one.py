@@ -74,10 +74,10 @@ def test_a_big_topic_is_made_in_pieces_and_without_a_sync_for_each_log(env, alon
         await create(alone, partitions=250)
         assert made[-1] == 250
         assert max(after - before for before, after in pairwise(made)) == 100
-        await env.clock.sleep(1)
-        syncs = [path for kind, path in env.disk.journal if kind.startswith("sync")]
-        assert len(syncs) <= 3, "the names of the folders, once per piece"
-        assert set(syncs) == {alone.log_manager.data_directory}
+        assert not [path for kind, path in env.disk.journal if kind.startswith("sync")]
+        await env.clock.sleep(1_001)
+        syncs = [path for kind, path in env.disk.journal if kind == "sync_directory"]
+        assert syncs == [alone.log_manager.data_directory], "the names of all folders, once"
 
     env.run(story())
 

@@ -15,6 +15,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -122,6 +123,34 @@ def own_broker(tmp_path: Path) -> Iterator[BrokerProcess]:
 def name(request: pytest.FixtureRequest) -> str:
     """A name that no other test uses, for a topic or a group."""
     return f"{request.node.originalname.removeprefix('test_')[:60]}-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture(scope="session")
+def session_timeout_ms() -> int:
+    """How soon a group misses a member that crashed: the shortest that the broker allows, or not much more."""
+    return 6_000 if OTHER_BROKER is not None else 2_000
+
+
+@pytest.fixture
+def crashing_member(broker: BrokerProcess, name: str, session_timeout_ms: int) -> Iterator[Callable[[str], Any]]:
+    """Runs a program with the bootstrap, a topic (and group) and a session timeout in a process of its own.
+
+    It says "owns" once it has partitions; then its process is returned, to be killed.
+    """
+    members: list[subprocess.Popen[str]] = []
+
+    def start(program: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", program, broker.bootstrap, name, str(session_timeout_ms)]
+        members.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+        output = members[-1].stdout
+        assert output is not None
+        assert output.readline() == "owns\n"
+        return members[-1]
+
+    yield start
+    for member in members:
+        member.kill()
+        member.communicate()
 
 
 @pytest.fixture(scope="session")

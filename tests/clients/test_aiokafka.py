@@ -11,7 +11,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
-from aiokafka.errors import MessageSizeTooLargeError, TopicAlreadyExistsError
+from aiokafka.errors import MessageSizeTooLargeError, TopicAlreadyExistsError, UnsupportedVersionError
 from aiokafka.structs import OffsetAndMetadata
 
 pytestmark = pytest.mark.timeout(90)
@@ -76,6 +76,7 @@ def test_records_come_back_as_sent(run: Any, compression: str | None) -> None:
         assert [record.key for record in records] == [b"key %d" % number for number in range(50)]
         assert [record.timestamp for record in records] == [now_ms + number for number in range(50)]
         assert records[7].headers == (("trace", b"7"), ("none", None))
+        assert {record.timestamp_type for record in records} == {0}
 
     run(story)
 
@@ -101,6 +102,29 @@ def test_a_record_that_is_too_large_is_refused(run: Any) -> None:
     run(story)
 
 
+def test_log_append_time_is_the_brokers(run: Any) -> None:
+    async def story(opened: Opened, name: str) -> None:
+        admin = await opened(AIOKafkaAdminClient)
+        await admin.create_topics([NewTopic(name, 1, 1, topic_configs={"message.timestamp.type": "LogAppendTime"})])
+        before_ms = int(time.time() * 1000)
+        producer = await opened(AIOKafkaProducer)
+        metadata = await producer.send_and_wait(name, b"x", timestamp_ms=1_000)
+        consumer = await opened(AIOKafkaConsumer, name, auto_offset_reset="earliest")
+        (record,) = await read(consumer, 1)
+        assert before_ms - 1_000 <= record.timestamp <= int(time.time() * 1000) + 1_000
+        assert (record.timestamp, record.timestamp_type) == (metadata.timestamp, 1)
+
+    run(story)
+
+
+def test_transactions_are_refused_at_once(run: Any) -> None:
+    async def story(opened: Opened, name: str) -> None:
+        with pytest.raises(UnsupportedVersionError):
+            await opened(AIOKafkaProducer, transactional_id=name)
+
+    run(story)
+
+
 def test_seek_times_and_pause(run: Any) -> None:
     async def story(opened: Opened, name: str) -> None:
         producer = await opened(AIOKafkaProducer)
@@ -114,6 +138,7 @@ def test_seek_times_and_pause(run: Any) -> None:
         assert await consumer.end_offsets([partition]) == {partition: 10}
         found = await consumer.offsets_for_times({partition: start_ms + 3500})
         assert found[partition].offset == 4
+        assert await consumer.offsets_for_times({partition: start_ms + 9_001}) == {partition: None}
         consumer.seek(partition, 6)
         assert (await consumer.getone()).value == b"6"
         await consumer.seek_to_beginning(partition)
@@ -144,7 +169,37 @@ def test_group_shares_partitions_on_join_and_leave(run: Any, assignor: Any) -> N
     run(story)
 
 
-def test_a_static_member_comes_back_to_its_partitions(run: Any) -> None:
+CRASHING = """
+import asyncio, sys
+from aiokafka import AIOKafkaConsumer
+bootstrap, topic, session_timeout_ms = sys.argv[1:]
+options = {"session_timeout_ms": int(session_timeout_ms), "heartbeat_interval_ms": 200}
+async def member():
+    consumer = AIOKafkaConsumer(topic, bootstrap_servers=bootstrap, group_id=topic, **options)
+    await consumer.start()
+    while not consumer.assignment():
+        await asyncio.sleep(0.05)
+    print("owns", flush=True)
+    await consumer.getone()
+asyncio.run(member())
+"""
+
+
+def test_group_takes_over_from_a_crashed_member(run: Any, crashing_member: Any, session_timeout_ms: int) -> None:
+    async def story(opened: Opened, name: str) -> None:
+        admin = await opened(AIOKafkaAdminClient)
+        await admin.create_topics([NewTopic(name, 2, 1)])
+        member = await asyncio.to_thread(crashing_member, CRASHING)
+        options = {"session_timeout_ms": session_timeout_ms, "heartbeat_interval_ms": 200}
+        survivor = await opened(AIOKafkaConsumer, name, group_id=name, **options)
+        await until(lambda: len(survivor.assignment()) == 1)
+        member.kill()
+        await until(lambda: len(survivor.assignment()) == 2)
+
+    run(story)
+
+
+def test_a_static_member_comes_back_to_its_partitions_without_a_rebalance(run: Any) -> None:
     async def story(opened: Opened, name: str) -> None:
         admin = await opened(AIOKafkaAdminClient)
         await admin.create_topics([NewTopic(name, 4, 1)])
@@ -153,10 +208,12 @@ def test_a_static_member_comes_back_to_its_partitions(run: Any) -> None:
         second = await opened(AIOKafkaConsumer, name, group_instance_id="two", **options)
         await until(lambda: shared([first, second], 4))
         before = second.assignment()
+        generation = first._coordinator.generation
         await second.stop()
         again = await opened(AIOKafkaConsumer, name, group_instance_id="two", **options)
         await until(lambda: shared([first, again], 4))
         assert again.assignment() == before
+        assert first._coordinator.generation == again._coordinator.generation == generation
 
     run(story)
 

@@ -5,7 +5,17 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, Producer, TopicPartition
+from confluent_kafka import (
+    OFFSET_END,
+    TIMESTAMP_CREATE_TIME,
+    TIMESTAMP_LOG_APPEND_TIME,
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -103,7 +113,8 @@ def test_records_come_back_as_sent(broker: Any, consumer: Any, name: str, compre
     messages = read(reader, 50)
     assert [message.value() for message in messages] == [b"value %d " % number * 10 for number in range(50)]
     assert [message.key() for message in messages] == [b"key %d" % number for number in range(50)]
-    assert [message.timestamp()[1] for message in messages] == [now_ms + number for number in range(50)]
+    times = [(TIMESTAMP_CREATE_TIME, now_ms + number) for number in range(50)]
+    assert [message.timestamp() for message in messages] == times
     assert messages[7].headers() == [("trace", b"7"), ("none", None)]
 
 
@@ -150,6 +161,8 @@ def test_seek_times_and_pause(admin: Any, producer: Any, consumer: Any, name: st
     assert reader.get_watermark_offsets(TopicPartition(name, 0), timeout=10) == (0, 10)
     found = reader.offsets_for_times([TopicPartition(name, 0, start_ms + 3500)], timeout=10)
     assert found[0].offset == 4
+    (late,) = reader.offsets_for_times([TopicPartition(name, 0, start_ms + 9_001)], timeout=10)
+    assert (late.offset, late.error) == (OFFSET_END, None)
     reader.seek(TopicPartition(name, 0, 2))
     assert read(reader, 1)[0].offset() == 2
     reader.pause([partition])
@@ -158,6 +171,26 @@ def test_seek_times_and_pause(admin: Any, producer: Any, consumer: Any, name: st
     assert [message for message in reader.consume(10, 0.5) if not message.error()] == []
     reader.resume([partition])
     assert read(reader, 1)[-1].value() == b"while paused"
+
+
+def test_log_append_time_is_the_brokers(admin: Any, producer: Any, consumer: Any, name: str) -> None:
+    create(admin, NewTopic(name, 1, 1, config={"message.timestamp.type": "LogAppendTime"}))
+    before_ms = int(time.time() * 1000)
+    producer.produce(name, b"x", timestamp=1_000)
+    assert producer.flush(20) == 0
+    reader = consumer(name)
+    reader.subscribe([name])
+    kind, timestamp = read(reader, 1)[0].timestamp()
+    assert kind == TIMESTAMP_LOG_APPEND_TIME
+    assert before_ms - 1_000 <= timestamp <= int(time.time() * 1000) + 1_000
+
+
+def test_transactions_are_refused(broker: Any, name: str) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": name, "log_level": 0})
+    # librdkafka asks again as long as it is allowed to, and then tells why.
+    with pytest.raises(KafkaException) as raised:
+        producer.init_transactions(2)
+    assert raised.value.args[0].code() == KafkaError.UNSUPPORTED_VERSION
 
 
 @pytest.mark.parametrize("strategy", ["range", "roundrobin", "cooperative-sticky"])
@@ -177,17 +210,67 @@ def test_group_shares_partitions_on_join_and_leave(admin: Any, consumer: Any, na
     assert len(settle([first], 4)[0]) == 4
 
 
-def test_a_static_member_comes_back_to_its_partitions(admin: Any, consumer: Any, name: str) -> None:
+CRASHING = """
+import sys
+from confluent_kafka import Consumer
+bootstrap, topic, session_timeout_ms = sys.argv[1:]
+options = {"session.timeout.ms": int(session_timeout_ms), "heartbeat.interval.ms": 200}
+consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": topic} | options)
+consumer.subscribe([topic])
+while not consumer.assignment():
+    consumer.poll(0.1)
+print("owns", flush=True)
+while True:
+    consumer.poll(0.1)
+"""
+
+
+def test_group_takes_over_from_a_crashed_member(
+    crashing_member: Any, session_timeout_ms: int, admin: Any, consumer: Any, name: str
+) -> None:
+    create(admin, NewTopic(name, 2, 1))
+    member = crashing_member(CRASHING)
+    survivor = consumer(name, session_timeout_ms=session_timeout_ms)
+    survivor.subscribe([name])
+    assert len(settle([survivor], 1)[0]) == 1
+    member.kill()
+    assert len(settle([survivor], 2)[0]) == 2
+
+
+def test_a_cooperative_group_keeps_what_it_can(admin: Any, consumer: Any, name: str) -> None:
     create(admin, NewTopic(name, 4, 1))
+    assigned: list[int] = []
+    revoked: list[int] = []
+    first = consumer(name, partition_assignment_strategy="cooperative-sticky")
+    first.subscribe(
+        [name],
+        on_assign=lambda _consumer, partitions: assigned.extend(partition.partition for partition in partitions),
+        on_revoke=lambda _consumer, partitions: revoked.extend(partition.partition for partition in partitions),
+    )
+    settle([first], 4)
+    second = consumer(name, partition_assignment_strategy="cooperative-sticky")
+    second.subscribe([name])
+    kept, given = settle([first, second], 4)
+    # What stays is never taken away, what is there already not given again.
+    assert set(revoked) == given
+    assert sorted(assigned) == [0, 1, 2, 3]
+    assert len(kept) == 2
+
+
+def test_a_static_member_comes_back_to_its_partitions_without_a_rebalance(admin: Any, consumer: Any, name: str) -> None:
+    create(admin, NewTopic(name, 4, 1))
+    assignments: list[Any] = []
     first = consumer(name, group_instance_id="one")
+    first.subscribe([name], on_assign=lambda _consumer, partitions: assignments.append(partitions))
     second = consumer(name, group_instance_id="two")
-    for member in (first, second):
-        member.subscribe([name])
+    second.subscribe([name])
     _, before = settle([first, second], 4)
+    rebalances = len(assignments)
     second.close()
     again = consumer(name, group_instance_id="two")
     again.subscribe([name])
     assert settle([first, again], 4)[1] == before
+    assert len(assignments) == rebalances
 
 
 def test_commits_are_where_the_group_goes_on(

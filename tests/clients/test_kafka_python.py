@@ -1,20 +1,19 @@
 """kafka-python as it is, against a broker process."""
 
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
+import confluent_kafka
 import pytest
-from kafka import KafkaConsumer, KafkaProducer, OffsetAndMetadata, TopicPartition
+from kafka import ConsumerRebalanceListener, KafkaConsumer, KafkaProducer, OffsetAndMetadata, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient, OffsetSpec
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from kafka.errors import (
     FencedInstanceIdError,
     GroupIdNotFoundError,
+    KafkaError,
     MessageSizeTooLargeError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
@@ -103,6 +102,7 @@ def test_records_come_back_as_sent(opened: Any, name: str, compression: str | No
     assert [record.key for record in records] == [b"key %d" % number for number in range(50)]
     assert [record.timestamp for record in records] == [now_ms + number for number in range(50)]
     assert list(records[7].headers) == [("trace", b"7"), ("empty", b"")]
+    assert {record.timestamp_type for record in records} == {0}
     assert [record.offset for record in records] == list(range(50))
 
 
@@ -113,6 +113,15 @@ def test_null_values_and_empty_keys_survive(opened: Any, name: str) -> None:
     producer.flush()
     records = read(opened(KafkaConsumer, name, auto_offset_reset="earliest"), 2)
     assert [(record.key, record.value) for record in records] == [(b"gone", None), (None, b"")]
+
+
+def test_a_header_without_a_value_is_read(broker: Any, opened: Any, name: str) -> None:
+    # Its own producer refuses to send one; others do.
+    producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap})
+    producer.produce(name, b"x", headers=[("none", None), ("empty", b"")])
+    assert producer.flush(20) == 0
+    (record,) = read(opened(KafkaConsumer, name, auto_offset_reset="earliest"), 1)
+    assert list(record.headers) == [("none", None), ("empty", b"")]
 
 
 @pytest.mark.parametrize("acks", [0, 1, "all"])
@@ -140,6 +149,12 @@ def test_a_record_that_is_too_large_is_refused_and_the_next_is_taken(opened: Any
     with pytest.raises(MessageSizeTooLargeError):
         producer.send(name, b"x" * 2_000_000).get(20)
     assert producer.send(name, b"small").get(20).offset == 0
+
+
+def test_transactions_are_refused_at_once(opened: Any, name: str) -> None:
+    producer = opened(KafkaProducer, transactional_id=name)
+    with pytest.raises(KafkaError, match="UnsupportedVersionError"):
+        producer.init_transactions()
 
 
 def test_log_append_time_is_the_brokers(opened: Any, admin: KafkaAdminClient, name: str) -> None:
@@ -219,8 +234,8 @@ def test_group_shares_partitions_on_join_and_leave(opened: Any, admin: KafkaAdmi
 CRASHING = """
 import sys
 from kafka import KafkaConsumer
-bootstrap, topic = sys.argv[1:]
-options = {"session_timeout_ms": 6000, "heartbeat_interval_ms": 200}
+bootstrap, topic, session_timeout_ms = sys.argv[1:]
+options = {"session_timeout_ms": int(session_timeout_ms), "heartbeat_interval_ms": 200}
 consumer = KafkaConsumer(bootstrap_servers=bootstrap, group_id=topic, **options)
 consumer.partitions_for_topic(topic)
 consumer.subscribe([topic])
@@ -233,18 +248,30 @@ while True:
 """
 
 
-def test_group_takes_over_from_a_crashed_member(broker: Any, opened: Any, admin: Any, name: str) -> None:
+def test_group_takes_over_from_a_crashed_member(
+    crashing_member: Any, session_timeout_ms: int, opened: Any, admin: Any, name: str
+) -> None:
     admin.create_topics({name: {"num_partitions": 2}}, wait_for_metadata=True)
-    command = [sys.executable, "-c", CRASHING, broker.bootstrap, name]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as member:
-        try:
-            assert member.stdout is not None
-            assert member.stdout.readline() == "owns\n"
-            survivor = opened(KafkaConsumer, name, group_id=name, session_timeout_ms=6000, heartbeat_interval_ms=200)
-            assert len(settle([survivor], 1)[0]) == 1
-        finally:
-            member.send_signal(signal.SIGKILL)
+    member = crashing_member(CRASHING)
+    options = {"session_timeout_ms": session_timeout_ms, "heartbeat_interval_ms": 200}
+    survivor = opened(KafkaConsumer, name, group_id=name, **options)
+    assert len(settle([survivor], 1)[0]) == 1
+    member.kill()
     assert len(settle([survivor], 2)[0]) == 2
+
+
+class Rebalances(ConsumerRebalanceListener):
+    """What a member was told."""
+
+    def __init__(self) -> None:
+        self.revoked: list[Any] = []
+        self.assigned: list[Any] = []
+
+    def on_partitions_revoked(self, revoked: Any) -> None:
+        self.revoked += revoked
+
+    def on_partitions_assigned(self, assigned: Any) -> None:
+        self.assigned += assigned
 
 
 def test_a_cooperative_group_keeps_what_it_can(opened: Any, admin: Any, name: str) -> None:
@@ -254,11 +281,17 @@ def test_a_cooperative_group_keeps_what_it_can(opened: Any, admin: Any, name: st
         "heartbeat_interval_ms": 200,
         "partition_assignment_strategy": [CooperativeStickyAssignor],
     }
-    first = opened(KafkaConsumer, name, **common)
+    told = Rebalances()
+    first = opened(KafkaConsumer, **common)
+    first.partitions_for_topic(name)
+    first.subscribe([name], listener=told)
     (alone,) = settle([first], 4)
     second = opened(KafkaConsumer, name, **common)
-    kept, _ = settle([first, second], 4)
+    kept, given = settle([first, second], 4)
     assert kept < alone
+    # What stays is never taken away, what is there already not given again.
+    assert set(told.revoked) == given
+    assert sorted(told.assigned) == sorted(alone)
     assert admin.describe_groups([name])[name]["protocol_data"] == "cooperative-sticky"
     second.close()
     assert settle([first], 4) == [alone]

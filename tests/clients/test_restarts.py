@@ -1,12 +1,15 @@
 """The broker stops, or is killed, under running clients: what it acknowledged is served afterwards."""
 
+import asyncio
 import itertools
 import signal
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from confluent_kafka import Consumer, Producer
 from kafka import KafkaConsumer, KafkaProducer, OffsetAndMetadata, TopicPartition
 from kafka.admin import KafkaAdminClient
@@ -172,6 +175,91 @@ def test_librdkafka_goes_on_after_a_restart(own_broker: Any, wait_until: Any, en
     wait_until(lambda: exchange(0) and target <= set(seen), 60)
     consumer.close()
     assert errors == []
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_aiokafka_goes_on_after_a_restart(own_broker: Any, ending: signal.Signals) -> None:
+    create(own_broker)
+    acknowledged: list[bytes] = []
+    seen: list[bytes] = []
+
+    async def produce(producer: AIOKafkaProducer) -> None:
+        for number in itertools.count():
+            value = b"%08d" % number
+            await producer.send_and_wait(TOPIC, value, partition=number % 3)
+            acknowledged.append(value)
+
+    async def consume(consumer: AIOKafkaConsumer) -> None:
+        while True:
+            seen.append((await consumer.getone()).value)
+
+    async def story() -> None:
+        servers = {"bootstrap_servers": own_broker.bootstrap, "retry_backoff_ms": 50}
+        options = {"group_id": GROUP, "auto_offset_reset": "earliest", "heartbeat_interval_ms": 300}
+        async with (
+            AIOKafkaProducer(**servers, enable_idempotence=True) as producer,
+            AIOKafkaConsumer(TOPIC, **servers, **options) as consumer,
+        ):
+            tasks = [asyncio.create_task(produce(producer)), asyncio.create_task(consume(consumer))]
+
+            async def until(condition: Callable[[], bool]) -> None:
+                async with asyncio.timeout(60):
+                    while not condition():
+                        for task in tasks:
+                            if task.done() and not task.cancelled():
+                                await task  # raises what ended it
+                        await asyncio.sleep(0.02)
+
+            await until(lambda: len(seen) > 100)
+            await asyncio.to_thread(restart, own_broker, ending)
+            already = len(acknowledged), len(seen)
+            await until(lambda: len(acknowledged) > already[0] + 100 and len(seen) > already[1] + 100)
+            tasks[0].cancel()
+            await until(lambda: set(acknowledged) <= set(seen))
+            tasks[1].cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    asyncio.run(story())
+    served = [value for values in everything(own_broker).values() for value in values]
+    # Idempotent: once each. The send that was cancelled may have arrived.
+    assert len(served) == len(set(served))
+    assert set(acknowledged) <= set(served)
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_automatic_commits_survive_a_restart(own_broker: Any, wait_until: Any, ending: signal.Signals) -> None:
+    create(own_broker, partitions=1)
+    producer = KafkaProducer(bootstrap_servers=own_broker.bootstrap, reconnect_backoff_max_ms=200)
+    options = {
+        "bootstrap_servers": own_broker.bootstrap,
+        "group_id": GROUP,
+        "auto_offset_reset": "earliest",
+        "auto_commit_interval_ms": 100,
+        "reconnect_backoff_max_ms": 200,
+    }
+    consumer = KafkaConsumer(**options)
+    consumer.partitions_for_topic(TOPIC)
+    consumer.subscribe([TOPIC])
+    partition = TopicPartition(TOPIC, 0)
+    seen: list[bytes] = []
+
+    def read_all(reader: KafkaConsumer, count: int) -> bool:
+        seen.extend(record.value for records in reader.poll(100).values() for record in records)
+        return len(seen) >= count
+
+    for number in range(20):
+        producer.send(TOPIC, b"%d" % number).get(20)
+    wait_until(lambda: read_all(consumer, 20) and consumer.committed(partition) == 20)
+    restart(own_broker, ending)
+    producer.send(TOPIC, b"after").get(30)
+    # A new member of the group, and the old one never gets to say more: its process would be gone.
+    other = KafkaConsumer(**options)
+    assert other.committed(partition) == 20
+    other.assign([partition])
+    wait_until(lambda: read_all(other, 21))
+    assert seen[20:] == [b"after"]
+    for client in (other, consumer, producer):
+        client.close()
 
 
 def test_what_was_acknowledged_before_sigkill_is_served(own_broker: Any, wait_until: Any) -> None:

@@ -95,7 +95,6 @@ class Broker:
             raise
 
     async def _start(self) -> None:
-        self.env.disk.make_directory(self.data_directory)
         await self.coordination.start()
         await registration.make_persistent_paths(self.coordination)
         await self.config_changes.start()

@@ -44,11 +44,17 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
         super().__init__()
         self.now = MONOTONIC_START_MS / 1000.0
         self._sequence = 0
+        self.after_pass: Callable[[], None] | None = None  # called after each pass, with everything settled
         self._selector = _IdleSelector(self)
 
     def time(self) -> float:
         """Virtual monotonic seconds."""
         return self.now
+
+    def _run_once(self) -> None:
+        super()._run_once()  # type: ignore[misc]
+        if self.after_pass is not None:
+            self.after_pass()
 
     def idle(self, timeout: float | None) -> None:
         """Nothing is ready: go to the next timer. RuntimeError when there is none, for all would wait forever."""

@@ -118,6 +118,7 @@ class SimTree:
         session = self.sessions.get(session_id)
         if session is not None:
             session.alive = False
+            session.client.cut_off()
             self.clock.call_later(self.session_timeout_ms, lambda: self.end(session_id))
 
     def end(self, session_id: int) -> None:
@@ -125,7 +126,12 @@ class SimTree:
         session = self.sessions.pop(session_id, None)
         if session is not None:
             owned = [(node.czxid, path) for path, node in self._nodes.items() if node.owner == session_id]
-            self.change(lambda zxid: [self._delete(path, ANY_VERSION, zxid) for _, path in sorted(owned)])
+
+            def delete(zxid: int) -> None:
+                for _, path in sorted(owned):
+                    self._delete(path, ANY_VERSION, zxid)
+
+            self.change(delete)
 
     def expire(self, session_id: int) -> None:
         """End a session whose process lives; its client gets a new one and is told."""
@@ -278,6 +284,10 @@ class SimCoordination:
     def on_session_expired(self, callback: Callable[[], None]) -> None:
         """Have `callback` called with every new session that replaces an expired one."""
         self._on_expired.append(callback)
+
+    def cut_off(self) -> None:
+        """Its process is dead: nothing it does reaches the server any more."""
+        self._open = False
 
     def expired(self) -> None:
         """The server ended the session: begin a new one and say so."""

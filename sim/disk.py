@@ -148,13 +148,23 @@ class SimDisk:
         """Let the next `times` operations of that kind on paths that contain `path_part` raise OSError."""
         self._failures.append((operation, path_part, error or OSError(errno.EIO, "simulated"), [times]))
 
+    def repair(self) -> None:
+        """No more of the failures that a test asked for."""
+        self._failures.clear()
+
+    @property
+    def is_losing_power(self) -> bool:
+        """Whether the power is to fail, or has failed already and `crash` has not been called yet."""
+        return self._lose_power_at is not None
+
     def crash(self, unsynced: str = "lost") -> None:
         """Power cut: open files are dead and locks gone.
 
         What was not synced is `lost`, `kept`, or `torn`: each file keeps some of its last changes in order, the
         last of them cut anywhere, and each folder some of its new names (from the disk's own random stream).
+        `scattered` is `torn`, but each change of a file is kept or lost on its own, so that holes of zeros remain.
         """
-        assert unsynced in ("lost", "kept", "torn")
+        assert unsynced in ("lost", "kept", "torn", "scattered")
         self.life += 1
         self.locks.clear()
         self._lose_power_at = None
@@ -164,7 +174,7 @@ class SimDisk:
     def _settle(self, directory: _Directory, unsynced: str) -> None:
         if unsynced == "lost":
             directory.entries = dict(directory.stable)
-        elif unsynced == "torn":
+        elif unsynced in ("torn", "scattered"):
             names = sorted(directory.entries.keys() | directory.stable.keys())
             changed = [name for name in names if directory.entries.get(name) is not directory.stable.get(name)]
             survivors = {name for name in changed if self.rng.random() < 0.5}
@@ -191,6 +201,10 @@ class SimDisk:
                 continue
             if unsynced == "kept":
                 node.sync(len(node.unsynced))
+            elif unsynced == "scattered":
+                for position, content in node.unsynced:
+                    if self.rng.random() < 0.5:
+                        _apply(node.stable, position, content)
             elif unsynced == "torn" and node.unsynced:
                 survivors_count = self.rng.randint(0, len(node.unsynced))
                 torn = node.unsynced[survivors_count] if survivors_count < len(node.unsynced) else None

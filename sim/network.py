@@ -8,6 +8,7 @@ from typing import Any
 from barnabas.runtime.ports import Buffer, Listener
 from barnabas.sim.clock import SimClock
 
+CONNECT_TIMEOUT_MS = 3000.0
 _WILDCARDS = ("", "0.0.0.0", "::")
 
 
@@ -28,6 +29,9 @@ class SimTransport(asyncio.Transport):
         self._end_of_file = False
         self._low, self._high = 16 * 1024, 64 * 1024
         self._writing_paused = False
+        self._next_delivery_ms = 0.0  # what goes one way arrives in order, whatever the latency of each
+        self.owner: object = None  # whose end this is, as its listener said
+        self.gone = False  # its machine is off: nothing is taken, and nobody is told
 
     def start(self, protocol: asyncio.BaseProtocol) -> None:
         """Both ends exist: tell the protocol."""
@@ -79,17 +83,24 @@ class SimTransport(asyncio.Transport):
     def _ask_delivery(self) -> None:
         if not self._delivery_asked:
             self._delivery_asked = True
-            self._network.schedule(self._deliver)
+            self._next_delivery_ms = self._network.schedule(self._deliver, self._next_delivery_ms)
 
     def _deliver(self) -> None:
         self._delivery_asked = False
         peer = self.peer
-        if peer is None or peer._lost:
+        if peer is None or peer._lost or self.gone or self._network.is_cut:
+            return
+        if peer.gone:
+            if self._outgoing and not self._network.is_dark(peer.owner):  # a machine that knows of no such connection
+                self.lose(ConnectionResetError(104, "reset by peer"))
             return
         while self._outgoing and not peer._reading_paused and not peer._lost:
             chunk = self._outgoing.popleft()
             self._outgoing_bytes -= len(chunk)
-            peer.receive(chunk)
+            if self._network.on_delivery is not None:
+                self._network.on_delivery(self, chunk)
+            for piece in self._network.pieces(chunk):
+                peer.receive(piece)
         if self._lost:
             return
         if self._writing_paused and self._outgoing_bytes <= self._low:
@@ -170,11 +181,23 @@ class SimTransport(asyncio.Transport):
         self._outgoing_bytes = 0
         self._network.forget(self)
         protocol = self._protocol
-        if protocol is not None:
+        if protocol is not None and not self.gone:
             self._network.schedule(lambda: protocol.connection_lost(error))
         peer = self.peer
-        if peer is not None and not peer._lost:
+        if peer is not None and not peer._lost and not self.gone and not self._network.is_cut:
             self._network.schedule(lambda: peer.lose(error))
+
+    def vanish(self) -> None:
+        """This end's machine stops: the other end learns of it only from what it writes, or from its own timers."""
+        self.gone = True
+        self._outgoing.clear()
+        self._outgoing_bytes = 0
+        self._protocol = None
+
+    def go_on(self) -> None:
+        """The network works again: what was written meanwhile is sent again."""
+        if self._outgoing or self._closing:
+            self._ask_delivery()
 
     def get_protocol(self) -> asyncio.BaseProtocol:
         """The protocol in use."""
@@ -196,6 +219,7 @@ class SimListener:
         self.host = host
         self._port = port
         self.factory = factory
+        self.owner: object = None
 
     @property
     def port(self) -> int:
@@ -213,16 +237,52 @@ class SimNetwork:
     def __init__(self, clock: SimClock) -> None:
         self._clock = clock
         self.latency_ms = 0.0
+        self.jitter: Callable[[], float] | None = None  # the latency of each delivery, where they differ
+        self.fragment: Callable[[bytes], Iterable[bytes]] | None = None
+        self.on_delivery: Callable[[SimTransport, bytes], None] | None = None
+        self.is_cut = False
+        self.dark: list[object] = []
         self.listeners: dict[tuple[str, int], SimListener] = {}
         self.transports: dict[SimTransport, None] = {}
         self._next_port = 40_000
 
-    def schedule(self, callback: Callable[[], Any]) -> None:
-        """Do something after the latency."""
-        if self.latency_ms:
-            self._clock.call_later(self.latency_ms, callback)
-        else:
+    def schedule(self, callback: Callable[[], Any], not_before_ms: float = 0.0) -> float:
+        """Do something after the latency, and not before a given instant; returns when that will be."""
+        latency_ms = self.latency_ms if self.jitter is None else self.jitter()
+        if not latency_ms and not not_before_ms:
             self._clock.call_soon(callback)
+            return 0.0
+        now_ms = self._clock.monotonic_ms()
+        due_ms = max(now_ms + latency_ms, not_before_ms)
+        self._clock.call_later(due_ms - now_ms, callback)
+        return due_ms
+
+    def pieces(self, chunk: bytes) -> Iterable[bytes]:
+        """How a chunk arrives: whole, or in the pieces that `fragment` makes of it."""
+        return (chunk,) if self.fragment is None else self.fragment(chunk)
+
+    def cut(self) -> None:
+        """No bytes travel, and nobody is told, until `heal`."""
+        self.is_cut = True
+
+    def heal(self) -> None:
+        """Bytes travel again."""
+        if self.is_cut:
+            self.is_cut = False
+            for transport in list(self.transports):
+                transport.go_on()
+
+    def reset(self, transport: SimTransport) -> None:
+        """Both ends lose the connection."""
+        transport.lose(ConnectionResetError(104, "simulated"))
+
+    def owned(self, owner: object) -> list[SimTransport]:
+        """The living ends of one process."""
+        return [transport for transport in self.transports if transport.owner is owner]
+
+    def is_dark(self, owner: object) -> bool:
+        """Whether the machine of that process is off, so that not even a reset comes back."""
+        return owner in self.dark
 
     def forget(self, transport: SimTransport) -> None:
         """The transport is gone."""
@@ -252,12 +312,16 @@ class SimNetwork:
         self, host: str, port: int, factory: Callable[[], asyncio.BaseProtocol]
     ) -> tuple[SimTransport, asyncio.BaseProtocol]:
         """Connect. ConnectionRefusedError when nobody listens."""
-        await self._clock.sleep(self.latency_ms)
+        await self._clock.sleep(self.latency_ms if self.jitter is None else self.jitter())
+        if self.is_cut:
+            await self._clock.sleep(CONNECT_TIMEOUT_MS)
+            raise TimeoutError(110, f"no answer from {host}:{port}")
         listener = self._listener(host, port)
         local = ("127.0.0.1", self._free_port())
         near = SimTransport(self, local, (host, port))
         far = SimTransport(self, (host, port), local)
         near.peer, far.peer = far, near
+        far.owner = listener.owner
         self.transports[near] = self.transports[far] = None
         protocol = factory()
         far.start(listener.factory())

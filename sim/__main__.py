@@ -1,0 +1,41 @@
+"""`python -m barnabas.sim --seed N`: a verdict; on failure the seed, the invariant and the last events in order.
+
+--seeds A-B    many seeds, to the first that fails      --minutes M   of bad weather, in virtual time
+--trace FILE   every event, one a line                  --fault NAME  with a planted fault (`--faults` lists them)
+"""
+
+import argparse
+import sys
+import time
+from contextlib import nullcontext
+
+from barnabas.sim import world
+
+
+def main() -> int:
+    """0 when every run holds, 1 at the first that does not."""
+    parser = argparse.ArgumentParser(prog="python -m barnabas.sim", description=__doc__)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seeds", metavar="A-B")
+    parser.add_argument("--minutes", type=float, default=2.0)
+    parser.add_argument("--trace", metavar="FILE")
+    parser.add_argument("--go-on", action="store_true", help="do not end at the first violation")
+    arguments = parser.parse_args()
+    first, _, last = (arguments.seeds or str(arguments.seed)).partition("-")
+    failed = 0
+    for seed in range(int(first), int(last or first) + 1):
+        began = time.perf_counter()
+        with open(arguments.trace, "w") if arguments.trace else nullcontext() as file:
+            trace = (lambda line: print(line, file=file)) if file is not None else None
+            verdict = world.run(seed, arguments.minutes, trace)
+        seconds = time.perf_counter() - began
+        print(f"{verdict}  [{verdict.virtual_ms / 1000:.0f} s in {seconds:.2f} s]", flush=True)
+        if verdict.violation is not None:
+            failed += 1
+            if not arguments.go_on:
+                break
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

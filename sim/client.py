@@ -1,0 +1,104 @@
+"""A client's connection in the simulated world: requests written and answers read with `protocol.frames`."""
+
+import asyncio
+import struct
+from typing import Any
+
+from barnabas.protocol import frames
+from barnabas.protocol.api_keys import ApiKey
+from barnabas.sim.clock import SimClock
+from barnabas.sim.network import SimNetwork
+
+ADDRESS = ("127.0.0.1", 9092)
+
+
+class LostError(Exception):
+    """The connection is gone, or was given up because nobody answered: what was asked may or may not have been done."""
+
+
+class UnansweredError(LostError):
+    """No answer within the time that the broker may take."""
+
+
+class Connection(asyncio.Protocol):
+    """One connection. Any number of requests may be under way; answers must come in their order."""
+
+    def __init__(self, clock: SimClock, client_id: str) -> None:
+        self.client_id = client_id
+        self.closed = False
+        self.waiting: list[tuple[int, ApiKey, int, asyncio.Future[Any], float]] = []  # requests not answered yet
+        self._clock = clock
+        self._data = bytearray()
+        self._next_correlation_id = 0
+        self.transport: asyncio.Transport
+
+    @staticmethod
+    async def open(clock: SimClock, network: SimNetwork, client_id: str) -> "Connection":
+        """Connect. LostError."""
+        try:
+            _, connection = await network.connect(*ADDRESS, lambda: Connection(clock, client_id))
+        except OSError as error:
+            raise LostError(str(error)) from error
+        assert isinstance(connection, Connection)
+        return connection
+
+    def send(self, api: ApiKey, version: int, message: Any, limit_ms: float) -> "asyncio.Future[Any]":
+        """Send a request; the future holds the answer's body, LostError, or UnansweredError after `limit_ms`."""
+        future: asyncio.Future[Any] = self._clock.loop.create_future()
+        if self.closed:
+            future.set_exception(LostError("closed"))
+            return future
+        self._next_correlation_id += 1
+        asked = (self._next_correlation_id, api, version, future, self._clock.monotonic_ms())
+        self.waiting.append(asked)
+        self.transport.write(frames.encode_request(api, version, asked[0], self.client_id, message))
+        timer = self._clock.call_later(limit_ms, lambda: self._unanswered(asked))
+        future.add_done_callback(lambda _: timer.cancel())
+        return future
+
+    async def ask(self, api: ApiKey, version: int, message: Any, limit_ms: float = 30_000) -> Any:
+        """The answer's body. LostError, UnansweredError."""
+        return await self.send(api, version, message, limit_ms)
+
+    def _unanswered(self, asked: tuple[int, ApiKey, int, "asyncio.Future[Any]", float]) -> None:
+        if not asked[3].done():
+            asked[3].set_exception(UnansweredError(f"{asked[1].name} version {asked[2]}"))
+            self.abort()
+
+    def abort(self) -> None:
+        """Give the connection up; what is under way is lost."""
+        if not self.closed:
+            self.transport.abort()
+            self._lost()
+
+    # -- the transport's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._data += data
+        while len(self._data) >= 4:
+            (size,) = struct.unpack_from(">i", self._data)
+            if len(self._data) < 4 + size:
+                break
+            frame = bytes(self._data[4 : 4 + size])
+            del self._data[: 4 + size]
+            assert self.waiting, "an answer that nobody asked for"
+            correlation_id, api, version, future, _ = self.waiting.pop(0)
+            got, message = frames.decode_response(api, version, frame)
+            assert got == correlation_id, f"answer {got} where {correlation_id} was next"
+            if not future.done():
+                future.set_result(message)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._lost()
+
+    def _lost(self) -> None:
+        self.closed = True
+        waiting, self.waiting = self.waiting, []
+        for _, _, _, future, _ in waiting:
+            if not future.done():
+                future.set_exception(LostError("connection lost"))
+                future.exception()  # whoever does not ask any more need not be told

@@ -1,0 +1,212 @@
+"""A machine and the broker process on it: started, killed, cut from power, stopped, started again.
+
+Each process (a `Life`) sees the world through ports of its own; when it is dead they do nothing any more, so nothing
+that it left behind in the loop can touch the machine, the tree or the network that its successor uses.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+from barnabas.broker.broker import Broker
+from barnabas.config.broker import BrokerConfig
+from barnabas.runtime.ports import Disk, Env, File, Listener, Network, Timer
+from barnabas.sim.clock import SimClock
+from barnabas.sim.coordination import SimCoordination, SimTree
+from barnabas.sim.disk import PowerLoss, SimDisk
+from barnabas.sim.network import SimListener, SimNetwork
+
+DATA_DIRECTORY = "/data"
+
+
+class _LifeClock:
+    """The machine's clocks; what a dead process asked for is not done."""
+
+    def __init__(self, clock: SimClock, host: "Host", life: "Life") -> None:
+        self._clock = clock
+        self._host = host
+        self._life = life
+
+    def now_ms(self) -> int:
+        return self._clock.now_ms() + self._host.wall_clock_error_ms
+
+    def monotonic_ms(self) -> float:
+        return self._clock.monotonic_ms()
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        life = self._life
+        self._clock.call_soon(lambda: callback() if life.alive else None)
+
+    def call_later(self, delay_ms: float, callback: Callable[[], None]) -> Timer:
+        life = self._life
+        return self._clock.call_later(delay_ms, lambda: callback() if life.alive else None)
+
+    async def sleep(self, delay_ms: float) -> None:
+        await self._clock.sleep(delay_ms)
+        if not self._life.alive:
+            raise asyncio.CancelledError
+
+
+class _LifeDisk:
+    """The machine's disk; a dead process cannot reach it."""
+
+    def __init__(self, disk: SimDisk, life: "Life", clock: _LifeClock) -> None:
+        self._disk = disk
+        self._life = life
+        self._clock = clock
+
+    def __getattr__(self, name: str) -> Any:
+        if not self._life.alive:
+            raise PowerLoss(f"{name} by a dead process")
+        return getattr(self._disk, name)
+
+    def sync_in_background(
+        self, files: Sequence[File], done: Callable[[OSError | None], None], directories: Sequence[str] = ()
+    ) -> None:
+        life = self._life
+        if life.alive:
+            self._disk.sync_in_background(files, lambda error: done(error) if life.alive else None, directories)
+
+
+class _LifeNetwork:
+    """The network; remembers what belongs to this process."""
+
+    def __init__(self, network: SimNetwork, life: "Life") -> None:
+        self._network = network
+        self._life = life
+
+    async def listen(self, host: str, port: int, factory: Callable[[], asyncio.BaseProtocol], backlog: int) -> Listener:
+        listener = await self._network.listen(host, port, factory, backlog)
+        assert isinstance(listener, SimListener)
+        listener.owner = self._life
+        self._life.listeners.append(listener)
+        return listener
+
+    async def connect(
+        self, host: str, port: int, factory: Callable[[], asyncio.BaseProtocol]
+    ) -> tuple[asyncio.BaseTransport, asyncio.BaseProtocol]:
+        transport, protocol = await self._network.connect(host, port, factory)
+        transport.owner = self._life
+        return transport, protocol
+
+
+class Life:
+    """One process: its environment and its broker."""
+
+    def __init__(self, host: "Host", number: int) -> None:
+        self.alive = True
+        self.serving = False
+        self.number = number
+        self.listeners: list[SimListener] = []
+        clock = _LifeClock(host.clock, host, self)
+        self.env = Env(
+            clock=clock,
+            disk=cast(Disk, _LifeDisk(host.disk, self, clock)),
+            network=cast(Network, _LifeNetwork(host.network, self)),
+            rng=random.Random(f"{host.seed} broker {number}"),
+        )
+        self.coordination = SimCoordination(clock, host.tree)
+        self.broker = Broker(self.env, BrokerConfig.of(host.settings), DATA_DIRECTORY, self.coordination)
+
+
+class Host:
+    """The machine of one broker. `is_ours` says which of the loop's tasks belong to the world and not to the broker."""
+
+    def __init__(
+        self,
+        seed: int,
+        clock: SimClock,
+        disk: SimDisk,
+        network: SimNetwork,
+        tree: SimTree,
+        settings: dict[str, str],
+        is_ours: Callable[["asyncio.Task[Any]"], bool],
+    ) -> None:
+        self.seed = seed
+        self.clock = clock
+        self.disk = disk
+        self.network = network
+        self.tree = tree
+        self.settings = settings
+        self.wall_clock_error_ms = 0
+        self.life: Life | None = None
+        self.lives = 0
+        self._is_ours = is_ours
+
+    @property
+    def is_up(self) -> bool:
+        """Whether a process runs that has started."""
+        return self.life is not None and self.life.serving
+
+    async def start(self) -> bool:
+        """Start a process; False when it died or lost power on the way. What a start raises is for the caller."""
+        assert self.life is None, "one process at a time"
+        self.lives += 1
+        life = self.life = Life(self, self.lives)
+        self.network.dark = [owner for owner in self.network.dark if owner is life]
+        task = self.clock.loop.create_task(life.broker.start())
+        try:
+            await asyncio.wait([task])
+        finally:
+            if not life.alive and not task.done():
+                task.cancel()
+        if not life.alive:
+            task.cancelled() or task.exception()
+            return False
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            if isinstance(error, PowerLoss):
+                return False
+            self._end(life)
+            raise error
+        life.serving = True
+        return True
+
+    async def stop(self) -> None:
+        """A controlled stop, to its end (or to the process's, when it is killed meanwhile)."""
+        life = self.life
+        if life is None:
+            return
+        task = self.clock.loop.create_task(life.broker.stop())
+        await asyncio.wait([task])
+        if life.alive:
+            if not task.cancelled() and isinstance(task.exception(), PowerLoss):
+                return  # whoever took the power away goes on
+            self._end(life)
+            task.result()
+        else:
+            task.cancelled() or task.exception()
+
+    def kill(self) -> None:
+        """SIGKILL: the page cache stays, connections are reset."""
+        life = self.life
+        if life is not None:
+            transports = self.network.owned(life)
+            self._end(life)
+            self.disk.crash("kept")
+            for transport in transports:
+                transport.vanish()
+                if transport.peer is not None:
+                    transport.peer.lose(ConnectionResetError(104, "its process is dead"))
+
+    def lose_power(self, fate: str) -> None:
+        """The machine stops: unsynced bytes meet their fate, and nobody is told."""
+        life = self.life
+        if life is not None:
+            self.network.dark.append(life)
+            for transport in self.network.owned(life):
+                transport.vanish()
+            self._end(life)
+            self.disk.crash(fate)
+
+    def _end(self, life: Life) -> None:
+        life.alive = life.serving = False
+        self.life = None
+        for listener in life.listeners:
+            listener.close()
+        self.tree.kill(life.coordination.session_id)
+        tasks = sorted(asyncio.all_tasks(self.clock.loop), key=lambda task: (len(task.get_name()), task.get_name()))
+        for task in tasks:  # in the order they were made: a set has none
+            if not self._is_ours(task):
+                task.cancel()

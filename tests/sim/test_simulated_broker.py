@@ -1,0 +1,43 @@
+"""A whole broker with its clients under one seed: it holds, and the same seed gives the same trace."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from barnabas.sim import world
+
+SEEDS = range(1, 16)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_broker_in_bad_weather_keeps_its_promises(seed: int) -> None:
+    verdict = world.run(seed, minutes=1)
+    assert verdict.violation is None, str(verdict)
+    assert verdict.requests > 100
+
+
+@pytest.mark.parametrize("seed", [3, 21])
+def test_the_same_seed_gives_the_same_trace_byte_for_byte(seed: int, tmp_path: Path) -> None:
+    traces = []
+    for hash_seed in ("1", "77"):
+        path = tmp_path / hash_seed
+        command = [sys.executable, "-m", "barnabas.sim", "--seed", str(seed), "--minutes", "1", "--trace", str(path)]
+        subprocess.run(command, check=True, env=os.environ | {"PYTHONHASHSEED": hash_seed}, capture_output=True)
+        traces.append(path.read_bytes())
+    assert len(traces[0]) > 10_000
+    assert traces[0] == traces[1]
+
+
+def test_a_violation_is_told_with_its_seed_and_the_last_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    def give_up(self: world.World, *keys: object) -> None:
+        raise world.Violation("planted", "at the end")
+
+    monkeypatch.setattr(world.World, "_check_groups", give_up)
+    verdict = world.run(5, minutes=0.2)
+    assert str(verdict).startswith("seed 5: VIOLATED planted: at the end\n  last events:\n")
+    assert verdict.events[-1].endswith("VIOLATED planted: at the end")
+    assert [float(event.split()[0]) for event in verdict.events] == sorted(
+        float(event.split()[0]) for event in verdict.events
+    )

@@ -73,6 +73,7 @@ class Controller:
         self._wakeup = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._balance_timer: Timer | None = None
+        self._watches: dict[str, Watch] = {}  # the last one left on each path
         self._forget_everything()
 
     # --- life ---
@@ -126,10 +127,15 @@ class Controller:
         self._events.append((handler, only_active))
         self._wakeup.set()
 
-    def _watch(self, handler: Handler, *, only_active: bool = True) -> Watch:
-        def fired(event: WatchEvent) -> None:
-            self._enqueue(handler, only_active=only_active)
+    def _watch(self, path: str, handler: Handler, *, only_active: bool = True) -> Watch:
+        """A watch that queues `handler`. Of several left on a path the last one counts; it knows of every change."""
 
+        def fired(event: WatchEvent) -> None:
+            if self._watches.get(path) is fired:
+                del self._watches[path]
+                self._enqueue(handler, only_active=only_active)
+
+        self._watches[path] = fired
         return fired
 
     async def _run(self) -> None:
@@ -151,7 +157,10 @@ class Controller:
         except ConnectionLossError:
             logger.warning("the coordination tree does not answer, trying again")
             await self._env.clock.sleep(RETRY_BACKOFF_MS)
-            self._events.appendleft((handler, only_active))
+            if only_active:  # it may be half done, in memory only: take over again, which reads everything
+                self._resign()
+                handler = self._elect
+            self._events.appendleft((handler, False))
         except SessionExpiredError:
             logger.info("the session with the coordination tree has expired")  # its callback goes on
         except CoordinationError:
@@ -165,8 +174,7 @@ class Controller:
 
     async def _elect(self) -> None:
         """See who is controller; if nobody is, try to be it."""
-        watch = self._watch(self._controller_changed, only_active=False)
-        while await self._coordination.exists(paths.CONTROLLER, watch) is None:
+        while await self._coordination.exists(paths.CONTROLLER, self._watch_controller()) is None:
             epoch, version = await self._read_epoch()
             data = payloads.ControllerNode(self._node_id, self._env.clock.now_ms()).encode()
             try:
@@ -210,10 +218,13 @@ class Controller:
                 except NodeExistsError:
                     continue
 
+    def _watch_controller(self) -> Watch:
+        return self._watch(paths.CONTROLLER, self._controller_changed, only_active=False)
+
     async def _controller_changed(self) -> None:
         """`/controller` was made, changed or has gone."""
         if self.active:
-            if await self._read_controller(self._watch(self._controller_changed, only_active=False)):
+            if await self._read_controller(self._watch_controller()):
                 return
             logger.info("the controllership was taken away, epoch %d is over", self.controller_epoch)
             self._resign()
@@ -319,6 +330,7 @@ class Controller:
         self._forget_everything()
 
     def _forget_everything(self) -> None:
+        self._watches = {path: watch for path, watch in self._watches.items() if path == paths.CONTROLLER}
         self._state = ControllerState()
         self._batch = RequestBatch(
             self._state, self._channel, self._node_id, self._log_failures_answered, self._deletions_answered
@@ -339,20 +351,25 @@ class Controller:
 
     async def _children(self, path: str, handler: Handler) -> list[str]:
         try:
-            return await self._coordination.children(path, self._watch(handler))
+            return await self._coordination.children(path, self._watch(path, handler))
         except NoNodeError:
             await self._coordination.create(path, make_parents=True)
-            return await self._coordination.children(path, self._watch(handler))
+            return await self._coordination.children(path, self._watch(path, handler))
+
+    async def _get(self, path: str, handler: Handler) -> tuple[bytes, Stat] | None:
+        """What a node says, with a watch on it; None when it is not there, and then there is no watch either."""
+        try:
+            return await self._coordination.get(path, self._watch(path, handler))
+        except NoNodeError:
+            self._watches.pop(path, None)
+            return None
 
     async def _read_broker(self, broker_id: int) -> LiveBroker | None:
         async def changed() -> None:
             await self._broker_changed(broker_id)
 
-        try:
-            data, stat = await self._coordination.get(paths.broker(broker_id), self._watch(changed))
-        except NoNodeError:
-            return None
-        return decode_broker(broker_id, data, stat)
+        node = await self._get(paths.broker(broker_id), changed)
+        return None if node is None else decode_broker(broker_id, *node)
 
     async def _load_brokers(self, names: Iterable[str]) -> None:
         for broker_id in sorted(map(int, names)):
@@ -381,11 +398,8 @@ class Controller:
         async def changed() -> None:
             await self._topic_changed(topic)
 
-        try:
-            data, stat = await self._coordination.get(paths.topic(topic), self._watch(changed))
-        except NoNodeError:
-            return None
-        return payloads.TopicAssignment.decode(data), stat
+        node = await self._get(paths.topic(topic), changed)
+        return None if node is None else (payloads.TopicAssignment.decode(node[0]), node[1])
 
     async def _unclean_topics(self, topics: Collection[str]) -> set[str]:
         """Those of the topics that let a replica lead that may lack records."""

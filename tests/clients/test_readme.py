@@ -1,0 +1,54 @@
+"""README.md's examples, as they stand there, against a broker process."""
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+README = (Path(__file__).resolve().parents[2] / "README.md").read_text()
+ADDRESS = "127.0.0.1:9092"
+
+pytestmark = pytest.mark.timeout(90)
+
+
+def example(heading: str) -> str:
+    """The indented lines after a line, up to the next line of prose."""
+    after = README.split(f"\n{heading}\n", 1)[1].lstrip("\n").splitlines()
+    lines = []
+    for line in after:
+        if line and not line.startswith("    "):
+            break
+        lines.append(line.removeprefix("    "))
+    return "\n".join(lines)
+
+
+def test_the_commands_and_then_the_client(own_broker: Any, tmp_path: Path) -> None:
+    program = tmp_path / "barnabas"
+    program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m barnabas.broker.main "$@"\n')
+    program.chmod(0o755)
+    environment = os.environ | {
+        "BARNABAS_BOOTSTRAP": own_broker.bootstrap,
+        "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
+    }
+    commands = [line for line in example("## A broker of your own").splitlines() if line.strip()]
+    shown = ""
+    for command in commands:
+        if not command.startswith("barnabas start"):
+            done = subprocess.run(
+                command, shell=True, env=environment, capture_output=True, text=True, timeout=60, cwd=tmp_path
+            )
+            assert done.returncode == 0, (command, done)
+            shown += done.stdout
+    assert "hello\n" in shown  # what consume printed
+    assert "retention.ms = " in shown
+
+    client = example("kafka-python:")
+    assert ADDRESS in client
+    code = client.replace(ADDRESS, own_broker.bootstrap)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "b'hello'\n"

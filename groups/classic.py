@@ -291,7 +291,6 @@ class ClassicGroup(Membership):
                     )
                     self._update(member, *before)
                     self._rename(new_id, old_id, instance_id, effects)
-                    self._restart_session(member, effects.monotonic_ms)
                     response = self._join_response(member, version, with_members=False)
                     response.error_code = store_error(error)
                     response.member_id = ""
@@ -305,6 +304,7 @@ class ClassicGroup(Membership):
                 else:  # told of a leader that is not itself, an old client does not assign
                     response = self._join_response(member, version, with_members=False)
                     response.leader = leader_before or ""
+                self._restart_session(member, effects.monotonic_ms)
                 effects.reply_join(waiter, response)
 
             effects.store(self.record(), stored)

@@ -5,7 +5,7 @@ from typing import Any
 
 from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode
-from group_world import GroupWorld
+from group_world import GroupWorld, answer_of
 
 
 def joined(world: GroupWorld, group: str = "g", session_timeout_ms: int = 10000) -> str:
@@ -97,3 +97,37 @@ def test_session_timeout_limits() -> None:
         )
         error = world.ask("join_group", request, 5).error_code
         assert error == (ErrorCode.INVALID_SESSION_TIMEOUT if refused else ErrorCode.UNKNOWN_MEMBER_ID)
+
+
+def test_a_static_member_whose_return_took_long_to_store_expires_all_the_same() -> None:
+    world = GroupWorld(offsets_commit_timeout_ms=60_000)
+
+    def join() -> Any:
+        protocol = messages.JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=b"")
+        request = messages.JoinGroupRequest(
+            group_id="g",
+            group_instance_id="instance",
+            session_timeout_ms=10_000,
+            rebalance_timeout_ms=60_000,
+            protocol_type="consumer",
+            protocols=[protocol],
+        )
+        return world.call("join_group", request, 9)
+
+    first = join()
+    world.clock.advance(world.config.group_initial_rebalance_delay_ms)
+    sync = messages.SyncGroupRequest(
+        group_id="g", generation_id=1, member_id=answer_of(first).member_id, group_instance_id="instance"
+    )
+    assert world.ask("sync_group", sync, 3).error_code == ErrorCode.NONE
+    world.logs[0].held = True
+    again = join()
+    world.clock.advance(11_000)  # longer than its session, but it waits for an answer
+    world.logs[0].release()
+    world.settle()
+    assert answer_of(again).error_code == ErrorCode.NONE
+    world.logs[0].held = False
+    world.clock.advance(9_999)
+    assert len(world.coordinator.shards[0].groups["g"].members) == 1
+    world.clock.advance(1)
+    assert len(world.coordinator.shards[0].groups["g"].members) == 0

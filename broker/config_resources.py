@@ -59,6 +59,10 @@ def refusal(message: str, error: ErrorCode = ErrorCode.INVALID_REQUEST) -> Confi
     return ConfigError(message, error=error)
 
 
+def _no_topic(name: str) -> ConfigError:
+    return refusal(f"The topic '{name}' does not exist.", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+
 def entity_path(resource: Resource, name: str) -> str:
     """Where a resource's own settings are, below `/config`. Names of groups and subscriptions may be any text."""
     if resource in (Resource.GROUP, Resource.CLIENT_METRICS):
@@ -147,7 +151,7 @@ async def _change(
         _check_resource(broker, resource, name)
         if resource is Resource.TOPIC and not broker.metadata_cache.contains(name):
             change(SETTINGS[resource], {})  # what is wrong with the request itself comes first
-            raise refusal(f"The topic '{name}' does not exist.", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            raise _no_topic(name)
 
         def valid(current: Overrides) -> dict[str, str]:
             values = change(SETTINGS.get(resource, {}), current)
@@ -159,7 +163,9 @@ async def _change(
             valid(await broker.topic_admin.overrides(path))
             return DONE
         await _make_parent(broker, resource)
-        await broker.topic_admin.change_overrides(path, valid)
+        of = paths.topic(name) if resource is Resource.TOPIC else None
+        if not await broker.topic_admin.change_overrides(path, valid, of=of):
+            raise _no_topic(name)
     except ConfigError as error:
         return error.error, str(error) or None
     await broker.config_changes.entity_changed(*path.split("/"))  # the notice comes too, but the answer waits

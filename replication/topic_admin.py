@@ -9,12 +9,13 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from barnabas.config import topic as topic_settings
-from barnabas.config.broker import BrokerConfig, check_dynamic
+from barnabas.config.broker import BrokerConfig
 from barnabas.config.settings import ConfigError
 from barnabas.coordination import paths
 from barnabas.coordination.payloads import TopicAssignment, decode_config, encode_config, encode_config_change
 from barnabas.coordination.port import (
     BadVersionError,
+    Check,
     Coordination,
     CoordinationError,
     Create,
@@ -133,18 +134,6 @@ def growth_problem(name: str, current: int, wanted: int) -> Outcome:
     return DONE
 
 
-def topic_config_problem(configs: Mapping[str, str | None]) -> Outcome:
-    """Why a topic cannot have these settings."""
-    missing = [name for name, value in configs.items() if value is None]
-    if missing:
-        return ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {','.join(missing)}"
-    try:
-        topic_settings.validate({name: value for name, value in configs.items() if value is not None})
-    except ConfigError as error:
-        return error.error, str(error)
-    return DONE
-
-
 # --- writes ---
 
 
@@ -165,7 +154,7 @@ class TopicAdmin:
         *,
         partition_count: int = UNSET,
         replication_factor: int = UNSET,
-        configs: Mapping[str, str | None] | None = None,
+        configs: Mapping[str, str] | None = None,
         assignment: Mapping[int, Sequence[int]] | None = None,
         validate_only: bool = False,
     ) -> Outcome:
@@ -183,15 +172,16 @@ class TopicAdmin:
             message = f"Topic '{name}' collides with existing topic: {other}"
             return ErrorCode.INVALID_TOPIC_EXCEPTION, message
         settings = dict(configs or {})
-        outcome = topic_config_problem(settings)
-        if outcome is not DONE:
-            return outcome
+        try:
+            topic_settings.validate(settings)
+        except ConfigError as error:
+            return error.error, str(error)
         racks = {broker.broker_id: broker.rack for broker in self._metadata_cache.brokers.values()}
         placed, outcome = self._place(partition_count, replication_factor, assignment, racks)
         if placed is None or validate_only:
             return outcome
         node = TopicAssignment({i: tuple(r) for i, r in placed.items()}, self._env.random_uuid())
-        return await self._write_topic(name, node, {key: value for key, value in settings.items() if value is not None})
+        return await self._write_topic(name, node, settings)
 
     def _place(
         self,
@@ -228,17 +218,20 @@ class TopicAdmin:
     async def _write_topic(self, name: str, node: TopicAssignment, settings: Mapping[str, str]) -> Outcome:
         config_path = paths.topic_config(name)
         data = encode_config(settings)
-        left_over = await self._coordination.exists(config_path) is not None
-        write_config: Operation = Set(config_path, data) if left_over else Create(config_path, data)
         notice = Create(paths.CONFIG_CHANGE_PREFIX, encode_config_change(f"topics/{name}"), sequential=True)
-        try:
-            # The notice before the topic: brokers have its settings when they are told to open its logs.
-            await self._coordination.multi([write_config, notice, Create(paths.topic(name), node.encode())])
-        except MultiError as error:
-            if not isinstance(error.cause, NodeExistsError):
+        while True:
+            left_over = await self._coordination.exists(config_path) is not None
+            write_config: Operation = Set(config_path, data) if left_over else Create(config_path, data)
+            try:
+                # The notice before the topic: brokers have its settings when they are told to open its logs.
+                await self._coordination.multi([write_config, notice, Create(paths.topic(name), node.encode())])
+            except MultiError as error:
+                if error.index == 0 and isinstance(error.cause, NoNodeError if left_over else NodeExistsError):
+                    continue  # the settings came or went meanwhile
+                if error.index == 2 and isinstance(error.cause, NodeExistsError):
+                    return ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists."
                 raise
-            return ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists."
-        return DONE
+            return DONE
 
     async def delete_topic(self, name: str) -> Outcome:
         """Ask the controller to delete a topic. Asking twice is fine."""
@@ -320,46 +313,6 @@ class TopicAdmin:
 
     # --- settings ---
 
-    async def topic_config(self, name: str) -> dict[str, str]:
-        """A topic's own settings as the tree has them now."""
-        return await self.overrides(f"topics/{name}")
-
-    async def broker_config(self, broker_id: int | None) -> dict[str, str]:
-        """Dynamic settings of a broker (None: of all) as the tree has them now."""
-        return await self.overrides(f"brokers/{paths.DEFAULT_ENTITY if broker_id is None else broker_id}")
-
-    async def alter_topic_config(
-        self, name: str, configs: Mapping[str, str | None], *, validate_only: bool = False
-    ) -> Outcome:
-        """Replace all of a topic's own settings."""
-        if await self._coordination.exists(paths.topic(name)) is None:
-            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist."
-        missing = next((key for key, value in configs.items() if value is None), None)
-        if missing is not None:
-            return ErrorCode.INVALID_REQUEST, f"Null value not supported for : {missing}"
-        outcome = topic_config_problem(configs)
-        if outcome is not DONE or validate_only:
-            return outcome
-        await self.write_overrides(f"topics/{name}", configs)
-        return DONE
-
-    async def alter_broker_config(
-        self, broker_id: int | None, configs: Mapping[str, str | None], *, validate_only: bool = False
-    ) -> Outcome:
-        """Replace all dynamic settings of this broker, or (None) of all brokers."""
-        missing = next((key for key, value in configs.items() if value is None), None)
-        if missing is not None:
-            return ErrorCode.INVALID_REQUEST, f"Null value not supported for : {missing}"
-        values = {key: value for key, value in configs.items() if value is not None}
-        try:
-            check_dynamic(self._config, values, cluster=broker_id is None)
-        except ConfigError as error:
-            return error.error, str(error)
-        if validate_only:
-            return DONE
-        await self.write_overrides(f"brokers/{paths.DEFAULT_ENTITY if broker_id is None else broker_id}", values)
-        return DONE
-
     async def overrides(self, entity_path: str) -> dict[str, str]:
         """The settings of any entity (`topics/t`, `groups/g`) as the tree has them now; none without a node."""
         try:
@@ -368,17 +321,20 @@ class TopicAdmin:
             return {}
         return decode_config(data)
 
-    async def write_overrides(self, entity_path: str, configs: Mapping[str, str | None]) -> None:
-        """Replace all settings of an entity, whatever they are now."""
-        values = {key: value for key, value in configs.items() if value is not None}
-        await self.change_overrides(entity_path, lambda current: values)
-
-    async def change_overrides(self, entity_path: str, change: Callable[[dict[str, str]], Mapping[str, str]]) -> None:
+    async def change_overrides(
+        self,
+        entity_path: str,
+        change: Callable[[dict[str, str]], Mapping[str, str]],
+        *,
+        of: str | None = None,
+    ) -> bool:
         """Give an entity the settings that `change` makes of its present ones, with the notice, as one change.
 
         `change` is asked again when somebody else was faster, so that neither undoes the other; what it raises passes.
+        `of`: the node whose settings these are; False, and nothing is written, when it is gone.
         """
         path = paths.config(entity_path)
+        fence = [] if of is None else [Check(of)]
         notice = Create(paths.CONFIG_CHANGE_PREFIX, encode_config_change(entity_path), sequential=True)
         while True:
             try:
@@ -390,10 +346,12 @@ class TopicAdmin:
                 write = Set(path, encode_config(change(decode_config(data))), stat.version)
                 lost = (BadVersionError, NoNodeError)
             try:
-                await self._coordination.multi([write, notice])
+                await self._coordination.multi([*fence, write, notice])
             except MultiError as error:
+                if fence and error.index == 0:
+                    return False
                 if not isinstance(error.cause, lost):
                     raise
                 continue
             logger.info("settings of %s changed", entity_path)
-            return
+            return True

@@ -218,7 +218,7 @@ def test_changes_at_the_same_time_do_not_undo_each_other(
     monkeypatch.setattr(admin, "_coordination", Contended(world.broker.coordination, somebody))
     assert change(world, TOPIC, name, ("retention.ms", SET, "1")) == ErrorCode.NONE
     expected = {"retention.ms": "1", "segment.ms": "2", **{k.replace("_", "."): v for k, v in present.items()}}
-    assert world.env.run(admin.topic_config(name)) == expected
+    assert world.env.run(admin.overrides(path)) == expected
 
 
 def test_words_are_appended_and_subtracted(world: World) -> None:

@@ -1,0 +1,77 @@
+"""What others write between an admin request's look at the tree and its own write."""
+
+import pytest
+from barnabas.coordination.port import Create, Delete
+from barnabas.protocol.errors import ErrorCode
+from barnabas.sim.coordination import Fate, SimCoordination, SimTree
+from replication_world import Host
+
+SETTINGS = b'{"version":1,"config":{"retention.ms":"1"}}'
+
+
+@pytest.fixture
+def host(env):
+    host = Host(env, SimCoordination(env.clock, SimTree(env.clock)))
+    env.run(host.start_alone())
+    yield host
+    env.run(host.stop())
+
+
+def just_before_the_next(name, tree, *operations):
+    """Somebody else does these before the next operation of that name reaches the tree."""
+    waiting = list(operations)
+
+    def trouble(asked):
+        if asked == name and waiting:
+            todo, waiting[:] = list(waiting), []
+            tree.change(lambda zxid: [tree.do(operation, zxid, 0) for operation in todo])
+        return Fate.DONE
+
+    tree.trouble = trouble
+
+
+@pytest.mark.parametrize("left_over", [False, True])
+def test_settings_without_a_topic_come_or_go_while_it_is_made(env, host, left_over):
+    tree = host.coordination.tree
+
+    async def story():
+        if left_over:
+            await host.coordination.create("/config/topics/t", SETTINGS)
+        other = Delete("/config/topics/t") if left_over else Create("/config/topics/t", SETTINGS)
+        just_before_the_next("multi", tree, other)
+        assert await host.admin.create_topic("t", configs={"segment.ms": "7"}) == (ErrorCode.NONE, None)
+        assert await host.admin.overrides("topics/t") == {"segment.ms": "7"}
+
+    env.run(story())
+
+
+def test_of_two_creations_at_the_same_time_one_is_told_so(env, host):
+    tree = host.coordination.tree
+
+    async def story():
+        topic = b'{"partitions":{"0":[1]},"version":1}'
+        just_before_the_next("multi", tree, Create("/config/topics/t", SETTINGS), Create("/brokers/topics/t", topic))
+        assert (await host.admin.create_topic("t"))[0] is ErrorCode.TOPIC_ALREADY_EXISTS
+        assert await host.admin.overrides("topics/t") == {"retention.ms": "1"}, "the other's settings stay"
+
+    env.run(story())
+
+
+@pytest.mark.parametrize("settings", [{}, {"segment.ms": "7"}])
+def test_settings_of_a_topic_that_went_are_not_written(env, host, settings):
+    tree = host.coordination.tree
+
+    async def story():
+        await host.admin.create_topic("t", configs=settings)
+        await host.wait(lambda: host.metadata_cache.has_leaders("t", 1))
+        await host.admin.delete_topic("t")
+        await host.wait(lambda: not host.metadata_cache.contains("t"))
+        while await host.coordination.exists("/brokers/topics/t") is not None:
+            await env.clock.sleep(1)
+        written = await host.admin.change_overrides(
+            "topics/t", lambda current: {"retention.ms": "1"}, of="/brokers/topics/t"
+        )
+        assert not written
+        assert tree.children("/config/topics") == []
+
+    env.run(story())

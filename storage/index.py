@@ -33,7 +33,10 @@ def _read_file(disk: Disk, path: str) -> bytes:
 def _write_entries(disk: Disk, path: str, position: int, data: bytes) -> None:
     file = disk.open(path, create=True)
     try:
-        if file.size() > position:
+        size = file.size()
+        if size == position + len(data) and file.read(position, len(data)) == data:
+            return  # so it is mostly when recovery made an index again: truncating would cost far more than reading
+        if size > position:
             file.truncate(position)
         if data:
             file.write(position, data)

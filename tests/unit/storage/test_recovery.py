@@ -49,6 +49,17 @@ def test_a_clean_start_trusts_and_does_not_scan(world):
     assert log.log_end_offset == 30
 
 
+def test_recovery_leaves_indexes_alone_that_are_right_already(world, read):
+    log = world.log(index_interval_bytes=200)
+    world.fill(log, 30)
+    log.active_segment.write_indexes()
+    for operation in ("truncate", "write"):
+        world.disk.fail(operation, "index", times=99)
+    log = world.crash("kept").get("t", 0)
+    assert not world.manager.was_clean
+    assert [offset for offset, _, _ in read(log, 25)] == list(range(25, 30))
+
+
 def test_a_torn_last_batch_is_cut(world, read):
     log = world.log()
     world.fill(log, 3)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import uvloop
 
-from bench import scale, startup
+from bench import cpu, scale, startup
 from bench.apache_kafka import ApacheKafka
 from bench.loads import LOADS, Figures, Row
 from bench.targets import Barnabas, Target
@@ -26,6 +26,8 @@ SPECIAL = {"scale": scale.main, "startup": startup.main, "memory": startup.memor
 
 def main(words: Sequence[str]) -> int:
     """See the module; the exit code."""
+    if words[:1] == ["cpu"]:
+        return cpu.main(words[1:])
     parser = argparse.ArgumentParser(
         prog="python -m bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

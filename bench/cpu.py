@@ -62,7 +62,7 @@ class Client:
         self.connection.connection_made(self.transport)  # type: ignore[arg-type]
 
     def feed(self, frame: bytes) -> None:
-        self.connection.get_buffer(-1)[: len(frame)] = frame
+        memoryview(self.connection.get_buffer(-1))[: len(frame)] = frame
         self.connection.buffer_updated(len(frame))
 
     async def ask(self, api_key: ApiKey, version: int, request: Any) -> Any:

@@ -138,10 +138,11 @@ async def java_consume(target: Target, seconds: float) -> Figures:
     return {"MB/s": found["MB/s"]}
 
 
-async def fill(target: Target, topic: str, records: int, record_bytes: int = 1024) -> None:
-    """Produce quickly, with batches of 16 KiB, ten partitions' worth of requests in flight."""
+async def fill(target: Target, topic: str, records: int, record_bytes: int = 1024, partitions: int = 1) -> None:
+    """Produce quickly, with batches of 16 KiB for each partition in turn, five requests in flight."""
     per_batch = max(1, 16_300 // (record_bytes + 8))
-    frame = produce_frame(topic, 0, batch([bytes(record_bytes)] * per_batch))
+    content = batch([bytes(record_bytes)] * per_batch)
+    rows = [produce_frame(topic, index, content) for index in range(partitions)]
     connection = await connect(target.address)
     left = (records + per_batch - 1) // per_batch
     in_flight = 0
@@ -152,7 +153,7 @@ async def fill(target: Target, topic: str, records: int, record_bytes: int = 102
         while left and in_flight < 5:
             left -= 1
             in_flight += 1
-            connection.transport.write(frame)
+            connection.transport.write(rows[left % partitions])
         if not left and not in_flight and not done.done():
             done.set_result(None)
 
@@ -197,8 +198,18 @@ async def raw_fetch(target: Target, seconds: float) -> Figures:
     await fill(target, topic, count)
     cpu = target.cpu_seconds()
     started = time.perf_counter()
+    received, answers = await read_all(connection, topic, count)
+    span = time.perf_counter() - started
+    cpu = target.cpu_seconds() - cpu
+    await delete_topic(connection, topic)
+    close([connection])
+    return {"MB/s": received / span / 1e6, "cpu µs": cpu / answers * 1e6}
+
+
+async def read_all(connection: Connection, topic: str, end: int) -> tuple[int, int]:
+    """Read one partition from the start to offset `end`: how many bytes came, in how many answers."""
     offset = received = answers = 0
-    while offset < count:
+    while offset < end:
         answered: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         connection.on_frame = lambda frame, answered=answered: answered.set_result(bytes(frame))  # type: ignore[misc]
         connection.transport.write(fetch_frame(topic, 0, offset, max_wait_ms=500))
@@ -212,11 +223,7 @@ async def raw_fetch(target: Target, seconds: float) -> Figures:
             position += header.size_bytes
         received += len(records)
         answers += 1
-    span = time.perf_counter() - started
-    cpu = target.cpu_seconds() - cpu
-    await delete_topic(connection, topic)
-    close([connection])
-    return {"MB/s": received / span / 1e6, "cpu µs": cpu / answers * 1e6}
+    return received, answers
 
 
 async def java_paced(target: Target, seconds: float) -> Figures:

@@ -1,7 +1,8 @@
 """Exec to the first Metadata answer, empty and with 10,000 partitions on disk; resident memory.
 
-`python -m bench startup`, `python -m bench memory`. What a user has is an installed wheel with its bytecode: BARNABAS_COMMAND
-names the command of such an installation (FOLDER/bin/barnabas), and PYTHONDONTWRITEBYTECODE must not be set.
+`python -m bench startup`, `python -m bench memory`. What a user has is an installed wheel with its bytecode:
+BARNABAS_COMMAND names the command of such an installation (FOLDER/bin/barnabas), and PYTHONDONTWRITEBYTECODE must
+not be set.
 """
 
 import asyncio

@@ -53,10 +53,12 @@ def test_recovery_leaves_indexes_alone_that_are_right_already(world, read):
     log = world.log(index_interval_bytes=200)
     world.fill(log, 30)
     log.active_segment.write_indexes()
-    for operation in ("truncate", "write"):
-        world.disk.fail(operation, "index", times=99)
+    world.disk.journal = []
     log = world.crash("kept").get("t", 0)
     assert not world.manager.was_clean
+    assert [
+        change for change in world.disk.journal if change[0] in ("truncate", "write") and "index" in change[1]
+    ] == []
     assert [offset for offset, _, _ in read(log, 25)] == list(range(25, 30))
 
 

@@ -33,7 +33,7 @@ min.insync.replicas | INT | 1 | >= 1 | cluster | In-sync replicas that acks=all 
 node.id | INT | null | >= 0 | - | Number of this broker, unique in its cluster.
 num.io.threads | INT | 8 | >= 1 | cluster | -
 num.partitions | INT | 1 | >= 1 | - | Partitions of a topic made without a number.
-request.timeout.ms | INT | 30000 | - | - | Wait for another broker's answer.
+request.timeout.ms | INT | 30000 | - | - | -
 telemetry.max.bytes | INT | 1048576 | >= 1 | - | -
 coordination.path | STRING | null | - | - hidden | File of the embedded coordination tree; not set: in the first data directory.
 # Network
@@ -42,17 +42,17 @@ connection.failed.authentication.delay.ms | INT | 100 | >= 0 | - | -
 connections.max.idle.ms | LONG | 600000 | - | - | Close a connection that was silent so long; negative: never.
 connections.max.reauth.ms | LONG | 0 | - | - | -
 early.start.listeners | STRING | null | - | - | -
-inter.broker.listener.name | STRING | null | - | - | Listener that brokers use among themselves.
+inter.broker.listener.name | STRING | null | - | - | -
 listener.security.protocol.map | STRING | SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT | - | broker | Security protocol of each listener name.
 listeners | STRING | PLAINTEXT://:9092 | - | broker | Where to listen: NAME://host:port, comma separated.
-max.connection.creation.rate | INT | 2147483647 | >= 0 | cluster | New connections a second.
+max.connection.creation.rate | INT | 2147483647 | >= 0 | cluster | -
 max.connections | INT | 2147483647 | >= 0 | cluster | Connections of all clients.
 max.connections.per.ip | INT | 2147483647 | >= 0 | cluster | Connections from one address.
 max.connections.per.ip.overrides | STRING | empty | - | cluster | Other limits for some addresses: address:number, comma separated.
 num.network.threads | INT | 3 | >= 1 | cluster | -
 queued.max.request.bytes | LONG | -1 | - | - | -
 queued.max.requests | INT | 500 | >= 1 | - | -
-security.inter.broker.protocol | STRING | PLAINTEXT | PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL | - | Protocol that brokers use among themselves.
+security.inter.broker.protocol | STRING | PLAINTEXT | PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL | - | -
 socket.connection.setup.timeout.max.ms | LONG | 30000 | - | - | -
 socket.connection.setup.timeout.ms | LONG | 10000 | - | - | -
 socket.listen.backlog.size | INT | 50 | >= 1 | - | Connections waiting to be accepted.
@@ -71,13 +71,13 @@ log.flush.scheduler.interval.ms | LONG | 9223372036854775807 | - | - | How often
 log.flush.start.offset.checkpoint.interval.ms | INT | 60000 | >= 0 | - | How often log start offsets are saved.
 log.index.interval.bytes | INT | 4096 | >= 0 | cluster | Bytes of log between two index entries.
 log.index.size.max.bytes | INT | 10485760 | >= 4 | cluster | Largest index file.
-log.initial.task.delay.ms | LONG | 30000 | >= 0 | - hidden | First run of the log's periodic tasks.
+log.initial.task.delay.ms | LONG | 30000 | >= 0 | - hidden | -
 log.local.retention.bytes | LONG | -2 | >= -2 | cluster | -
 log.local.retention.ms | LONG | -2 | >= -2 | cluster | -
 log.message.timestamp.after.max.ms | LONG | 3600000 | >= 0 | cluster | How far ahead a timestamp may be.
 log.message.timestamp.before.max.ms | LONG | 9223372036854775807 | >= 0 | cluster | How old a timestamp may be.
 log.message.timestamp.type | STRING | CreateTime | CreateTime, LogAppendTime | cluster | Whose clock stamps records.
-log.preallocate | BOOLEAN | false | - | cluster | Give a segment its full size at once.
+log.preallocate | BOOLEAN | false | - | cluster | -
 log.retention.bytes | LONG | -1 | - | cluster | Size at which a partition's oldest segments go; -1: never.
 log.retention.check.interval.ms | LONG | 300000 | >= 1 | - | How often retention is applied.
 log.retention.hours | INT | 168 | - | - | Age at which records go.
@@ -98,34 +98,34 @@ log.cleaner.backoff.ms | LONG | 15000 | >= 0 | cluster | Pause when there is not
 log.cleaner.dedupe.buffer.size | LONG | 134217728 | - | cluster | Memory for the keys of a compaction.
 log.cleaner.delete.retention.ms | LONG | 86400000 | >= 0 | cluster | How long tombstones stay.
 log.cleaner.enable | BOOLEAN | true | - | - | Compact logs.
-log.cleaner.io.buffer.load.factor | DOUBLE | 0.9 | - | cluster | -
+log.cleaner.io.buffer.load.factor | DOUBLE | 0.9 | - | cluster | How full that memory may get.
 log.cleaner.io.buffer.size | INT | 524288 | >= 0 | cluster | -
-log.cleaner.io.max.bytes.per.second | DOUBLE | 1.7976931348623157E308 | - | cluster | -
+log.cleaner.io.max.bytes.per.second | DOUBLE | 1.7976931348623157E308 | - | cluster | Most bytes a second that compactions read and write.
 log.cleaner.max.compaction.lag.ms | LONG | 9223372036854775807 | >= 1 | cluster | Age above which a record must be compacted.
 log.cleaner.min.cleanable.ratio | DOUBLE | 0.5 | 0..1 | cluster | Share of dirty log that starts a compaction.
 log.cleaner.min.compaction.lag.ms | LONG | 0 | >= 0 | cluster | Age below which a record is not compacted.
 log.cleaner.threads | INT | 1 | >= 0 | cluster | -
 # Replication and controller
 auto.leader.rebalance.enable | BOOLEAN | true | - | - | Give leadership back to preferred replicas.
-controlled.shutdown.enable | BOOLEAN | true | - | - | Hand leadership over before stopping.
-controller.socket.timeout.ms | INT | 30000 | - | - | Wait for a broker's answer to the controller.
+controlled.shutdown.enable | BOOLEAN | true | - | - | -
+controller.socket.timeout.ms | INT | 30000 | - | - | -
 delete.records.purgatory.purge.interval.requests | INT | 1 | - | - | -
 fetch.purgatory.purge.interval.requests | INT | 1000 | - | - | -
 leader.imbalance.check.interval.seconds | LONG | 300 | >= 1 | - | How often leaders are rebalanced.
 num.replica.fetchers | INT | 1 | - | cluster | -
 producer.purgatory.purge.interval.requests | INT | 1000 | - | - | -
-replica.fetch.backoff.ms | INT | 1000 | >= 0 | - | Pause after a failed fetch.
-replica.fetch.max.bytes | INT | 1048576 | >= 0 | - | Bytes asked for per partition.
-replica.fetch.min.bytes | INT | 1 | - | - | Bytes worth an answer to a follower.
-replica.fetch.response.max.bytes | INT | 10485760 | >= 0 | - | Bytes in one answer to a follower.
-replica.fetch.wait.max.ms | INT | 500 | - | - | How long a leader may hold a follower's fetch.
+replica.fetch.backoff.ms | INT | 1000 | >= 0 | - | -
+replica.fetch.max.bytes | INT | 1048576 | >= 0 | - | -
+replica.fetch.min.bytes | INT | 1 | - | - | -
+replica.fetch.response.max.bytes | INT | 10485760 | >= 0 | - | -
+replica.fetch.wait.max.ms | INT | 500 | - | - | -
 replica.high.watermark.checkpoint.interval.ms | LONG | 5000 | - | - | How often high watermarks are saved.
 replica.lag.time.max.ms | LONG | 30000 | - | - | A follower behind for so long leaves the ISR.
 replica.selector.class | STRING | null | - | - | How a replica is chosen to read from; rack aware when set.
 replica.socket.receive.buffer.bytes | INT | 65536 | - | - | -
-replica.socket.timeout.ms | INT | 30000 | - | - | Wait for a leader's answer.
+replica.socket.timeout.ms | INT | 30000 | - | - | -
 unclean.leader.election.enable | BOOLEAN | false | - | cluster | Let a replica lead that may lack records.
-unclean.leader.election.interval.ms | LONG | 300000 | >= 1 | - hidden | How often that is tried.
+unclean.leader.election.interval.ms | LONG | 300000 | >= 1 | - hidden | -
 leader.imbalance.per.broker.percentage | INT | 10 | >= 0 | - hidden | Imbalance that is tolerated.
 leader.replication.throttled.rate | LONG | null | >= 0 | cluster hidden | -
 follower.replication.throttled.rate | LONG | null | >= 0 | cluster hidden | -
@@ -140,8 +140,8 @@ group.consumer.migration.policy | STRING | bidirectional | any case: DISABLED, D
 group.consumer.min.heartbeat.interval.ms | INT | 5000 | >= 1 | - | -
 group.consumer.min.session.timeout.ms | INT | 45000 | >= 1 | - | -
 group.consumer.session.timeout.ms | INT | 45000 | >= 1 | - | -
-group.coordinator.append.linger.ms | INT | 5 | >= 0 | - | Gather commits for so long before writing them.
-group.coordinator.rebalance.protocols | LIST | classic,consumer,streams | consumer, classic, share, streams | - | Group protocols that are offered.
+group.coordinator.append.linger.ms | INT | 5 | >= 0 | - | -
+group.coordinator.rebalance.protocols | LIST | classic,consumer,streams | consumer, classic, share, streams | - | -
 group.coordinator.threads | INT | 4 | >= 1 | - | -
 group.initial.rebalance.delay.ms | INT | 3000 | - | - | Wait for more members when a group begins.
 group.max.session.timeout.ms | INT | 1800000 | - | - | Longest session timeout of a classic member.
@@ -170,7 +170,7 @@ transaction.state.log.num.partitions | INT | 50 | >= 1 | - | Partitions of __tra
 transaction.state.log.replication.factor | SHORT | 1 | >= 1 | - | Replicas of __transaction_state (Kafka: 3).
 transaction.state.log.segment.bytes | INT | 104857600 | >= 1 | - | Segment size of __transaction_state.
 transaction.two.phase.commit.enable | BOOLEAN | false | - | - | -
-transactional.id.expiration.ms | INT | 604800000 | >= 1 | - | Forget a transactional id after so long.
+transactional.id.expiration.ms | INT | 604800000 | >= 1 | - | -
 # Quotas and metrics
 alter.log.dirs.replication.quota.window.num | INT | 11 | >= 1 | - | -
 alter.log.dirs.replication.quota.window.size.seconds | INT | 1 | >= 1 | - | -

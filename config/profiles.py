@@ -13,7 +13,6 @@ PROFILES: dict[str, dict[str, str]] = {
         "offsets.topic.num.partitions": "1",
         "transaction.state.log.num.partitions": "1",
         "log.cleaner.backoff.ms": "100",
-        "log.initial.task.delay.ms": "500",
         "log.retention.check.interval.ms": "1000",
         "log.segment.delete.delay.ms": "0",
         "offsets.retention.check.interval.ms": "1000",

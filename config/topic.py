@@ -18,10 +18,10 @@ delete.retention.ms | LONG | 86400000 | >= 0 | - | How long tombstones stay in a
 file.delete.delay.ms | LONG | 60000 | >= 0 | - | Time between the removal of a file from the log and its deletion.
 flush.messages | LONG | 9223372036854775807 | >= 1 | - | Sync the log after so many records.
 flush.ms | LONG | 9223372036854775807 | >= 0 | - | Sync the log after so long.
-follower.replication.throttled.replicas | LIST | empty | throttled replicas | - | Replicas whose following is throttled: partition:broker pairs, or * for all.
+follower.replication.throttled.replicas | LIST | empty | throttled replicas | - | -
 index.interval.bytes | INT | 4096 | >= 0 | - | Bytes of log between two entries of the offset index.
 internal.segment.bytes | INT | null | >= 1 | - hidden | Segment size without a lower bound, for tests; stronger than segment.bytes.
-leader.replication.throttled.replicas | LIST | empty | throttled replicas | - | Replicas whose leading is throttled: partition:broker pairs, or * for all.
+leader.replication.throttled.replicas | LIST | empty | throttled replicas | - | -
 local.retention.bytes | LONG | -2 | >= -2 | - | -
 local.retention.ms | LONG | -2 | >= -2 | - | -
 max.compaction.lag.ms | LONG | 9223372036854775807 | >= 1 | - | Age above which a record must be compacted.
@@ -32,7 +32,7 @@ message.timestamp.type | STRING | CreateTime | CreateTime, LogAppendTime | - | W
 min.cleanable.dirty.ratio | DOUBLE | 0.5 | 0..1 | - | Share of the log not compacted yet that starts a compaction.
 min.compaction.lag.ms | LONG | 0 | >= 0 | - | Age below which a record is not compacted.
 min.insync.replicas | INT | 1 | >= 1 | - | In-sync replicas that a write with acks=all needs.
-preallocate | BOOLEAN | false | - | - | Give a segment file its full size at once.
+preallocate | BOOLEAN | false | - | - | -
 remote.log.copy.disable | BOOLEAN | false | - | - | -
 remote.log.delete.on.disable | BOOLEAN | false | - | - | -
 remote.storage.enable | BOOLEAN | false | - | - | -

@@ -1,5 +1,6 @@
 """A disk in memory that knows what would survive a power cut, and can fail when told to."""
 
+import copy
 import errno
 import random
 from collections.abc import Callable, Sequence
@@ -131,6 +132,7 @@ class SimDisk:
         self.rng = rng
         self.life = 0
         self.operations = 0
+        self.on_change: Callable[[str, str], None] | None = None  # called before each change
         self.journal: list[tuple[str, str]] | None = None  # set to a list to see every change
         self.locks: set[str] = set()
         self.capacity_bytes = 1 << 40
@@ -147,6 +149,13 @@ class SimDisk:
     def fail(self, operation: str, path_part: str = "", error: OSError | None = None, times: int = 1) -> None:
         """Let the next `times` operations of that kind on paths that contain `path_part` raise OSError."""
         self._failures.append((operation, path_part, error or OSError(errno.EIO, "simulated"), [times]))
+
+    def copy(self, clock: Clock | None = None, rng: random.Random | None = None) -> "SimDisk":
+        """The same content, what is synced and what is not, in a disk of its own; nobody has files open there."""
+        other = SimDisk(clock or self.clock, rng or random.Random(0))
+        other.operations = self.operations
+        other._root = copy.deepcopy(self._root)
+        return other
 
     def repair(self) -> None:
         """No more of the failures that a test asked for."""
@@ -227,6 +236,8 @@ class SimDisk:
         """Count a change, or stop there."""
         if self._lose_power_at is not None and self.operations >= self._lose_power_at:
             raise PowerLoss(f"{operation} {path}")
+        if self.on_change is not None:
+            self.on_change(operation, path)
         self.operations += 1
         if self.journal is not None:
             self.journal.append((operation, path))

@@ -1,0 +1,494 @@
+"""Power cuts under a data directory: a workload that uses all of storage, and what must hold at whichever change of
+the disk the power goes, whatever becomes of the bytes that were not synced.
+
+The workload keeps a book of what it appended and of what the log manager promised to be durable. Before every change
+of the disk the disk is copied; `crash_points` hands out these copies, and `check` crashes one, opens it and compares.
+"""
+
+import copy
+import random
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from barnabas.config.broker import BrokerConfig
+from barnabas.protocol import record_batch
+from barnabas.protocol.record_batch import CONTROL_ABORT, CONTROL_COMMIT, Record
+from barnabas.sim.disk import SimDisk
+from barnabas.sim.env import SimEnv, sim_env
+from barnabas.sim.ledger import Violation
+from barnabas.storage.log import Log
+from barnabas.storage.log_manager import LogManager
+from barnabas.storage.log_reader import marker_of
+from barnabas.storage.producer_state import ProducerStateManager
+from barnabas.storage.validation import AppendOrigin
+
+FATES = ("lost", "torn", "torn", "scattered", "kept")
+DIRECTORY = "/var/data"
+SMALL = {"internal.segment.bytes": "900", "index.interval.bytes": "150", "file.delete.delay.ms": "500"}
+TOPICS = {
+    "plain": SMALL,
+    "flushed": SMALL | {"flush.messages": "1"},
+    "compacted": SMALL | {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"},
+    "short": SMALL | {"retention.bytes": "1500"},
+    "followed": SMALL,
+    "deleted": SMALL,
+}
+TOPIC_ID = bytes(15) + b"\x07"
+
+
+class Stored(NamedTuple):
+    """One record that was appended."""
+
+    key: bytes | None
+    value: bytes | None
+
+
+class Book:
+    """What is known of one log. A change is written here before it is begun, a promise when it was made."""
+
+    def __init__(self) -> None:
+        self.records: dict[int, Stored] = {}  # also those being appended now
+        self.old: dict[int, list[Stored]] = {}  # of a topic of that name that was deleted
+        self.cut: dict[int, list[Stored]] = {}  # what stood there before the truncation that runs now
+        self.durable_end = 0  # the log manager has promised everything below
+        self.start_allowed = 0  # the log may begin as late as here
+        self.exists = False  # its folder was made durable
+        self.may_be_gone = True
+        self.controls: dict[int, None] = {}
+
+
+class CrashPoint(NamedTuple):
+    """The disk as it was before one change, and the books as they were then."""
+
+    number: int
+    operation: str
+    step: str
+    disk: SimDisk
+    books: dict[str, Book]
+
+
+class Workload:
+    """Steps in an order that depends on the seed."""
+
+    def __init__(self, seed: int, steps: int = 60) -> None:
+        self.rng = random.Random(f"{seed} storage")
+        self.steps = steps
+        self.env = sim_env(seed)
+        self.books = {topic: Book() for topic in TOPICS}
+        self.points: list[CrashPoint] = []
+        self.step = "start"
+        self.manager = self._open()
+        self._sequences: dict[tuple[str, int], int] = {}
+        self._epoch = 0
+        self._open_transaction: int | None = None
+        self._keep_every = 1
+
+    def crash_points(self, keep_every: int = 1) -> Iterator[CrashPoint]:
+        """Run to the end, and hand out every `keep_every`-th point (where it begins is up to the seed)."""
+        self._keep_every = keep_every
+        self.env.disk.on_change = self._about_to_change
+        for topic in TOPICS:
+            self._make(topic)
+        for _ in range(self.steps):
+            self._one_step()
+            yield from self._taken()
+        self.step = "shutdown"
+        self.manager.shutdown()
+        self._promised()
+        yield from self._taken()
+
+    def _taken(self) -> Iterator[CrashPoint]:
+        points, self.points = self.points, []
+        yield from points
+
+    def _about_to_change(self, operation: str, path: str) -> None:
+        disk = self.env.disk
+        if disk.operations % self._keep_every == 0:
+            books = copy.deepcopy(self.books)
+            self.points.append(CrashPoint(disk.operations, f"{operation} {path}", self.step, disk.copy(), books))
+
+    def _open(self) -> LogManager:
+        manager = LogManager(self.env, DIRECTORY, BrokerConfig.of({}), lambda topic: TOPICS.get(topic, {}))
+        manager.start()
+        return manager
+
+    def _make(self, topic: str) -> Log:
+        self.step = f"make {topic}"
+        self.books[topic].may_be_gone = True
+        log = self.manager.get_or_create(topic, 0, TOPIC_ID)
+        self.books[topic].exists = True
+        return log
+
+    def _promised(self) -> None:
+        """Take down what the logs say is durable now."""
+        for topic, book in self.books.items():
+            log = self.manager.get(topic, 0)
+            if log is not None and log.failed is None and book.exists:
+                book.durable_end = max(book.durable_end, log.recovery_point)
+                if topic == "flushed":
+                    book.durable_end = log.log_end_offset
+                book.may_be_gone = book.may_be_gone and book.durable_end == 0
+                book.cut.clear()
+
+    def _one_step(self) -> None:
+        rng = self.rng
+        luck = rng.random()
+        if luck < 0.62:
+            self._append(rng.choice(list(TOPICS)))
+        elif luck < 0.68:
+            self._flush(rng.choice(list(TOPICS)))
+        elif luck < 0.72:
+            self._compact()
+        elif luck < 0.76:
+            self._retention()
+        elif luck < 0.80:
+            self.step = "checkpoint"
+            self.manager.checkpoint()
+        elif luck < 0.84:
+            self._truncate()
+        elif luck < 0.88:
+            self._delete_records()
+        elif luck < 0.91:
+            self._delete_topic()
+        elif luck < 0.95:
+            self.step = "a while passes"
+            self.env.clock.advance(rng.choice((100, 6_000, 70_000)))
+        else:
+            self.step = "clean restart"
+            self.manager.shutdown()
+            self._promised()
+            self.manager = self._open()
+        self._promised()
+
+    def _log(self, topic: str) -> Log:
+        log = self.manager.get(topic, 0)
+        return self._make(topic) if log is None else log
+
+    def _append(self, topic: str) -> None:
+        rng = self.rng
+        log = self._log(topic)
+        book = self.books[topic]
+        self.step = f"append to {topic}"
+        count = rng.randint(1, 3)
+        start = log.log_end_offset
+        now_ms = self.env.clock.now_ms() + rng.randint(-500, 500)
+        batch = []
+        for slot in range(count):
+            key = b"key%d" % rng.randint(0, 5) if topic == "compacted" else None
+            value = None if topic == "compacted" and rng.random() < 0.05 else b"%s %d" % (topic.encode(), start + slot)
+            if value is not None:
+                value += b"." * rng.choice((0, 20, 120))
+            batch.append(Record(offset=slot, timestamp=now_ms + slot, key=key, value=value, headers=[]))
+            book.records[start + slot] = Stored(key, value)
+        producer_id, sequence = -1, -1
+        if topic in ("plain", "flushed", "short", "followed"):
+            producer_id = rng.randint(0, 2)
+            sequence = self._sequences.get((topic, producer_id), 0)
+        self._epoch += rng.random() < 0.05
+        data = record_batch.build(
+            batch,
+            producer_id=producer_id,
+            producer_epoch=0 if producer_id >= 0 else -1,
+            base_sequence=sequence,
+            partition_leader_epoch=self._epoch if topic == "followed" else -1,
+            base_offset=start if topic == "followed" else 0,
+        )
+        if topic == "followed":
+            result = log.append_as_follower(data)
+        else:
+            result = log.append_as_leader(
+                data, leader_epoch=self._epoch, origin=AppendOrigin.CLIENT, now_ms=self.env.clock.now_ms()
+            )
+        assert not result.error, (topic, result.error, result.error_message)
+        assert result.base_offset == start
+        self._sequences[topic, producer_id] = sequence + count
+        log.set_high_watermark(log.log_end_offset)
+        if topic == "plain" and rng.random() < 0.15:
+            self._transaction(log, book)
+
+    def _transaction(self, log: Log, book: Book) -> None:
+        """A batch of a transaction and its marker."""
+        self.step = "transaction on plain"
+        producer_id = 7
+        sequence = self._sequences.get(("plain", producer_id), 0)
+        start = log.log_end_offset
+        now_ms = self.env.clock.now_ms()
+        value = b"plain %d" % start
+        book.records[start] = Stored(None, value)
+        data = record_batch.build(
+            [Record(offset=0, timestamp=now_ms, key=None, value=value, headers=[])],
+            producer_id=producer_id,
+            producer_epoch=0,
+            base_sequence=sequence,
+            transactional=True,
+        )
+        result = log.append_as_leader(data, leader_epoch=self._epoch, origin=AppendOrigin.CLIENT, now_ms=now_ms)
+        assert not result.error, result.error
+        self._sequences["plain", producer_id] = sequence + 1
+        book.controls[log.log_end_offset] = None
+        marker = record_batch.build_marker(
+            self.rng.choice((CONTROL_ABORT, CONTROL_COMMIT)),
+            base_offset=0,
+            partition_leader_epoch=-1,
+            producer_id=producer_id,
+            producer_epoch=0,
+            coordinator_epoch=0,
+            timestamp=now_ms,
+        )
+        log.append_as_leader(marker, leader_epoch=self._epoch, origin=AppendOrigin.COORDINATOR, now_ms=now_ms)
+        log.set_high_watermark(log.log_end_offset)
+
+    def _flush(self, topic: str) -> None:
+        log = self._log(topic)
+        self.step = f"flush {topic}"
+        log.flush()
+        self.books[topic].durable_end = log.log_end_offset
+
+    def _compact(self) -> None:
+        log = self._log("compacted")
+        self.step = "compaction"
+        self.manager.cleaner.run(log)
+
+    def _retention(self) -> None:
+        for topic in ("short", "plain"):
+            log = self.manager.get(topic, 0)
+            if log is not None and topic == "short":
+                self.books[topic].start_allowed = log.log_end_offset
+        self.step = "retention"
+        self.manager.apply_retention()
+        log = self.manager.get("short", 0)
+        if log is not None:
+            self.books["short"].start_allowed = log.log_start_offset
+
+    def _truncate(self) -> None:
+        log = self._log("followed")
+        book = self.books["followed"]
+        if log.log_end_offset <= log.log_start_offset:
+            return
+        offset = self.rng.randint(log.log_start_offset, log.log_end_offset)
+        if self.rng.random() < 0.15:
+            offset = log.log_end_offset + self.rng.randint(0, 5)
+            self.step = f"truncate followed fully to {offset}"
+            book.may_be_gone = True  # as good as: it may be empty
+            book.start_allowed = offset
+            book.durable_end = 0
+            book.cut = {at: [record] for at, record in book.records.items()}
+            book.records.clear()
+            log.truncate_fully_and_start_at(offset)
+        else:
+            self.step = f"truncate followed to {offset}"
+            start = next((b.base_offset for _, b in log.batches_from(offset)), offset)
+            start = min(start, offset)
+            book.durable_end = min(book.durable_end, start)
+            gone = [at for at in book.records if at >= start]
+            book.cut = {at: [book.records[at]] for at in gone}
+            for at in gone:
+                del book.records[at]
+            log.truncate_to(offset)
+        assert log.failed is None
+        self._sequences = {key: value for key, value in self._sequences.items() if key[0] != "followed"}
+        for entry in log.producers.entries.values():
+            if entry.batches:
+                self._sequences["followed", entry.producer_id] = entry.batches[-1].last_sequence + 1
+        log.set_high_watermark(log.log_end_offset)
+
+    def _delete_records(self) -> None:
+        topic = self.rng.choice(("plain", "flushed"))
+        log = self._log(topic)
+        offset = self.rng.randint(log.log_start_offset, log.log_end_offset)
+        book = self.books[topic]
+        book.start_allowed = max(book.start_allowed, offset)
+        self.step = f"delete records of {topic} before {offset}"
+        log.delete_records_before(offset)
+
+    def _delete_topic(self) -> None:
+        if self.manager.get("deleted", 0) is None:
+            return
+        self.step = "delete a topic"
+        book = self.books["deleted"]
+        book.may_be_gone = True
+        self.manager.delete("deleted", 0)
+        fresh = self.books["deleted"] = Book()
+        # its old name is given up for good a little later: until then a crash may bring it back
+        fresh.old = {at: [*book.old.get(at, ()), record] for at, record in book.records.items()}
+        fresh.controls = book.controls
+        self._sequences = {key: value for key, value in self._sequences.items() if key[0] != "deleted"}
+
+
+def check(point: CrashPoint, fate: str, seed: int) -> None:
+    """Crash there, open, compare; Violation."""
+    where = f"crash {point.number} before {point.operation} ({point.step}), unsynced {fate}"
+    env = sim_env(seed)
+    disk = point.disk.copy(env.clock, random.Random(f"{seed} {point.number} {fate}"))
+    disk.crash(fate)
+    env = SimEnv(clock=env.clock, disk=disk, network=env.network, rng=env.rng)
+    try:
+        manager = LogManager(env, DIRECTORY, BrokerConfig.of({}), lambda topic: TOPICS.get(topic, {}))
+        manager.start()
+        ends = {}
+        for topic, book in point.books.items():
+            log = manager.get(topic, 0)
+            if log is None:
+                if book.exists and not book.may_be_gone:
+                    raise Violation("everything synced is there", f"{topic} is gone")
+                continue
+            compare(log, book)
+            check_log(log, book.start_allowed)
+            ends[topic] = append_one(log)
+        manager.shutdown()
+        manager = LogManager(env, DIRECTORY, BrokerConfig.of({}), lambda topic: TOPICS.get(topic, {}))
+        manager.start()
+        for topic, end in ends.items():
+            log = manager.get(topic, 0)
+            if log is None or log.log_end_offset != end:
+                raise Violation("a clean stop keeps everything", f"{topic}: {log} should end at {end}")
+            check_log(log, point.books[topic].start_allowed)
+    except Violation as violation:
+        raise Violation(violation.invariant, f"{violation} [{where}]") from None
+    except Exception as error:
+        raise Violation("a data directory opens", f"{error!r} [{where}]") from error
+
+
+def append_one(log: Log) -> int:
+    """The log goes on where it ends; returns its new end."""
+    end = log.log_end_offset
+    data = record_batch.build([Record(offset=0, timestamp=1, key=b"after", value=b"crash", headers=[])])
+    epoch = max(log.leader_epochs.latest, 0) + 1
+    result = log.append_as_leader(data, leader_epoch=epoch, origin=AppendOrigin.REPLICATION, now_ms=1)
+    if result.error or result.base_offset != end:
+        raise Violation("the log goes on", f"{log.name} at {end}: {result.error.name} {result.base_offset}")
+    log.set_high_watermark(log.log_end_offset)
+    return log.log_end_offset
+
+
+def read_all(log: Log) -> dict[int, Stored | None]:
+    """Every record as a reader finds it (None: a control record)."""
+    found: dict[int, Stored | None] = {}
+    offset = log.log_start_offset
+    while True:
+        data = log.read(offset, 500, upper_bound=log.log_end_offset, at_least_one=True)
+        if data.error:
+            raise Violation("the log can be read", f"{log.name} at {offset}: {data.error.name}")
+        if not len(data.records):
+            return found
+        for header, batch in record_batch.batches(data.records):
+            if not record_batch.crc_is_valid(batch):
+                raise Violation("batches are whole", f"{log.name} {header.base_offset}")
+            for record in record_batch.records(batch):
+                if record.offset >= offset:
+                    found[record.offset] = None if header.is_control else Stored(record.key, record.value)
+            offset = header.next_offset
+
+
+def compare(log: Log, book: Book) -> None:
+    """The log against the book."""
+    name = log.name
+    found = read_all(log)
+    start, end = log.log_start_offset, log.log_end_offset
+    if start > book.start_allowed and start > 0:
+        raise Violation("the log starts where it may", f"{name}: {start}, allowed is {book.start_allowed}")
+    if end < book.durable_end:
+        raise Violation("everything synced is there", f"{name}: ends at {end}, {book.durable_end} was promised")
+    for offset, stored in found.items():
+        if stored is None:
+            if offset not in book.controls:
+                raise Violation("no invented record", f"{name}: a marker at {offset}")
+        elif stored != book.records.get(offset) and stored not in (
+            *book.cut.get(offset, ()),
+            *book.old.get(offset, ()),
+        ):
+            raise Violation("no invented record", f"{name} {offset}: {stored}, not {book.records.get(offset)}")
+    expected = [offset for offset in [*book.records, *book.controls] if start <= offset < end]
+    if name.startswith("compacted"):
+        latest: dict[bytes | None, int] = {}
+        for offset in sorted(expected):
+            latest[book.records[offset].key] = offset
+        for key, offset in latest.items():
+            if offset not in found and book.records[offset].value is not None:
+                raise Violation("the last record of a key stays", f"{name} {key!r} {offset}")
+    elif not book.cut and not book.old:
+        missing = [offset for offset in expected if offset not in found]
+        if missing:
+            raise Violation("a prefix", f"{name}: {missing} missing between {start} and {end}")
+
+
+def check_log(log: Log, settled_from: int = 0) -> None:
+    """A log against itself: indexes, timestamps, epochs and producers say what a full read says."""
+    name = log.name
+    fresh = ProducerStateManager(log._env.disk, log.directory)
+    batches = []
+    previous_end = log.segments[0].base_offset
+    for segment in log.segments:
+        segment.load()
+        stored = list(segment.batches())
+        positions = {batch.position: batch for batch in stored}
+        for batch in stored:
+            if batch.base_offset < previous_end or batch.base_offset < segment.base_offset:
+                raise Violation("offsets rise", f"{name}: {batch.base_offset} behind {previous_end}")
+            previous_end = batch.last_offset + 1
+            batches.append((segment, batch))
+            found = segment.find(batch.last_offset)
+            if found is None or found.position != batch.position:
+                raise Violation("the offset index agrees", f"{name}: {batch.last_offset} is found at {found}")
+        last = segment.offset_index.last_position()
+        if stored and last and last not in positions:
+            raise Violation("the offset index agrees", f"{name}: its last entry is {last}, where no batch begins")
+        largest = max((batch.max_timestamp for batch in stored), default=-1)
+        if segment.max_timestamp != largest:
+            detail = f"{name} segment {segment.base_offset}: {segment.max_timestamp}, the batches say {largest}"
+            raise Violation("the time index agrees", detail)
+        previous_end = max(previous_end, segment.base_offset)
+    if previous_end > log.log_end_offset:
+        raise Violation("the log ends behind its last batch", f"{name}: {log.log_end_offset}, {previous_end}")
+    log_start = max(log.log_start_offset, settled_from)  # below, a log start that was lost may have come back
+    for segment, batch in batches:
+        epoch = log.leader_epochs.epoch_for_offset(max(batch.base_offset, log_start))
+        if batch.last_offset >= log_start and batch.partition_leader_epoch >= 0 and epoch != batch.partition_leader_epoch:
+            detail = f"{name} {batch.base_offset}: {epoch}, the batch says {batch.partition_leader_epoch}"
+            raise Violation("the epochs agree", detail)
+        if batch.max_timestamp >= 0 and batch.base_offset >= log_start:
+            sought = log.offset_for_timestamp(batch.max_timestamp, log.log_end_offset)
+            first = next(b.last_offset for _, b in batches if b.last_offset >= log_start and b.max_timestamp >= batch.max_timestamp)
+            if sought is None or sought[0] > first:
+                raise Violation("times are found", f"{name}: {batch.max_timestamp} at {sought}, should be by {first}")
+        if batch.producer_id >= 0:
+            if batch.attributes & record_batch.CONTROL:
+                marker = marker_of(segment.batch_bytes(batch))
+                if marker is not None:
+                    fresh.update_marker(
+                        batch.producer_id, batch.producer_epoch, marker, batch.last_offset, batch.max_timestamp
+                    )
+            else:
+                fresh.update_data(
+                    batch.producer_id,
+                    batch.producer_epoch,
+                    batch.base_sequence,
+                    batch.base_offset,
+                    batch.last_offset,
+                    batch.max_timestamp,
+                    bool(batch.attributes & record_batch.TRANSACTIONAL),
+                )
+    for producer_id, entry in fresh.entries.items():
+        known = log.producers.get(producer_id)
+        if known is None:
+            if any(b.producer_id == producer_id and b.last_offset >= log_start for _, b in batches):
+                raise Violation("producers are a function of the log", f"{name}: {producer_id} is not known")
+            continue
+        ours, theirs = entry.batches[-1:], known.batches[-1:]
+        if ours and ours[0].last_offset >= log_start and (ours != theirs or entry.producer_epoch != known.producer_epoch):
+            raise Violation("producers are a function of the log", f"{name}: {producer_id} has {theirs}, not {ours}")
+        if entry.current_transaction_first_offset != known.current_transaction_first_offset:
+            raise Violation("producers are a function of the log", f"{name}: transaction of {producer_id}")
+    for producer_id in log.producers.entries:
+        if producer_id not in fresh.entries and log.segments[0].base_offset == 0 and not log_start:
+            raise Violation("producers are a function of the log", f"{name}: {producer_id} is invented")
+
+
+def run(seed: int, steps: int = 60, keep_every: int = 1, fates: tuple[str, ...] = FATES) -> int:
+    """Crash at each point with each fate; how many that were. Violation."""
+    count = 0
+    for point in Workload(seed, steps).crash_points(keep_every):
+        for number, fate in enumerate(fates):
+            check(point, fate, seed * 1000 + number)
+            count += 1
+    return count

@@ -65,7 +65,7 @@ BANNED |= dict.fromkeys(
 # Where a rule does not hold, and why.
 ALLOWED = {
     ("protocol/stubs.py", "pathlib."): "a development tool, run by hand: a broker does not import it",
-    ("coordination/embedded.py", "sqlite3."): "SQLite does its own file access; its twin is a coordination in memory",
+    ("coordination/tree_file.py", "sqlite3."): "SQLite does its own file access; its twin is a coordination in memory",
     ("broker/cli/demo.py", "subprocess."): "a client: it starts the broker that it shows",
     ("broker/cli/demo.py", "tempfile."): "a client: data that is gone when the show is over",
     ("broker/cli/demo.py", "shutil."): "a client: data that is gone when the show is over",
@@ -219,7 +219,7 @@ def test_a_planted_violation_is_found(path: str, text: str) -> None:
         ("runtime/clock.py", "import time\ntime.time()"),
         ("storage/log.py", "import random\ndef f(rng: random.Random) -> None: ..."),
         ("storage/log.py", "def f(disk):\n    return disk.open('x')"),
-        ("coordination/embedded.py", "import sqlite3\nsqlite3.connect('x')"),
+        ("coordination/tree_file.py", "import sqlite3\nsqlite3.connect('x')"),
         ("storage/log.py", "import os\nos.path.join('a', 'b')"),
     ],
 )

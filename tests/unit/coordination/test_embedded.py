@@ -115,7 +115,7 @@ def test_every_change_is_synced_before_it_is_answered(tmp_path: Path) -> None:
 
     async def pragmas() -> tuple[object, object]:
         await session.start()
-        connection = session._connected()
+        connection = session._opened()._connection
         found = (
             connection.execute("PRAGMA journal_mode").fetchone()[0],
             connection.execute("PRAGMA synchronous").fetchone()[0],
@@ -124,6 +124,20 @@ def test_every_change_is_synced_before_it_is_answered(tmp_path: Path) -> None:
         return found
 
     assert asyncio.run(pragmas()) == ("wal", 2)  # 2: FULL, the log is synced at each commit
+
+
+async def test_a_file_that_cannot_be_read_any_more_is_a_lost_connection(tmp_path: Path) -> None:
+    path = tmp_path / "tree"
+    session = EmbeddedCoordination(real(), str(path))
+    await session.start()
+    connection = sqlite3.connect(path)
+    connection.execute("DROP TABLE node")
+    connection.commit()
+    connection.close()
+    for read in (session.get("/a"), session.get_many(["/a"]), session.exists("/a"), session.children("/")):
+        with pytest.raises(ConnectionLossError, match="no such table"):
+            await read
+    await session.close()
 
 
 async def test_a_file_of_another_format_is_refused(tmp_path: Path) -> None:

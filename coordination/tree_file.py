@@ -1,0 +1,329 @@
+"""The nodes of the tree as rows of one SQLite file: what is there, and what one change makes of it.
+
+Sessions are numbers here, that own nodes; who may change what and when, and who hears of it, is for embedded.py.
+Whatever SQLite cannot do raises ConnectionLossError, reads as well as writes.
+
+SQLite opens its file itself: this is the one place that writes to disk past the Disk port. Calls into SQLite block;
+each takes some tens of microseconds, a writing one also the time of one sync.
+
+Durability. The file is in write-ahead mode with `synchronous=FULL`: a commit returns after its pages are in the log
+and the log is synced, so what was answered survives a kill and a power cut, for one sync per change (a rollback
+journal needs two or three). SQLite syncs the folder itself when it makes the log file.
+"""
+
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from barnabas.coordination.port import (
+    ANY_VERSION,
+    BadVersionError,
+    Check,
+    ConnectionLossError,
+    Create,
+    Delete,
+    EventType,
+    NoChildrenForEphemeralsError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    Operation,
+    OperationResult,
+    Set,
+    Stat,
+    WatchEvent,
+)
+
+BUSY_MS = 5000  # how long a write waits for another process's write
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS node (
+    parent TEXT NOT NULL, name TEXT NOT NULL, data BLOB NOT NULL,
+    czxid INTEGER NOT NULL, mzxid INTEGER NOT NULL,
+    pzxid INTEGER NOT NULL,      -- last change of the list of children
+    ctime_ms INTEGER NOT NULL, mtime_ms INTEGER NOT NULL, version INTEGER NOT NULL,
+    creations INTEGER NOT NULL,  -- children ever made: the next sequence number
+    num_children INTEGER NOT NULL, owner INTEGER NOT NULL,
+    UNIQUE (parent, name)
+);
+CREATE INDEX IF NOT EXISTS ephemeral ON node (owner) WHERE owner != 0;
+CREATE INDEX IF NOT EXISTS changed ON node (max(mzxid, pzxid));
+CREATE TABLE IF NOT EXISTS session (id INTEGER PRIMARY KEY);
+CREATE TABLE IF NOT EXISTS counter (zxid INTEGER NOT NULL, session INTEGER NOT NULL);
+"""
+_FORMAT = 1  # PRAGMA user_version
+_COLUMNS = "czxid, mzxid, ctime_ms, mtime_ms, version, creations, owner, num_children"
+
+
+class Node(NamedTuple):
+    """One node."""
+
+    data: bytes
+    stat: Stat
+    creations: int  # children ever made
+
+
+class LastChanges(NamedTuple):
+    """The changes that made a node, last wrote it, and last changed the list of its children."""
+
+    czxid: int
+    mzxid: int
+    pzxid: int
+
+
+class TreeFile:
+    """An open file. Changes happen inside `transaction`, and are told in `changes` until it ends."""
+
+    def __init__(self, path: str, now_ms: Callable[[], int]) -> None:
+        self.changes: list[WatchEvent] = []
+        self._path = path
+        self._now_ms = now_ms
+        try:
+            self._connection = _open(path)
+        except sqlite3.Error as error:
+            raise ConnectionLossError("", f"cannot use {path}: {error}") from error
+
+    def close(self) -> None:
+        """Close the file."""
+        self._connection.close()
+
+    def _rows(self, statement: str, *parameters: Any) -> list[Any]:
+        try:
+            return self._connection.execute(statement, parameters).fetchall()
+        except sqlite3.IntegrityError:
+            raise
+        except sqlite3.Error as error:
+            raise ConnectionLossError("", f"{self._path}: {error}") from error
+
+    def _row(self, statement: str, *parameters: Any) -> Any:
+        rows = self._rows(statement, *parameters)
+        return rows[0] if rows else None
+
+    # Reading
+
+    def find(self, path: str) -> Node | None:
+        """A node, or None."""
+        row = self._row(f"SELECT data, creations, {_COLUMNS} FROM node WHERE parent = ? AND name = ?", *_split(path))
+        return None if row is None else Node(row[0], _stat(row[2:]), row[1])
+
+    def require(self, path: str) -> Node:
+        """A node. NoNodeError."""
+        node = self.find(path)
+        if node is None:
+            raise NoNodeError(path)
+        return node
+
+    def children(self, path: str) -> list[str]:
+        """Names of a node's children, sorted. NoNodeError."""
+        self.require(path)
+        names = [name for (name,) in self._rows("SELECT name FROM node WHERE parent = ? ORDER BY name", path)]
+        if path == "/":
+            names.remove("")  # the root's own row
+        return names
+
+    def below(self, path: str) -> list[str]:
+        """All nodes below one, children before their parents."""
+        start = f"{path.rstrip('/')}/"
+        rows = self._rows(
+            "SELECT parent, name FROM node WHERE parent = ? OR substr(parent, 1, ?) = ?", path, len(start), start
+        )
+        return sorted({_join(parent, name) for parent, name in rows if name}, reverse=True)
+
+    def owned_by(self, session_id: int) -> list[str]:
+        """The ephemeral nodes of a session, oldest first."""
+        rows = self._rows("SELECT parent, name FROM node WHERE owner = ? ORDER BY czxid", session_id)
+        return [_join(parent, name) for parent, name in rows]
+
+    def last_changes(self, path: str) -> LastChanges | None:
+        """When a node was changed; None when it is not there."""
+        row = self._row("SELECT czxid, mzxid, pzxid FROM node WHERE parent = ? AND name = ?", *_split(path))
+        return None if row is None else LastChanges(*row)
+
+    def changed_since(self, zxid: int) -> set[str]:
+        """Nodes that were written, or whose list of children was changed, after that change."""
+        rows = self._rows("SELECT parent, name FROM node WHERE max(mzxid, pzxid) > ?", zxid)
+        return {_join(parent, name) for parent, name in rows}
+
+    def zxid(self) -> int:
+        """Number of the last change."""
+        return int(self._row("SELECT zxid FROM counter")[0])
+
+    def data_version(self) -> int:
+        """Another number than before when another process has written since."""
+        return int(self._row("PRAGMA data_version")[0])
+
+    # Sessions
+
+    def session_ids(self) -> list[int]:
+        """The sessions that have not ended."""
+        return [session_id for (session_id,) in self._rows("SELECT id FROM session ORDER BY id")]
+
+    def has_session(self, session_id: int) -> bool:
+        """Whether a session has not ended."""
+        return self._row("SELECT 1 FROM session WHERE id = ?", session_id) is not None
+
+    def next_session_id(self) -> int:
+        """A number that no session had before."""
+        return int(self._row("UPDATE counter SET session = session + 1 RETURNING session")[0])
+
+    def add_session(self, session_id: int) -> None:
+        """Let a session begin."""
+        self._rows("INSERT INTO session VALUES (?)", session_id)
+
+    def end_session(self, session_id: int) -> None:
+        """Let a session end: its ephemeral nodes go, as one change."""
+        zxid = self.next_zxid()
+        for path in self.owned_by(session_id):
+            self.delete(path, ANY_VERSION, zxid)
+        self._rows("DELETE FROM session WHERE id = ?", session_id)
+
+    # Changing
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """All that happens inside is one change, synced at the end, or nothing."""
+        assert not self.changes, "a transaction inside a transaction"
+        try:
+            self._rows("BEGIN IMMEDIATE")
+            yield
+            self._rows("COMMIT")
+        except BaseException:
+            self.changes.clear()
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+            raise
+
+    def next_zxid(self) -> int:
+        """The number of a change that begins."""
+        return int(self._row("UPDATE counter SET zxid = zxid + 1 RETURNING zxid")[0])
+
+    def do(self, operation: Operation, zxid: int, session_id: int) -> OperationResult:
+        """One operation of a multi."""
+        match operation:
+            case Create():
+                return self.create(operation, zxid, session_id)
+            case Set(path, data, version):
+                return self.set(path, data, version, zxid)
+            case Delete(path, version):
+                self.delete(path, version, zxid)
+            case Check(path, version):
+                _check_version(path, self.require(path), version)
+        return None
+
+    def make_parents(self, path: str, zxid: int) -> None:
+        """Make the nodes above a path that are missing."""
+        parent, _ = _split(path)
+        if parent != "/" and self.find(parent) is None:
+            self.make_parents(parent, zxid)
+            self.create(Create(parent), zxid, 0)
+
+    def create(self, operation: Create, zxid: int, session_id: int) -> str:
+        """Make a node, an ephemeral one for that session; returns its path."""
+        parent, name = _split(operation.path, sequential=operation.sequential)
+        above = self.require(parent)
+        if above.stat.ephemeral_owner:
+            raise NoChildrenForEphemeralsError(operation.path)
+        if operation.sequential:
+            name = f"{name}{above.creations:010}"
+        path = _join(parent, name)
+        now_ms = self._now_ms()
+        owner = session_id if operation.ephemeral else 0
+        row = (parent, name, operation.data, zxid, zxid, zxid, now_ms, now_ms, owner)
+        try:
+            self._rows("INSERT INTO node VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0, 0, 0, ?)", *row)
+        except sqlite3.IntegrityError:
+            raise NodeExistsError(path) from None
+        self._rows(
+            "UPDATE node SET creations = creations + 1, num_children = num_children + 1, pzxid = ? "
+            "WHERE parent = ? AND name = ?",
+            zxid,
+            *_split(parent),
+        )
+        self.changes += [WatchEvent(EventType.CREATED, path), WatchEvent(EventType.CHILDREN, parent)]
+        return path
+
+    def set(self, path: str, data: bytes, version: int, zxid: int) -> Stat:
+        """Replace a node's data."""
+        _check_version(path, self.require(path), version)
+        row = self._row(
+            "UPDATE node SET data = ?, mzxid = ?, mtime_ms = ?, version = version + 1 "
+            f"WHERE parent = ? AND name = ? RETURNING {_COLUMNS}",
+            data,
+            zxid,
+            self._now_ms(),
+            *_split(path),
+        )
+        self.changes.append(WatchEvent(EventType.DATA, path))
+        return _stat(row)
+
+    def delete(self, path: str, version: int, zxid: int) -> None:
+        """Remove a node."""
+        node = self.require(path)
+        _check_version(path, node, version)
+        if node.stat.num_children:
+            raise NotEmptyError(path)
+        parent, name = _split(path)
+        if not name:
+            raise ValueError("the root cannot be deleted")
+        self._rows("DELETE FROM node WHERE parent = ? AND name = ?", parent, name)
+        self._rows(
+            "UPDATE node SET num_children = num_children - 1, pzxid = ? WHERE parent = ? AND name = ?",
+            zxid,
+            *_split(parent),
+        )
+        self.changes += [WatchEvent(EventType.DELETED, path), WatchEvent(EventType.CHILDREN, parent)]
+
+
+def _open(path: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=BUSY_MS / 1000, isolation_level=None)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA fullfsync = ON")  # macOS: down to the disk itself; elsewhere without effect
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version == _FORMAT:
+        return connection
+    if version != 0:
+        connection.close()
+        raise ConnectionLossError("", f"{path} has format {version}; this program knows {_FORMAT}")
+    connection.execute("BEGIN IMMEDIATE")
+    for statement in _SCHEMA.split(";\n"):
+        if statement.strip():
+            connection.execute(statement)
+    if connection.execute("SELECT count(*) FROM counter").fetchone() == (0,):
+        connection.execute("INSERT INTO counter VALUES (0, 0)")
+        connection.execute("INSERT INTO node VALUES ('/', '', x'', 0, 0, 0, 0, 0, 0, 0, 0, 0)")
+    connection.execute(f"PRAGMA user_version = {_FORMAT}")
+    connection.execute("COMMIT")
+    return connection
+
+
+def parent_of(path: str) -> str:
+    """The node above a node."""
+    return path.rpartition("/")[0] or "/"
+
+
+def _join(parent: str, name: str) -> str:
+    return f"{parent.rstrip('/')}/{name}"
+
+
+def _split(path: str, *, sequential: bool = False) -> tuple[str, str]:
+    """Parent and name; the root is ("/", ""). ValueError for what is no path."""
+    if path == "/" and not sequential:
+        return "/", ""
+    parent, slash, name = path.rpartition("/")
+    bad = not slash or (not name and not sequential) or name in (".", "..") or "//" in path or not path.startswith("/")
+    if bad or "\0" in path:
+        raise ValueError(f"not a path: {path!r}")
+    return parent or "/", name
+
+
+def _check_version(path: str, node: Node, version: int) -> None:
+    if version not in (ANY_VERSION, node.stat.version):
+        raise BadVersionError(path, f"{path} has version {node.stat.version}, not {version}")
+
+
+def _stat(row: Sequence[int]) -> Stat:
+    czxid, mzxid, ctime_ms, mtime_ms, version, creations, owner, num_children = row
+    # every creation and every deletion of a child counts
+    return Stat(czxid, mzxid, ctime_ms, mtime_ms, version, 2 * creations - num_children, owner, num_children)

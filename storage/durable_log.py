@@ -196,8 +196,7 @@ class DurableLog(LogReader):
             for segment in self.segments[self._slot(self.recovery_point) :]:
                 segment.close_time_index()
                 segment.write_indexes()
-            if self.recovery_point < self.log_end_offset:
-                self._unsynced_files += self.active_segment.index_paths()
+            self._unsynced_files += self.active_segment.index_paths()  # also when all records are durable already
             is_empty = self.log_end_offset == self._bases[0]
             snapshot = None if is_empty else self.producers.take_snapshot()
             if snapshot is not None:

@@ -335,6 +335,13 @@ class Log(DurableLog):
         old.close_time_index()
         old.write_indexes()
         snapshot = self.producers.take_snapshot()
+        if (
+            already_flushed
+        ):  # the recovery point has passed these indexes: once the next segment is there, they are trusted
+            self.leader_epochs.flush()
+            self._sync_indexes(old)
+        elif self.directory in self._unsynced_folders:  # a crash must not keep the new name and lose the older ones
+            self._env.disk.sync_directory(self.directory)
         new = Segment.create(
             self._files,
             self.directory,
@@ -345,9 +352,7 @@ class Log(DurableLog):
         self.segments.append(new)
         self._bases.append(base_offset)
         self._choose_jitter()
-        if already_flushed:  # nothing will lift the recovery point over these indexes later: they are passed already
-            self.leader_epochs.flush()
-            self._sync_indexes(old)
+        if already_flushed:
             self._env.disk.sync_directory(self.directory)
             self.recovery_point = max(self.recovery_point, base_offset)
             return new
@@ -492,10 +497,10 @@ class Log(DurableLog):
         self.log_start_offset = min(self.log_start_offset, log_end_offset)
         self.leader_epochs.truncate_from_end(log_end_offset)
         self.leader_epochs.flush()
+        rebuild_producers(self)  # also removes the snapshots of what was cut
         # What was cut must not come back behind what is appended from here on.
         self.active_segment.sync()
         self._env.disk.sync_directory(self.directory)
-        rebuild_producers(self)
         self.high_watermark = max(min(self.high_watermark, log_end_offset), self.log_start_offset)
         self._choose_jitter()
 

@@ -103,9 +103,7 @@ class LogManager:
         """Lock and load. DataDirectoryError when the directory is in use, another's, or cannot be read."""
         disk = self._env.disk
         try:
-            if not disk.is_directory(self.data_directory):
-                disk.make_directory(self.data_directory)
-                disk.sync_directory(self.data_directory.rpartition("/")[0] or "/")
+            self._make_directory(self.data_directory)
             self._take_lock()
             self.meta = read_meta(disk, self.data_directory)
             self._load_logs()
@@ -128,6 +126,16 @@ class LogManager:
             raise
         self.config.on_change.append(self._broker_config_changed)
         self._begin_upkeep()
+
+    def _make_directory(self, path: str) -> None:
+        """Make the folder and what is missing above it, each durable: a name is only as durable as those above it."""
+        disk = self._env.disk
+        if disk.is_directory(path):
+            return
+        parent = path.rpartition("/")[0] or "/"
+        self._make_directory(parent)
+        disk.make_directory(path)
+        disk.sync_directory(parent)
 
     def _take_lock(self) -> None:
         path = f"{self.data_directory}/{checkpoints.LOCK}"

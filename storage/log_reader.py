@@ -234,7 +234,7 @@ def replay_producers(log: LogReader, start: int) -> None:
     producers = log.producers
     if start < log.log_end_offset:
         for segment, batch in log.batches_from(start):
-            if batch.producer_id < 0 or batch.base_offset < start:
+            if batch.producer_id < 0:  # the first batch may begin below: a log start can lie inside of one
                 continue
             if batch.attributes & _CONTROL:
                 marker = marker_of(segment.batch_bytes(batch))

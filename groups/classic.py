@@ -1,24 +1,20 @@
-"""The classic group protocol (JoinGroup, SyncGroup, Heartbeat, LeaveGroup) as one group's state machine.
+"""The classic group protocol: what members ask for (JoinGroup, SyncGroup, Heartbeat, LeaveGroup, commits), answered.
 
-Nothing here knows a clock, a log or a connection. A transition changes the group's volatile state at once, and puts
-what else must happen into `Effects`: records to append, what to do when they are committed, replies to parked
-requests. Times are deadlines kept as data (monotonic milliseconds); `wake_ms` is when `on_time` must be called next,
-and since a heartbeat only moves a deadline, being called too early is normal and costs a look.
+Decisions only, over the states of rebalance.py; a request that must wait is answered by a `Pending`.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from enum import Enum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from barnabas.groups.member import NEVER, Effects, Member, Membership, join_error
-from barnabas.groups.records import GroupRecord, store_error
-from barnabas.protocol import messages, records
+from barnabas.groups.member import NEVER, Effects, Member, join_error
+from barnabas.groups.rebalance import GroupConfig, Rebalancing, State
+from barnabas.groups.records import store_error
+from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.pending import Pending
-from barnabas.runtime.ports import Timer
 
 if TYPE_CHECKING:
     from barnabas.protocol.messages import (
@@ -30,73 +26,17 @@ if TYPE_CHECKING:
     )
     from barnabas.protocol.records import GroupMetadataValue
 
+__all__ = ["ClassicGroup", "State"]
+
 logger = logging.getLogger("barnabas.groups")
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000  # it has no id to send heartbeats with until its first join ends
 
 
-class State(Enum):
-    """States of a classic group, by their names on the wire."""
+class ClassicGroup(Rebalancing):
+    """One group of the classic protocol."""
 
-    EMPTY = "Empty"
-    PREPARING_REBALANCE = "PreparingRebalance"
-    COMPLETING_REBALANCE = "CompletingRebalance"
-    STABLE = "Stable"
-    DEAD = "Dead"
-
-
-_TRANSITIONS = {
-    State.EMPTY: {State.PREPARING_REBALANCE, State.DEAD},
-    State.PREPARING_REBALANCE: {State.COMPLETING_REBALANCE, State.EMPTY, State.DEAD},
-    State.COMPLETING_REBALANCE: {State.STABLE, State.PREPARING_REBALANCE, State.DEAD},
-    State.STABLE: {State.PREPARING_REBALANCE, State.DEAD},
-    State.DEAD: set(),
-}
-
-
-class GroupConfig(Protocol):
-    """The settings a group looks at, each time it needs them."""
-
-    group_initial_rebalance_delay_ms: int
-    group_max_size: int
-
-
-class ClassicGroup(Membership):
-    """One group's state machine over its members."""
-
-    __slots__ = (
-        "_config",
-        "_entered_from_empty",
-        "_initial_delay_ms",
-        "_initial_remaining_ms",
-        "_new_member_added",
-        "generation",
-        "group_id",
-        "join_deadline_ms",
-        "state",
-        "state_timestamp_ms",
-        "sync_deadline_ms",
-        "timer",
-        "timer_ms",
-        "wake_ms",
-    )
-
-    def __init__(self, group_id: str, config: GroupConfig, now_ms: int) -> None:
-        super().__init__()
-        self.group_id = group_id
-        self._config = config
-        self.state = State.EMPTY
-        self.state_timestamp_ms: int | None = now_ms
-        self.generation = 0
-        self.join_deadline_ms = NEVER
-        self.sync_deadline_ms = NEVER
-        self.wake_ms = NEVER
-        self.timer: Timer | None = None  # the owner's: the timer armed for this group, and when it goes off
-        self.timer_ms = NEVER
-        self._entered_from_empty = False
-        self._new_member_added = False
-        self._initial_delay_ms = 0
-        self._initial_remaining_ms = 0
+    __slots__ = ()
 
     # ---- what a group is stored as, and made of again ----
 
@@ -132,32 +72,6 @@ class ClassicGroup(Membership):
         """After loading: every member has its full session timeout to show itself."""
         for member in self.members.values():
             self._restart_session(member, monotonic_ms)
-
-    def record(self, assignments: dict[str, bytes] | None = None) -> GroupRecord:
-        """The group as it is to be stored; `assignments` stand in for the members' own."""
-        return GroupRecord(
-            self.group_id,
-            records.GroupMetadataValue(
-                protocol_type=self.protocol_type or "",
-                generation=self.generation,
-                protocol=self.protocol_name,
-                leader=self.leader,
-                current_state_timestamp=-1 if self.state_timestamp_ms is None else self.state_timestamp_ms,
-                members=[
-                    records.GroupMetadataValue.MemberMetadata(
-                        member_id=member.member_id,
-                        group_instance_id=member.group_instance_id,
-                        client_id=member.client_id,
-                        client_host=member.client_host,
-                        rebalance_timeout=member.rebalance_timeout_ms,
-                        session_timeout=member.session_timeout_ms,
-                        subscription=member.metadata(self.protocol_name),
-                        assignment=member.assignment if assignments is None else assignments.get(member.member_id, b""),
-                    )
-                    for member in self.members.values()
-                ],
-            ),
-        )
 
     def describe(self) -> DescribeGroupsResponse.DescribedGroup:
         """As DescribeGroups tells it: protocol and members' metadata only while Stable."""
@@ -331,81 +245,6 @@ class ClassicGroup(Membership):
             self._support.get(name, 0) == everyone for name, _ in protocols
         )
 
-    # ---- the join phase ----
-
-    def _prepare_or_try_complete(self, reason: str, effects: Effects) -> None:
-        if State.PREPARING_REBALANCE in _TRANSITIONS[self.state]:
-            self._prepare_rebalance(reason, effects)
-        else:
-            self._try_complete_join(effects)
-
-    def _prepare_rebalance(self, reason: str, effects: Effects) -> None:
-        if self.state is State.COMPLETING_REBALANCE:
-            self._propagate_sync_error(ErrorCode.REBALANCE_IN_PROGRESS, effects)
-        self.sync_deadline_ms = NEVER
-        initial = self.state is State.EMPTY
-        self._move_to(State.PREPARING_REBALANCE, effects)
-        self._entered_from_empty = initial
-        logger.info("group %s: rebalance from generation %d: %s", self.group_id, self.generation, reason)
-        if initial:
-            delay = self._config.group_initial_rebalance_delay_ms
-            self._initial_delay_ms = delay
-            self._initial_remaining_ms = max(self.rebalance_timeout_ms - delay, 0)
-            self._set_join_deadline(effects.monotonic_ms + delay)
-        elif self._all_joined():
-            self._complete_join(effects)
-        else:
-            self._set_join_deadline(effects.monotonic_ms + self.rebalance_timeout_ms)
-
-    def _try_complete_join(self, effects: Effects) -> None:
-        if self.state is State.PREPARING_REBALANCE and not self._entered_from_empty and self._all_joined():
-            self._complete_join(effects)
-
-    def _initial_delay_over(self, effects: Effects) -> None:
-        if self._new_member_added and self._initial_remaining_ms:
-            self._new_member_added = False
-            delay = min(self._config.group_initial_rebalance_delay_ms, self._initial_remaining_ms)
-            self._initial_remaining_ms = max(self._initial_remaining_ms - self._initial_delay_ms, 0)
-            self._initial_delay_ms = delay
-            self._set_join_deadline(effects.monotonic_ms + delay)
-        else:
-            self._complete_join(effects)
-
-    def _complete_join(self, effects: Effects) -> None:
-        self.join_deadline_ms = NEVER
-        absent = [member for member in self.members.values() if member.awaiting_join is None]
-        for member in absent:
-            if member.group_instance_id is None:
-                self._remove(member.member_id, effects)
-        if self.members and not self._elect_joined_leader():  # only absent static members: their sessions decide
-            self._entered_from_empty = False
-            self._set_join_deadline(effects.monotonic_ms + self.rebalance_timeout_ms)
-            return
-        self.generation += 1
-        self._entered_from_empty = False
-        self.pending_sync.clear()
-        if not self.members:
-            self.protocol_name = None
-            self._compute_subscribed_topics()
-            self._move_to(State.EMPTY, effects)
-            logger.info("group %s: empty with generation %d", self.group_id, self.generation)
-            effects.store(self.record())
-            return
-        self.protocol_name = self._select_protocol()
-        self._compute_subscribed_topics()
-        self._move_to(State.COMPLETING_REBALANCE, effects)
-        logger.info("group %s: generation %d with %d members", self.group_id, self.generation, len(self.members))
-        for member in self.members.values():
-            waiter = self._unpark_join(member)
-            if waiter is not None:
-                is_leader = member.member_id == self.leader
-                effects.reply_join(waiter, self._join_response(member, member.join_version, with_members=is_leader))
-            self._restart_session(member, effects.monotonic_ms)
-            member.is_new = False
-            self.pending_sync.add(member.member_id)
-        self.sync_deadline_ms = effects.monotonic_ms + self.rebalance_timeout_ms
-        self._wake_at(self.sync_deadline_ms)
-
     # ---- SyncGroup ----
 
     def sync(self, request: SyncGroupRequest, effects: Effects) -> SyncGroupResponse | Pending[SyncGroupResponse]:
@@ -467,21 +306,6 @@ class ClassicGroup(Membership):
         if self.state is State.PREPARING_REBALANCE:
             return ErrorCode.REBALANCE_IN_PROGRESS
         return ErrorCode.NONE
-
-    def _answer_parked_syncs(self, effects: Effects) -> None:
-        for member in self.members.values():
-            if member.awaiting_sync is not None:
-                effects.reply_sync(member.awaiting_sync, self._sync_response(member))
-                member.awaiting_sync = None
-                self._restart_session(member, effects.monotonic_ms)
-
-    def _propagate_sync_error(self, error: ErrorCode, effects: Effects) -> None:
-        for member in self.members.values():
-            member.assignment = b""
-            if member.awaiting_sync is not None:
-                effects.reply_sync(member.awaiting_sync, messages.SyncGroupResponse(error_code=error))
-                member.awaiting_sync = None
-                self._restart_session(member, effects.monotonic_ms)
 
     # ---- Heartbeat, LeaveGroup, commits ----
 
@@ -554,121 +378,6 @@ class ClassicGroup(Membership):
         if member is not None:
             member.session_deadline_ms = monotonic_ms + member.session_timeout_ms
         return ErrorCode.NONE
-
-    # ---- time, removal, end ----
-
-    def on_time(self, effects: Effects) -> None:
-        """Do what is due, in the order of the deadlines; then tell in `wake_ms` when to come again."""
-        now = effects.monotonic_ms
-        due: list[tuple[float, int, str]] = [(at, 0, key) for key, at in self.pending_members.items() if at <= now]
-        due += [(m.session_deadline_ms, 1, m.member_id) for m in self.members.values() if m.session_deadline_ms <= now]
-        due += [(at, kind, "") for at, kind in ((self.sync_deadline_ms, 2), (self.join_deadline_ms, 3)) if at <= now]
-        for _, kind, member_id in sorted(due):
-            if kind == 0:
-                if self.pending_members.pop(member_id, NEVER) <= now:
-                    self._try_complete_join(effects)
-            elif kind == 1:
-                self._session_over(member_id, effects)
-            elif kind == 2 and self.sync_deadline_ms <= now:
-                self._sync_over(effects)
-            elif kind == 3 and self.join_deadline_ms <= now:
-                if self._entered_from_empty:
-                    self._initial_delay_over(effects)
-                else:
-                    self._complete_join(effects)
-        self.wake_ms = min(
-            min(self.pending_members.values(), default=NEVER),
-            min((member.session_deadline_ms for member in self.members.values()), default=NEVER),
-            self.sync_deadline_ms,
-            self.join_deadline_ms,
-        )
-
-    def _session_over(self, member_id: str, effects: Effects) -> None:
-        member = self.members.get(member_id)
-        if member is None or member.session_deadline_ms > effects.monotonic_ms:
-            return
-        if not member.is_new and (member.awaiting_join is not None or member.awaiting_sync is not None):
-            member.session_deadline_ms = NEVER  # waiting is a sign of life; starts anew with the answer
-            return
-        logger.info("group %s: member %s expired", self.group_id, member_id)
-        self._remove(member_id, effects)
-        self._after_removal("a member expired", effects)
-
-    def _sync_over(self, effects: Effects) -> None:
-        self.sync_deadline_ms = NEVER
-        if self.state not in (State.COMPLETING_REBALANCE, State.STABLE) or not self.pending_sync:
-            return
-        missing = [member_id for member_id in self.members if member_id in self.pending_sync]
-        logger.info("group %s: no sync from %s in time", self.group_id, ", ".join(missing))
-        for member_id in missing:
-            self._remove(member_id, effects)
-        self._prepare_rebalance("members did not sync in time", effects)
-
-    def _after_removal(self, reason: str, effects: Effects) -> None:
-        if self.state in (State.STABLE, State.COMPLETING_REBALANCE):
-            self._prepare_rebalance(reason, effects)
-        else:
-            self._try_complete_join(effects)
-
-    def rebalance(self, reason: str, effects: Effects) -> None:
-        """Make the members join again."""
-        if self.state in (State.STABLE, State.COMPLETING_REBALANCE):
-            self._prepare_rebalance(reason, effects)
-
-    def die(self, error: ErrorCode, effects: Effects) -> None:
-        """The group is gone from this broker: whoever is parked is told so."""
-        for member in self.members.values():
-            waiter = self._unpark_join(member)
-            if waiter is not None:
-                effects.reply_join(waiter, join_error(member.join_version, member.member_id, error))
-            if member.awaiting_sync is not None:
-                effects.reply_sync(member.awaiting_sync, messages.SyncGroupResponse(error_code=error))
-                member.awaiting_sync = None
-        self._move_to(State.DEAD, effects)
-        self.join_deadline_ms = self.sync_deadline_ms = self.wake_ms = NEVER
-
-    # ---- bookkeeping ----
-
-    def _join_response(self, member: Member, version: int, *, with_members: bool) -> JoinGroupResponse:
-        return messages.JoinGroupResponse(
-            generation_id=self.generation,
-            protocol_type=self.protocol_type,
-            protocol_name=self.protocol_name or (None if version >= 7 else ""),
-            leader=self.leader or "",
-            member_id=member.member_id,
-            members=[
-                messages.JoinGroupResponse.JoinGroupResponseMember(
-                    member_id=each.member_id,
-                    group_instance_id=each.group_instance_id,
-                    metadata=each.metadata(self.protocol_name),
-                )
-                for each in self.members.values()
-            ]
-            if with_members
-            else [],
-        )
-
-    def _sync_response(self, member: Member) -> SyncGroupResponse:
-        return messages.SyncGroupResponse(
-            protocol_type=self.protocol_type, protocol_name=self.protocol_name, assignment=member.assignment
-        )
-
-    def _restart_session(self, member: Member, monotonic_ms: float) -> None:
-        member.session_deadline_ms = monotonic_ms + member.session_timeout_ms
-        self._wake_at(member.session_deadline_ms)
-
-    def _set_join_deadline(self, deadline_ms: float) -> None:
-        self.join_deadline_ms = deadline_ms
-        self._wake_at(deadline_ms)
-
-    def _wake_at(self, deadline_ms: float) -> None:
-        if deadline_ms < self.wake_ms:
-            self.wake_ms = deadline_ms
-
-    def _move_to(self, state: State, effects: Effects) -> None:
-        assert state in _TRANSITIONS[self.state], f"{self.group_id}: {self.state} -> {state}"
-        self.state = state
-        self.state_timestamp_ms = effects.now_ms
 
 
 def _why(what: str, reason: str | None) -> str:

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from barnabas.coordination.port import Coordination
 from barnabas.groups import offset_requests
-from barnabas.groups.classic import ClassicGroup, State
+from barnabas.groups.classic import ClassicGroup
 from barnabas.groups.hashing import partition_for
 from barnabas.groups.loading import Loader
 from barnabas.groups.member import Effects, join_error
+from barnabas.groups.rebalance import State
 from barnabas.groups.records import GroupRecord, store_error
 from barnabas.groups.runtime import CoordinatorLog, Shard, StoredRecord
 from barnabas.offsets.kafka import KafkaOffsetManager, OffsetShard

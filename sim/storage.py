@@ -279,7 +279,7 @@ class Workload:
             self.step = f"truncate followed to {offset}"
             start = next((b.base_offset for _, b in log.batches_from(offset)), offset)
             start = min(start, offset)
-            book.durable_end = min(book.durable_end, start)
+            book.durable_end = min(book.durable_end, start) if start > log.segments[0].base_offset else 0
             gone = [at for at in book.records if at >= start]
             book.cut = {at: [book.records[at]] for at in gone}
             for at in gone:

@@ -252,6 +252,8 @@ class Cleaner:
         found = dirty_range(log, self._offsets().get(key), now_ms)
         if found.first_uncleanable <= found.first_dirty:
             return
+        if log.recovery_point < found.first_uncleanable:  # a record may only give way to one that a crash cannot lose
+            log.flush()
         log.cleaning = True
         latest: dict[bytes, int] = {}
         map_end = yield from self._build_map(log, found, latest)
@@ -367,6 +369,7 @@ class Cleaner:
                 segment.rename(".deleted")
                 if segment.base_offset != cleaned.base_offset:
                     log.producers.remove_snapshot(segment.base_offset)
+            disk.sync_directory(log.directory)  # never the new batches under the old indexes
             cleaned.rename("")
             disk.sync_directory(log.directory)
         except OSError as error:

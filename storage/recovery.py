@@ -169,6 +169,7 @@ def _complete_swap(
                 old = f"{directory}/{file_name(original, extension)}"
                 if disk.exists(old):
                     disk.remove(old)
+    disk.sync_directory(directory)  # never the new batches under the old indexes
     for extension in _EXTENSIONS:
         if disk.exists(replacement.file_path(extension)):
             disk.rename(replacement.file_path(extension), f"{directory}/{file_name(base, extension)}")

@@ -12,11 +12,12 @@ tree is an older copy. They are renamed to `….-stray`, as Kafka 4 does, and ne
 import logging
 from collections.abc import Iterable, Mapping
 
-from barnabas.broker.auto_topics import OFFSETS_TOPIC, internal_settings
+from barnabas.broker.auto_topics import internal_settings
 from barnabas.config.broker import BrokerConfig
 from barnabas.coordination import paths
 from barnabas.coordination.payloads import ProducerIdBlock, TopicAssignment, encode_config, encode_config_change
 from barnabas.coordination.port import Coordination, Create, Operation
+from barnabas.groups.coordinator import OFFSETS_TOPIC
 from barnabas.replication.controller_tree import PARTITIONS_PER_WRITE, chunks
 from barnabas.replication.election import LeaderAndIsr
 from barnabas.replication.topic_admin import topic_name_problem

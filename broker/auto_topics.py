@@ -5,6 +5,8 @@ import logging
 from typing import TYPE_CHECKING
 
 from barnabas.config.broker import BrokerConfig
+from barnabas.coordination.port import CoordinationError
+from barnabas.groups.coordinator import OFFSETS_TOPIC
 from barnabas.protocol.errors import ErrorCode
 from barnabas.replication.topic_admin import topic_name_problem
 
@@ -13,7 +15,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("barnabas.broker")
 
-OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
 
 
@@ -56,12 +57,15 @@ class AutoTopics:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     async def _create(self, name: str, partitions: int, factor: int) -> None:
-        error, message = await self._broker.topic_admin.create_topic(
-            name,
-            partition_count=partitions,
-            replication_factor=factor,
-            configs=internal_settings(name, self._broker.config),
-        )
+        try:
+            error, message = await self._broker.topic_admin.create_topic(
+                name,
+                partition_count=partitions,
+                replication_factor=factor,
+                configs=internal_settings(name, self._broker.config),
+            )
+        except CoordinationError as lost:
+            error, message = ErrorCode.UNKNOWN_SERVER_ERROR, str(lost)
         if error not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
             logger.warning("topic %s cannot be created: %s", name, message or error.name)
 

@@ -8,7 +8,7 @@ import logging
 
 from barnabas.broker import api as _handlers  # noqa: F401  (importing it fills the table of APIs)
 from barnabas.broker.adoption import settle_folders
-from barnabas.broker.auto_topics import OFFSETS_TOPIC, AutoTopics
+from barnabas.broker.auto_topics import AutoTopics
 from barnabas.broker.context import RequestContext
 from barnabas.broker.fetch_sessions import FetchSessionCache
 from barnabas.broker.server import Server
@@ -16,7 +16,7 @@ from barnabas.config.broker import BrokerConfig
 from barnabas.config.listeners import Endpoint
 from barnabas.coordination import paths
 from barnabas.coordination.port import Coordination
-from barnabas.groups.coordinator import GroupCoordinator
+from barnabas.groups.coordinator import OFFSETS_TOPIC, GroupCoordinator
 from barnabas.groups.runtime import CoordinatorLog, PartitionLog
 from barnabas.protocol.errors import ErrorCode
 from barnabas.replication import registration

@@ -20,7 +20,7 @@ from barnabas.config.settings import ConfigError, Table
 from barnabas.coordination import paths
 from barnabas.coordination.port import NodeExistsError, NoNodeError
 from barnabas.protocol.errors import ErrorCode
-from barnabas.replication.topic_admin import topic_name_problem
+from barnabas.replication.topic_admin import DONE, Outcome, topic_name_problem
 
 if TYPE_CHECKING:
     from barnabas.broker.broker import Broker
@@ -29,8 +29,6 @@ logger = logging.getLogger("barnabas.broker")
 
 Operation = tuple[str, int, str | None]  # name, ConfigOperation, value
 Overrides = Mapping[str, str]
-Outcome = tuple[ErrorCode, str | None]
-DONE: Outcome = (ErrorCode.NONE, None)
 
 
 class Resource(IntEnum):

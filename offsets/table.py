@@ -31,17 +31,6 @@ class OffsetTable:
         """All committed offsets of a group, in the order of their first commit. Not to be changed."""
         return self.committed.get(group_id, {})
 
-    def is_pending(self, group_id: str, topic: str, partition: int) -> bool:
-        """Whether an open transaction has an offset for that partition."""
-        if group_id not in self.pending_counts:
-            return False
-        key = (topic, partition)
-        return any(key in groups.get(group_id, ()) for groups in self.pending.values())
-
-    def has_pending(self, group_id: str) -> bool:
-        """Whether an open transaction has any offset for that group."""
-        return group_id in self.pending_counts
-
     def pending_of_group(self, group_id: str) -> set[TopicPartition]:
         """Partitions of a group for which an open transaction has an offset."""
         if group_id not in self.pending_counts:

@@ -1,6 +1,5 @@
 """How the controller reaches brokers: one ordered channel each; the local one calls the replica manager."""
 
-import logging
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol
@@ -15,8 +14,6 @@ from barnabas.protocol.messages import (
 )
 from barnabas.replication.replica_manager import ReplicaManager
 from barnabas.runtime.ports import Clock
-
-logger = logging.getLogger("barnabas.replication")
 
 ControlRequest = LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest
 ControlResponse = LeaderAndIsrResponse | UpdateMetadataResponse | StopReplicaResponse
@@ -65,20 +62,3 @@ class LocalChannel:
             self._waiting.popleft()
             if self._waiting:
                 self._clock.call_soon(self._deliver_next)
-
-
-class BrokerChannels:
-    """One channel per broker id. A broker without one cannot be told anything: answered None."""
-
-    def __init__(self, clock: Clock, channels: dict[int, BrokerChannel]) -> None:
-        self._clock = clock
-        self.channels = channels
-
-    def send(self, broker_id: int, request: ControlRequest, done: Callable[[ControlResponse | None], None]) -> None:
-        """Send through the broker's own channel."""
-        channel = self.channels.get(broker_id)
-        if channel is None:
-            logger.warning("no channel to broker %d", broker_id)
-            self._clock.call_soon(lambda: done(None))
-        else:
-            channel.send(broker_id, request, done)

@@ -109,12 +109,6 @@ class Registration:
                 )
             await self._coordination.delete(path, stat.version)
 
-    async def update(self, endpoints: Sequence[Endpoint], rack: str | None) -> None:
-        """Say other endpoints; the controller passes them on."""
-        self.endpoints = tuple(endpoints)
-        self.rack = rack
-        await self._coordination.set(paths.broker(self._node_id), self._encode())
-
     def _encode(self) -> bytes:
         return BrokerRegistration(
             tuple(BrokerEndpoint(endpoint.listener, endpoint.host, endpoint.port) for endpoint in self.endpoints),

@@ -28,12 +28,10 @@ def test_pending_offsets_are_unseen_until_the_commit_marker() -> None:
     table = OffsetTable()
     put(table, 5, 0, producer_id=9)
     assert offset_of(table) is None
-    assert table.is_pending("g", "t", 0)
-    assert not table.is_pending("g", "t", 1)
     assert table.pending_of_group("g") == {("t", 0)}
     assert table.replay_end_transaction(9, True) == ["g"]
     assert offset_of(table) == 5
-    assert not table.has_pending("g")
+    assert table.pending_of_group("g") == set()
 
 
 def test_abort_drops() -> None:
@@ -42,7 +40,7 @@ def test_abort_drops() -> None:
     put(table, 5, 1, producer_id=9)
     assert table.replay_end_transaction(9, False) == []
     assert offset_of(table) == 1
-    assert not table.has_pending("g")
+    assert table.pending_of_group("g") == set()
 
 
 def test_commit_marker_does_not_overwrite_what_is_newer() -> None:
@@ -58,9 +56,9 @@ def test_two_producers_of_one_group_are_counted_apart() -> None:
     put(table, 5, 10, producer_id=1)
     put(table, 6, 11, producer_id=2)
     table.replay_end_transaction(1, True)
-    assert table.has_pending("g")
+    assert table.pending_of_group("g") == {("t", 0)}
     table.replay_end_transaction(2, False)
-    assert not table.has_pending("g")
+    assert table.pending_of_group("g") == set()
     assert offset_of(table) == 5
 
 
@@ -69,7 +67,7 @@ def test_deletion_takes_pending_offsets_too() -> None:
     put(table, 5, 10, producer_id=1)
     assert list(table.groups_with({("t", 0), ("u", 1)})) == [("g", [("t", 0)])]
     table.replay(OffsetRecord("g", "t", 0, None))
-    assert not table.has_pending("g")
+    assert table.pending_of_group("g") == set()
     table.replay_end_transaction(1, True)
     assert offset_of(table) is None
 

@@ -266,49 +266,17 @@ class Controller:
         state.topics_to_delete.update((topic, None) for topic in deleted if topic in state.assignments)
         self._batch.add_update_metadata(state.brokers, ())
         self._batch.send(self.controller_epoch)
-        self._begin_states()
+        state.begin()
         online = [r for r, known in state.replica_states.items() if known is ReplicaState.ONLINE]
         offline = [r for r, known in state.replica_states.items() if known is ReplicaState.OFFLINE]
         self._batch.add_update_metadata(state.brokers, state.all_partitions())
         await self._machines.move_replicas(online, ReplicaState.ONLINE)
         await self._machines.move_replicas(offline, ReplicaState.OFFLINE)
         await self._bring_online()
-        await self._machines.move_replicas(self._just_created(), ReplicaState.ONLINE)
+        await self._machines.move_replicas(self._state.just_created(), ReplicaState.ONLINE)
         await self._forget_unknown_deletions(deleted)
         await self._deletion.resume()
         self._balance_timer = self._env.clock.call_later(FIRST_BALANCE_MS, lambda: self._enqueue(self._balance_leaders))
-
-    def _begin_states(self) -> None:
-        """Where each partition and replica is in its life, as the tree has it."""
-        state = self._state
-        for partition in state.all_partitions():
-            topic = partition[0]
-            being_deleted = state.is_being_deleted(topic)
-            exists = partition in state.states
-            if not being_deleted:
-                if not exists:
-                    state.partition_states[partition] = PartitionState.NEW
-                elif state.has_online_leader(partition):
-                    state.partition_states[partition] = PartitionState.ONLINE
-                else:
-                    state.partition_states[partition] = PartitionState.OFFLINE
-            for broker_id in state.replicas(partition):
-                if state.is_online(broker_id, partition):
-                    begins = ReplicaState.ONLINE if exists or being_deleted else ReplicaState.NEW
-                elif being_deleted:
-                    begins = ReplicaState.DELETION_INELIGIBLE
-                    state.topics_ineligible.add(topic)
-                else:
-                    begins = ReplicaState.OFFLINE if exists else ReplicaState.NEW
-                state.replica_states[(*partition, broker_id)] = begins
-
-    def _just_created(self) -> list[Replica]:
-        """Replicas still new although their partition has its state now."""
-        return [
-            replica
-            for replica, known in self._state.replica_states.items()
-            if known is ReplicaState.NEW and replica[:2] in self._state.states
-        ]
 
     async def _give_up(self) -> None:
         """Let another be elected: remove `/controller`, if it is still ours."""
@@ -448,7 +416,7 @@ class Controller:
         existing = [r for r in replicas if r[:2] in state.states and not state.is_being_deleted(r[0])]
         await self._machines.move_replicas(existing, ReplicaState.ONLINE)
         await self._bring_online()
-        await self._machines.move_replicas(self._just_created(), ReplicaState.ONLINE)
+        await self._machines.move_replicas(self._state.just_created(), ReplicaState.ONLINE)
         await self._deletion.retry({replica[0] for replica in replicas if state.is_being_deleted(replica[0])})
 
     async def _brokers_failed(self, broker_ids: Sequence[int]) -> None:

@@ -135,7 +135,38 @@ class ControllerState:
             if state in wanted and partition[0] not in self.topics_to_delete
         ]
 
+    def just_created(self) -> list[Replica]:
+        """Replicas still new although their partition has its state now."""
+        return [
+            replica
+            for replica, known in self.replica_states.items()
+            if known is ReplicaState.NEW and replica[:2] in self.states
+        ]
+
     # --- changes ---
+
+    def begin(self) -> None:
+        """Note where each partition and replica is in its life, going by what was read of the tree."""
+        for partition in self.all_partitions():
+            topic = partition[0]
+            being_deleted = self.is_being_deleted(topic)
+            exists = partition in self.states
+            if not being_deleted:
+                if not exists:
+                    self.partition_states[partition] = PartitionState.NEW
+                elif self.has_online_leader(partition):
+                    self.partition_states[partition] = PartitionState.ONLINE
+                else:
+                    self.partition_states[partition] = PartitionState.OFFLINE
+            for broker_id in self.replicas(partition):
+                if self.is_online(broker_id, partition):
+                    begins = ReplicaState.ONLINE if exists or being_deleted else ReplicaState.NEW
+                elif being_deleted:
+                    begins = ReplicaState.DELETION_INELIGIBLE
+                    self.topics_ineligible.add(topic)
+                else:
+                    begins = ReplicaState.OFFLINE if exists else ReplicaState.NEW
+                self.replica_states[(*partition, broker_id)] = begins
 
     def enter_partition(self, partition: TopicPartition, target: PartitionState) -> bool:
         """Move a partition if its state allows; False (and no change) if not."""

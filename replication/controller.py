@@ -263,7 +263,8 @@ class Controller:
         await self._load_topics(await self._children(paths.TOPICS, self._topics_changed))
         await self._tree.read_states(list(state.all_partitions()))
         deleted = await self._children(paths.DELETE_TOPICS, self._deletions_changed)
-        state.topics_to_delete.update((topic, None) for topic in deleted if topic in state.assignments)
+        if self._config.delete_topic_enable:
+            state.topics_to_delete.update((topic, None) for topic in deleted if topic in state.assignments)
         self._batch.add_update_metadata(state.brokers, ())
         self._batch.send(self.controller_epoch)
         state.begin()

@@ -4,19 +4,36 @@ Readers ignore keys they do not know and take older versions. Bytes that are no 
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import wraps
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from barnabas.protocol import uuids
 
 PRODUCER_ID_BLOCK_SIZE = 1000
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _NONE: Mapping[Any, Any] = MappingProxyType({})
 
 
 def _dump(value: Mapping[str, Any]) -> bytes:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _reads(read: Callable[P, T]) -> Callable[P, T]:
+    """Let a decoder raise ValueError for whatever is wrong with what it is given."""
+
+    @wraps(read)
+    def reading(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return read(*args, **kwargs)
+        except (LookupError, TypeError, AttributeError) as error:
+            raise ValueError(f"not what {read.__qualname__} reads: {error!r}") from error
+
+    return reading
 
 
 def _load(data: bytes) -> dict[str, Any]:
@@ -34,6 +51,7 @@ def encode_cluster_id(cluster_id: str) -> bytes:
     return _dump({"version": "1", "id": cluster_id})
 
 
+@_reads
 def decode_cluster_id(data: bytes) -> str:
     """The 22 character id of a cluster."""
     return str(_load(data)["id"])
@@ -61,6 +79,7 @@ class ControllerNode(NamedTuple):
         )
 
     @classmethod
+    @_reads
     def decode(cls, data: bytes) -> "ControllerNode":
         """Versions 1 and 2."""
         value = _load(data)
@@ -72,6 +91,7 @@ def encode_controller_epoch(epoch: int) -> bytes:
     return str(epoch).encode()
 
 
+@_reads
 def decode_controller_epoch(data: bytes) -> int:
     """Decimal text."""
     return int(data)
@@ -130,6 +150,7 @@ class BrokerRegistration(NamedTuple):
         return self.security_protocols.get(endpoint.listener_name, endpoint.listener_name)
 
     @classmethod
+    @_reads
     def decode(cls, data: bytes) -> "BrokerRegistration":
         """Versions 1 to 5."""
         value = _load(data)
@@ -172,6 +193,7 @@ class TopicAssignment(NamedTuple):
         )
 
     @classmethod
+    @_reads
     def decode(cls, data: bytes) -> "TopicAssignment":
         """Versions 1 to 3."""
         value = _load(data)
@@ -218,6 +240,7 @@ class PartitionState(NamedTuple):
         )
 
     @classmethod
+    @_reads
     def decode(cls, data: bytes) -> "PartitionState":
         """Version 1."""
         value = _load(data)
@@ -239,6 +262,7 @@ def encode_reassignment(targets: Mapping[tuple[str, int], Sequence[int]]) -> byt
     return _dump({"version": 1, "partitions": rows})
 
 
+@_reads
 def decode_reassignment(data: bytes) -> dict[tuple[str, int], tuple[int, ...]]:
     """The wanted replicas of each partition to be moved."""
     return {_partition(row): tuple(map(int, row["replicas"])) for row in _load(data)["partitions"]}
@@ -249,6 +273,7 @@ def encode_isr_change(partitions: Iterable[tuple[str, int]]) -> bytes:
     return _dump({"version": 1, "partitions": [{"topic": t, "partition": p} for t, p in partitions]})
 
 
+@_reads
 def decode_isr_change(data: bytes) -> list[tuple[str, int]]:
     """Partitions whose ISR their leader has changed."""
     return [_partition(row) for row in _load(data)["partitions"]]
@@ -271,6 +296,7 @@ def encode_log_dir_event(broker_id: int) -> bytes:
     return _dump({"version": 1, "broker": broker_id, "event": 1})
 
 
+@_reads
 def decode_log_dir_event(data: bytes) -> int:
     """The broker that has lost a data directory."""
     return int(_load(data)["broker"])
@@ -284,6 +310,7 @@ def encode_config(values: Mapping[str, str]) -> bytes:
     return _dump({"version": 1, "config": dict(values)})
 
 
+@_reads
 def decode_config(data: bytes) -> dict[str, str]:
     """Settings of an entity; none for a node without data."""
     return {str(name): str(text) for name, text in _load(data).get("config", {}).items()} if data else {}
@@ -294,6 +321,7 @@ def encode_config_change(entity_path: str) -> bytes:
     return _dump({"version": 2, "entity_path": entity_path})
 
 
+@_reads
 def decode_config_change(data: bytes) -> str:
     """The path of the entity whose settings were changed; versions 1 and 2."""
     value = _load(data)
@@ -325,6 +353,7 @@ class ProducerIdBlock(NamedTuple):
         )
 
     @classmethod
+    @_reads
     def decode(cls, data: bytes) -> "ProducerIdBlock | None":
         """None for a node without data: no block was given yet."""
         if not data:
@@ -342,6 +371,7 @@ def encode_feature(features: Mapping[str, int]) -> bytes:
     return _dump({"features": levels, "version": 2, "status": 1})
 
 
+@_reads
 def decode_feature(data: bytes) -> dict[str, int]:
     """Finalised feature levels; none when features are disabled."""
     value = _load(data)
@@ -371,6 +401,7 @@ def encode_acls(rules: Iterable[AclRule]) -> bytes:
     return _dump({"acls": rows, "version": 1})
 
 
+@_reads
 def decode_acls(data: bytes) -> list[AclRule]:
     """The access rules of a resource; none for a node without data."""
     rows = _load(data)["acls"] if data else ()
@@ -382,6 +413,7 @@ def encode_acl_change(resource_type: str, name: str) -> bytes:
     return f"{resource_type}:{name}".encode()
 
 
+@_reads
 def decode_acl_change(data: bytes) -> tuple[str, str]:
     """Type and name of a literal resource."""
     resource_type, _, name = data.decode().partition(":")
@@ -393,6 +425,7 @@ def encode_extended_acl_change(resource_type: str, name: str, pattern_type: str)
     return _dump({"version": 1, "resourceType": resource_type, "name": name, "patternType": pattern_type})
 
 
+@_reads
 def decode_extended_acl_change(data: bytes) -> tuple[str, str, str]:
     """Type, name and pattern type."""
     value = _load(data)
@@ -416,6 +449,7 @@ class OldConsumer(NamedTuple):
         return _dump({"version": 1, "subscription": subscription, "pattern": self.pattern, "timestamp": text})
 
     @classmethod
+    @_reads
     def decode(cls, data: bytes) -> "OldConsumer":
         """Version 1."""
         value = _load(data)
@@ -428,6 +462,7 @@ def encode_offset(offset: int) -> bytes:
     return str(offset).encode()
 
 
+@_reads
 def decode_offset(data: bytes) -> int:
     """A committed offset."""
     return int(data)

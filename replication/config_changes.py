@@ -118,7 +118,7 @@ class ConfigChanges:
             await self.entity_changed(entity_type, name)
         except NoNodeError:
             return
-        except (ValueError, LookupError, TypeError) as error:  # written by hand: those that follow still count
+        except ValueError as error:  # written by hand: those that follow still count
             logger.error("config change %s cannot be applied: %r", notice, error)
 
     async def _remove_old(self, notices: list[str]) -> None:

@@ -49,6 +49,7 @@ logger = logging.getLogger("barnabas.controller")
 
 FIRST_BALANCE_MS = 5_000
 RETRY_BACKOFF_MS = 100
+GIVE_UP_BACKOFF_MS = 1_000
 NO_CONTROLLER = -1
 
 Handler = Callable[[], Awaitable[None]]
@@ -280,9 +281,10 @@ class Controller:
         self._balance_timer = self._env.clock.call_later(FIRST_BALANCE_MS, lambda: self._enqueue(self._balance_leaders))
 
     async def _give_up(self) -> None:
-        """Let another be elected: remove `/controller`, if it is still ours."""
+        """Let another be elected: remove `/controller`, if it is still ours. Not at once: it may be this one again."""
         epoch = self.controller_epoch
         self._resign()
+        await self._env.clock.sleep(GIVE_UP_BACKOFF_MS)
         try:
             if await self._read_controller():
                 await self._coordination.delete(paths.CONTROLLER)
@@ -368,7 +370,13 @@ class Controller:
             await self._topic_changed(topic)
 
         node = await self._get(paths.topic(topic), changed)
-        return None if node is None else (payloads.TopicAssignment.decode(node[0]), node[1])
+        if node is None:
+            return None
+        try:
+            return payloads.TopicAssignment.decode(node[0]), node[1]
+        except ValueError as error:  # written by hand: the others are served, and this one when it is mended
+            logger.error("topic %s cannot be read from the tree: %s", topic, error)
+            return None
 
     async def _unclean_topics(self, topics: Collection[str]) -> set[str]:
         """Those of the topics that let a replica lead that may lack records."""
@@ -468,7 +476,10 @@ class Controller:
         """A topic's node says something else: new partitions are made, others ignored."""
         node = await self._read_topic(topic)
         known = self._state.assignments.get(topic)
-        if node is None or known is None:
+        if node is None:
+            return
+        if known is None:  # it could not be read before
+            await self._topics_changed()
             return
         added = {i: replicas for i, replicas in node[0].partitions.items() if i not in known}
         if not added:

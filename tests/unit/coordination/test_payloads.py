@@ -182,3 +182,26 @@ def test_other_payloads_are_read_back() -> None:
 def test_what_is_no_payload_is_refused(data: bytes) -> None:
     with pytest.raises(ValueError):
         payloads.decode_cluster_id(data)
+
+
+DECODERS = {name: getattr(payloads, name) for name in dir(payloads) if name.startswith("decode_")}
+DECODERS |= {
+    each.__name__: each.decode
+    for each in (BrokerRegistration, ControllerNode, OldConsumer, PartitionState, ProducerIdBlock, TopicAssignment)
+}
+ODD = [b"\xff", b"{", b"7", b"null", b"[]", b'"text"', b"{}", b'{"version":1}']
+ODD += [
+    json.dumps(dict.fromkeys(("partitions", "endpoints", "config", "acls", "features", "subscription", "isr"), value))
+    .encode()
+    .replace(b"}", b',"status":1}')
+    for value in (7, None, [7], "x", {"x": 7})
+]
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_what_is_no_such_payload_is_a_value_error(name: str) -> None:
+    for data in ODD:
+        try:
+            DECODERS[name](data)
+        except ValueError:
+            continue

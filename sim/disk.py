@@ -171,7 +171,8 @@ class SimDisk:
 
         What was not synced is `lost`, `kept`, or `torn`: each file keeps some of its last changes in order, the
         last of them cut anywhere, and each folder some of its new names (from the disk's own random stream).
-        `scattered` is `torn`, but each change of a file is kept or lost on its own, so that holes of zeros remain.
+        `scattered` is `torn`, but each change of a file is kept or lost on its own, so that holes of zeros remain,
+        also inside of one.
         """
         assert unsynced in ("lost", "kept", "torn", "scattered")
         self.life += 1
@@ -213,7 +214,7 @@ class SimDisk:
             elif unsynced == "scattered":
                 for position, content in node.unsynced:
                     if self.rng.random() < 0.5:
-                        _apply(node.stable, position, content)
+                        _apply(node.stable, position, self._with_a_hole(content))
             elif unsynced == "torn" and node.unsynced:
                 survivors_count = self.rng.randint(0, len(node.unsynced))
                 torn = node.unsynced[survivors_count] if survivors_count < len(node.unsynced) else None
@@ -222,6 +223,14 @@ class SimDisk:
                     _apply(node.stable, torn[0], torn[1][: self.rng.randint(0, len(torn[1]))])
             node.unsynced.clear()
             node.data = bytearray(node.stable)
+
+    def _with_a_hole(self, content: bytes | None) -> bytes | None:
+        """What remains of one write when not all of its sectors were written."""
+        if not content or self.rng.random() < 0.6:
+            return content
+        start = self.rng.randrange(len(content))
+        end = self.rng.randint(start, len(content))
+        return content[:start] + bytes(end - start) + content[end:]
 
     # -- bookkeeping of changes and failures
 

@@ -104,6 +104,18 @@ class Ledger:
         """The broker said that the offset is committed."""
         self.commits_acknowledged[owned] = max(offset, self.commits_acknowledged.get(owned, -1))
 
+    def ask_deletion(self, group_id: str) -> None:
+        """A client is about to delete a group: what it committed may be gone from here on."""
+        for book in (self.commits_acknowledged, self.commits_fetched, self._table):
+            for owned in [owned for owned in book if owned[0] == group_id]:
+                del book[owned]
+
+    def acknowledge_deletion(self, group_id: str) -> None:
+        """The broker said that the group is deleted: what it committed may not come back."""
+        self.ask_deletion(group_id)
+        for owned in [owned for owned in self.commits_asked if owned[0] == group_id]:
+            del self.commits_asked[owned]
+
     def fetch_commit(self, owned: Owned, offset: int, acknowledged_before: int) -> None:
         """The broker told a client the committed offset (-1: none); what had been acknowledged when it was asked."""
         if offset >= 0 and offset not in self.commits_asked.get(owned, {}):

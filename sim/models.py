@@ -12,6 +12,7 @@ from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.compression import Compression
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import (
+    DeleteGroupsRequest,
     FetchRequest,
     HeartbeatRequest,
     InitProducerIdRequest,
@@ -328,8 +329,11 @@ class Committer(Client):
         self.positions: dict[TopicPartition, int] = {}
 
     async def turn(self) -> None:
-        if self.rng.random() < 0.3:
+        luck = self.rng.random()
+        if luck < 0.3:
             await self.look()
+        elif luck < 0.36 and not self.world.settling:
+            await self._delete()
         else:
             key = self.rng.choice(self.keys)
             self.positions[key] = self.positions.get(key, 0) + self.rng.randint(1, 9)
@@ -337,6 +341,16 @@ class Committer(Client):
             if error and error not in RETRIABLE:
                 raise Violation("answers make sense", f"OffsetCommit of {self.name}: {error.name}")
         await self.sleep(100, 1_500)
+
+    async def _delete(self) -> None:
+        """Delete the group; what it committed before may not come back."""
+        self.world.ledger.ask_deletion(self.group_id)
+        response = await self.ask(ApiKey.DELETE_GROUPS, 1, DeleteGroupsRequest(groups_names=[self.group_id]))
+        error = ErrorCode(response.results[0].error_code)
+        if error is ErrorCode.NONE:
+            self.world.ledger.acknowledge_deletion(self.group_id)
+        elif error is not ErrorCode.GROUP_ID_NOT_FOUND and error not in RETRIABLE:
+            raise Violation("answers make sense", f"DeleteGroups of {self.name}: {error.name}")
 
     async def look(self) -> None:
         """Ask what is committed."""
@@ -527,7 +541,10 @@ class Member(Client):
         await self._sync(response)
 
     async def _sync(self, joined: Any) -> None:
-        await self.sleep(0, 300)
+        if self.rng.random() < 0.9 or self.world.settling:
+            await self.sleep(0, 300)
+        else:  # lags behind
+            await self.sleep(1_000, 12_000)
         assignments = []
         if joined.leader == self.member_id and not getattr(joined, "skip_assignment", False):
             member_ids = sorted(member.member_id for member in joined.members)

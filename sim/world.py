@@ -114,6 +114,7 @@ class World:
         self._finished: asyncio.Future[None]
         self._loss_rate = 0.0
         self._is_disturbing = False
+        self._reset_rate = self.rng.choice((0.0, 0.01, 0.05))
 
     # -- the trace
 
@@ -139,6 +140,9 @@ class World:
         local = transport.get_extra_info("sockname")[1]
         remote = transport.get_extra_info("peername")[1]
         self.note(f"{local} -> {remote}: {len(chunk)} bytes {zlib.crc32(chunk):08x}")
+        if self._network_rng.random() < self._reset_rate and not self.settling:
+            self.note(f"reset of {local} - {remote}")
+            self.clock.call_soon(lambda: self.network.reset(transport))  # these bytes arrive, their answer does not
 
     # -- verdicts
 

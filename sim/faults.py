@@ -1,0 +1,305 @@
+"""Planted faults: each makes one line of the product wrong, for as long as its context lasts.
+
+They prove that the checkers can fail. A fault names the function that it changes, the text to find in it and what to
+put there; the product has no switches. When the product's text changes, `planted` says so and the fault is written anew.
+"""
+
+import __future__
+
+import inspect
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any, NamedTuple
+
+from barnabas.sim import storage, world
+from barnabas.sim.ledger import Violation
+
+
+class Fault(NamedTuple):
+    """One wrong line. `campaign` is which simulation is to find it: `world` or `storage`."""
+
+    name: str
+    campaign: str
+    where: str  # module:function or module:Class.function, below barnabas
+    right: str
+    wrong: str
+
+
+FAULTS = (
+    # Recovery
+    Fault(
+        "checksum not looked at",
+        "storage",
+        "storage.recovery:_check_segment",
+        "if not record_batch.crc_is",
+        "if 0 and record_batch.crc_is",
+    ),
+    Fault("torn tail kept", "storage", "storage.segment:Segment.cut_at", "file.truncate(position)", "pass"),
+    Fault("every stop taken for a clean one", "storage", "storage.recovery:open_log", "elif clean:", "elif True:"),
+    Fault(
+        "gap in the log not seen", "storage", "storage.recovery:_check_batches", "and not may_have_gaps", "and False"
+    ),
+    Fault(
+        "snapshot's checksum not looked at",
+        "storage",
+        "storage.producer_state:read_snapshot",
+        "if crc32c(memoryview(data)[6:]) != crc:",
+        "if False:",
+    ),
+    Fault(
+        "producer forgotten at the log start",
+        "storage",
+        "storage.log_reader:replay_producers",
+        "if batch.producer_id < 0:",
+        "if batch.producer_id < 0 or batch.base_offset < start:",
+    ),
+    Fault(
+        "epochs not recovered",
+        "storage",
+        "storage.recovery:_check_segment",
+        "batch.partition_leader_epoch >= 0 and",
+        "False and",
+    ),
+    # Durability
+    Fault(
+        "flush that does not sync",
+        "storage",
+        "storage.durable_log:flush_together",
+        "failures = disk.sync_all([path for _, _, files in begun for path in files])",
+        "failures = {}",
+    ),
+    Fault("checkpoint not synced", "storage", "storage.checkpoints:write_bytes", "file.sync()", "pass"),
+    Fault(
+        "indexes not synced at a clean stop",
+        "storage",
+        "storage.durable_log:DurableLog.seal",
+        "self._unsynced_files += self.active_segment.index_paths()",
+        "pass",
+    ),
+    Fault("indexes not synced before a roll", "storage", "storage.log:Log._roll_to", "self._sync_indexes(old)", "pass"),
+    Fault(
+        "recovery point not lowered on disk",
+        "storage",
+        "storage.log:Log._lower_recovery_point",
+        "self.on_recovery_point_lowered()",
+        "pass",
+    ),
+    Fault("cut not synced", "storage", "storage.log:Log._after_truncation", "self.active_segment.sync()", "pass"),
+    # Compaction, truncation, indexes
+    Fault(
+        "compaction keeps the older record",
+        "storage",
+        "storage.cleaner:Cleaner._kept_batch",
+        "record.offset >= latest",
+        "record.offset <= latest",
+    ),
+    Fault("compaction gives up a durable record", "storage", "storage.cleaner:Cleaner._compact", "log.flush()", "pass"),
+    Fault(
+        "new batches under old indexes",
+        "storage",
+        "storage.cleaner:Cleaner._swap",
+        "disk.sync_directory(log.directory)  # never",
+        "pass  # never",
+    ),
+    Fault(
+        "index entry one batch too far",
+        "storage",
+        "storage.segment:Segment._index",
+        "self.offset_index.append(last_offset, position)",
+        "self.offset_index.append(last_offset, position + size)",
+    ),
+    Fault(
+        "time index not truncated",
+        "storage",
+        "storage.segment:Segment.truncate",
+        "self.time_index.truncate(offset)",
+        "pass",
+    ),
+    Fault(
+        "epochs not truncated",
+        "storage",
+        "storage.log:Log._after_truncation",
+        "self.leader_epochs.truncate_from_end(log_end_offset)",
+        "pass",
+    ),
+    Fault("producers not truncated", "storage", "storage.log:Log._after_truncation", "rebuild_producers(self)", "pass"),
+    # Producers and the high watermark
+    Fault(
+        "duplicate window of one",
+        "world",
+        "storage.producer_state:ProducerStateManager.update_data",
+        "if len(batches) == BATCHES_REMEMBERED:",
+        "if batches:",
+    ),
+    Fault(
+        "duplicates not recognised", "world", "storage.log:Log._check_producer", "if stored is not None:", "if False:"
+    ),
+    Fault(
+        "sequences not checked",
+        "world",
+        "storage.log:Log._check_producer",
+        "entry = self.producers.entries.get(header.producer_id)",
+        "return None",
+    ),
+    Fault(
+        "high watermark before the write",
+        "world",
+        "storage.log_reader:LogReader.set_high_watermark",
+        "min(max(offset, self.log_start_offset), self.log_end_offset)",
+        "offset + 1",
+    ),
+    Fault("acknowledged before it is synced", "world", "storage.log:Log._maybe_flush", "self.flush()", "pass"),
+    Fault(
+        "producer ids given twice",
+        "world",
+        "replication.producer_ids:take_block",
+        "await coordination.set(paths.PRODUCER_ID_BLOCK, block.encode(), stat.version)",
+        "pass",
+    ),
+    Fault(
+        "fetch without its timer", "world", "replication.fetching:_ParkedFetch.__init__", "params.max_wait_ms", "1e12"
+    ),
+    # Groups
+    Fault(
+        "table updated before the commit",
+        "world",
+        "groups.runtime:Shard.write",
+        "self._unwritten.append(",
+        "[self.replay(r, 1 << 40) for r in records]; self._unwritten.append(",
+    ),
+    Fault(
+        "only half of the groups' log loaded",
+        "world",
+        "groups.loading:Loader.__init__",
+        "self._end = shard.log.log_end_offset",
+        "self._end = shard.log.log_end_offset // 2",
+    ),
+    Fault(
+        "the first commit wins in loading",
+        "world",
+        "groups.loading:Loader._replay_record",
+        "shard.offsets.replay(",
+        "shard.offsets.get(group_id, topic, partition) or shard.offsets.replay(",
+    ),
+    Fault(
+        "tombstones ignored in loading",
+        "world",
+        "offsets.table:OffsetTable.replay",
+        "self._remove(group_id, key)",
+        "pass",
+    ),
+    Fault(
+        "commits are answered and not written",
+        "world",
+        "groups.runtime:Shard._append",
+        "for record in write.records",
+        "for record in ()",
+    ),
+    Fault(
+        "generation of a commit not checked",
+        "world",
+        "groups.classic:ClassicGroup.check_commit",
+        "if generation != self.generation:",
+        "if False:",
+    ),
+    Fault(
+        "generation of a sync not checked",
+        "world",
+        "groups.classic:ClassicGroup._check_sync",
+        "if request.generation_id != self.generation:",
+        "if False:",
+    ),
+    Fault("group's timer not armed again", "world", "groups.runtime:Shard.run_effects", "self._arm(group)", "pass"),
+    Fault(
+        "end of the join phase not waited for",
+        "world",
+        "groups.rebalance:Rebalancing._set_join_deadline",
+        "self._wake_at(deadline_ms)",
+        "pass",
+    ),
+    Fault(
+        "everybody gets the leader's assignment",
+        "world",
+        "groups.rebalance:Rebalancing._sync_response",
+        "assignment=member.assignment",
+        "assignment=self.members[self.leader].assignment",
+    ),
+    Fault(
+        "generation does not grow",
+        "world",
+        "groups.rebalance:Rebalancing._complete_join",
+        "self.generation += 1",
+        "self.generation = 1",
+    ),
+    Fault(
+        "sessions not begun after loading",
+        "world",
+        "groups.rebalance:Rebalancing.start_sessions",
+        "self._restart_session(member, monotonic_ms)",
+        "pass",
+    ),
+)
+
+
+def _find(where: str) -> tuple[Any, str]:
+    """The module or class, and the name in it."""
+    module_name, _, path = where.partition(":")
+    owner: Any = import_module(f"barnabas.{module_name}")
+    *classes, name = path.split(".")
+    for each in classes:
+        owner = getattr(owner, each)
+    return owner, name
+
+
+@contextmanager
+def planted(fault: Fault) -> Iterator[None]:
+    """The product is wrong in this one place. LookupError when the text is not there (once)."""
+    owner, name = _find(fault.where)
+    function = getattr(owner, name)
+    source = textwrap.dedent(inspect.getsource(function))
+    if source.count(fault.right) != 1:
+        raise LookupError(f"{fault.where} has {source.count(fault.right)} times {fault.right!r}")
+    code = compile(
+        source.replace(fault.right, fault.wrong),
+        f"<{fault.name}>",
+        "exec",
+        flags=__future__.annotations.compiler_flag,
+        dont_inherit=True,
+    )
+    made: dict[str, Any] = {}
+    exec(code, function.__globals__, made)
+    users = [(owner, name)]
+    if inspect.ismodule(owner):  # others have imported it by name
+        users += [(module, name) for module in _modules() if getattr(module, name, None) is function]
+    try:
+        for user, attribute in users:
+            setattr(user, attribute, made[name])
+        yield
+    finally:
+        for user, attribute in users:
+            setattr(user, attribute, function)
+
+
+def _modules() -> list[Any]:
+    import sys
+
+    return [module for name, module in sorted(sys.modules.items()) if name.startswith("barnabas.")]
+
+
+def caught_by(fault: Fault, seeds: range) -> tuple[int, str] | None:
+    """The first seed that catches it, and the invariant that was violated; None when none does."""
+    with planted(fault):
+        for seed in seeds:
+            if fault.campaign == "world":
+                violation = world.run(seed, minutes=1).violation
+            else:
+                try:
+                    storage.run(seed, steps=40, keep_every=17)
+                    violation = None
+                except (Violation, AssertionError) as error:
+                    violation = error if isinstance(error, Violation) else Violation("an assertion", str(error))
+            if violation is not None:
+                return seed, violation.invariant
+    return None

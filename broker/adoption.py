@@ -23,6 +23,7 @@ from barnabas.replication.election import LeaderAndIsr
 from barnabas.replication.topic_admin import topic_name_problem
 from barnabas.runtime.ports import Env
 from barnabas.storage.log import Log
+from barnabas.storage.log_directory import DataDirectoryError
 from barnabas.storage.log_manager import LogManager
 
 logger = logging.getLogger("barnabas.broker")
@@ -34,10 +35,19 @@ NAMES_IN_A_LINE_MAX = 10
 async def settle_folders(
     env: Env, config: BrokerConfig, coordination: Coordination, log_manager: LogManager, node_id: int
 ) -> None:
-    """Adopt or set aside. Before the cluster's id is written: a tree without one is new, or adopting was cut off."""
-    if not log_manager.all():
+    """Adopt or set aside. Before the cluster's id is written: a tree without one is new, or adopting was cut off.
+
+    DataDirectoryError when it is new and a directory is offline: its topics would be strays when it comes back.
+    """
+    lost = log_manager.failed_directories
+    if not log_manager.all() and not lost:
         return
     if await coordination.exists(paths.CLUSTER_ID) is None:
+        if lost:
+            raise DataDirectoryError(
+                f"The coordination is new, and the data directory {lost[0].path} cannot be read ({lost[0].failed}): "
+                "what is in it would be forgotten. Mend it, or take it out of log.dirs."
+            )
         await _adopt(env, config, coordination, log_manager, node_id)
     await _set_strays_aside(coordination, log_manager, node_id)
 
@@ -47,6 +57,11 @@ def _by_topic(logs: Iterable[Log]) -> dict[str, dict[int, Log]]:
     for log in sorted(logs, key=lambda log: (log.topic, log.partition)):
         found.setdefault(log.topic, {})[log.partition] = log
     return found
+
+
+def _places(logs: Iterable[Log]) -> str:
+    """The data directories that they are in."""
+    return ", ".join(sorted({log.directory.rpartition("/")[0] for log in logs}))
 
 
 # ------------------------------------------------------------------ adoption
@@ -61,7 +76,7 @@ async def _adopt(
     logger.warning(
         "The coordination is new, but %s holds logs of %d topics: adopting them. Their settings are not known; "
         "all their records are kept until you set retention.ms and retention.bytes, or cleanup.policy.",
-        log_manager.data_directory,
+        _places(log_manager.all()),
         len(topics),
     )
     await _reserve_producer_ids(coordination, log_manager.all(), node_id)
@@ -131,13 +146,14 @@ async def _set_strays_aside(coordination: Coordination, log_manager: LogManager,
         strays += [log for log in logs.values() if is_stray(log, assignment, node_id)]
     if not strays:
         return
+    places = _places(strays)
     for log in strays:
         log_manager.set_aside(log.topic, log.partition)
     names = ", ".join(log.name for log in strays[:NAMES_IN_A_LINE_MAX])
     logger.warning(
         "%d log folders in %s have no topic in the tree any more (%s%s): kept, renamed to …-stray",
         len(strays),
-        log_manager.data_directory,
+        places,
         names,
         ", …" if len(strays) > NAMES_IN_A_LINE_MAX else "",
     )

@@ -5,6 +5,7 @@ Nothing is decided here; whoever wants to know how a broker hangs together reads
 
 import asyncio
 import logging
+from collections.abc import Sequence
 
 from barnabas.broker import api as _handlers  # noqa: F401  (importing it fills the table of APIs)
 from barnabas.broker.adoption import settle_folders
@@ -30,7 +31,8 @@ from barnabas.replication.producer_ids import ProducerIds
 from barnabas.replication.replica_manager import INTERNAL_TOPICS, ReplicaManager
 from barnabas.replication.topic_admin import TopicAdmin
 from barnabas.runtime.ports import Env
-from barnabas.storage.log_manager import LogManager, number_of_directory
+from barnabas.storage.log_directory import number_of_directories, paths_of
+from barnabas.storage.log_manager import LogManager
 
 logger = logging.getLogger("barnabas.broker")
 
@@ -40,27 +42,33 @@ TOLD_WITHIN_MS = 10_000  # how long a starting broker waits for the controller's
 
 
 class Broker:
-    """All parts of one broker. Handlers reach what they need through its attributes."""
+    """All parts of one broker. Handlers reach what they need through its attributes.
+
+    `data_directories` is one absolute path or several; coordination is in the first where no other place is set.
+    """
 
     def __init__(
-        self, env: Env, config: BrokerConfig, data_directory: str, coordination: Coordination | None = None
+        self,
+        env: Env,
+        config: BrokerConfig,
+        data_directories: str | Sequence[str],
+        coordination: Coordination | None = None,
     ) -> None:
         self.env = env
         self.config = config
-        self.data_directory = data_directory
         if not config.is_numbered:
-            config.take_number(number_of_directory(env.disk, data_directory))
+            config.take_number(number_of_directories(env.disk, data_directories))
         self.node_id: int = config.node_id
         self.cluster_id = ""
         if coordination is None:
             from barnabas.coordination.embedded import EmbeddedCoordination  # late: brings SQLite
 
-            path = config.coordination_path or f"{data_directory}/coordination.sqlite"
+            path = config.coordination_path or f"{paths_of(data_directories)[0]}/coordination.sqlite"
             coordination = EmbeddedCoordination(env, path)
         self.coordination = coordination
         self.metadata_cache = MetadataCache(env.clock)
         self.config_changes = ConfigChanges(env.clock, config, self.node_id, coordination)
-        self.log_manager = LogManager(env, data_directory, config, self.config_changes.topic_overrides)
+        self.log_manager = LogManager(env, data_directories, config, self.config_changes.topic_overrides)
         self.config_changes.on_topic_change = self._topic_settings_changed
         self.replica_manager = ReplicaManager(
             env, config, self.node_id, self.log_manager, self.metadata_cache, coordination

@@ -153,6 +153,8 @@ class ReplicaManager:
         partition = self.partitions.get((topic, index))
         if partition is not None:
             return partition if partition.log.failed is None else ErrorCode.KAFKA_STORAGE_ERROR
+        if (topic, index) in self._failed_logs:
+            return ErrorCode.KAFKA_STORAGE_ERROR
         if self.metadata_cache.contains(topic, index):
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -389,7 +391,7 @@ class ReplicaManager:
         if self.node_id not in state.replicas:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if partition is None:
-            log = self._open_log(topic, index, known_id)
+            log = self._open_log(topic, index, known_id, state.is_new)
             if isinstance(log, ErrorCode):
                 return log
             partition = self.partitions[key] = Partition(topic, index, known_id, log, self)
@@ -417,12 +419,14 @@ class ReplicaManager:
             became_follower.append(partition)
         return ErrorCode.NONE
 
-    def _open_log(self, topic: str, index: int, topic_id: bytes | None) -> Log | ErrorCode:
+    def _open_log(self, topic: str, index: int, topic_id: bytes | None, is_new: bool) -> Log | ErrorCode:
         try:
-            log = self.log_manager.get_or_create(topic, index, topic_id)
+            log = self.log_manager.get_or_create(topic, index, topic_id, is_new=is_new)
         except OSError as error:
             logger.error("%s-%d: cannot open its log: %s", topic, index, error)
+            self._failed_logs.add((topic, index))
             return ErrorCode.KAFKA_STORAGE_ERROR
+        self._failed_logs.discard((topic, index))
         if log.failed is not None:
             return ErrorCode.KAFKA_STORAGE_ERROR
         if log.topic_id is not None and topic_id is not None and log.topic_id != topic_id:
@@ -455,6 +459,10 @@ class ReplicaManager:
     def _stop_one(self, topic: str, index: int, leader_epoch: int, delete: bool, stopped: list[Partition]) -> ErrorCode:
         key = (topic, index)
         partition = self.partitions.get(key)
+        if partition is None and key in self._failed_logs:
+            if not delete or self.log_manager.failed_directories:  # its records may come back with their directory
+                return ErrorCode.KAFKA_STORAGE_ERROR
+            self._failed_logs.discard(key)
         if partition is not None:
             if partition.log.failed is not None and not delete:
                 return ErrorCode.KAFKA_STORAGE_ERROR

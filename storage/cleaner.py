@@ -13,7 +13,6 @@ from barnabas.protocol import record_batch
 from barnabas.protocol.errors import CorruptBatchError
 from barnabas.protocol.record_batch import Record
 from barnabas.runtime.ports import Env, Timer
-from barnabas.storage import checkpoints
 from barnabas.storage.index import AbortedTransaction
 from barnabas.storage.log import Log
 from barnabas.storage.log_reader import marker_of
@@ -131,7 +130,6 @@ class Cleaner:
         self._env = env
         self._files = files
         self._manager = manager
-        self._checkpoints: dict[tuple[str, int], int] | None = None
         self._work: Iterator[int] | None = None
         self._log: Log | None = None
         self._timer: Timer | None = None
@@ -154,10 +152,7 @@ class Cleaner:
         """The log is being deleted."""
         if self._log is log:
             self._drop_work()
-        key = (log.topic, log.partition)
-        self._uncleanable.discard(key)
-        if self._checkpoints is not None and self._checkpoints.pop(key, None) is not None:
-            self._write_checkpoints()
+        self._uncleanable.discard((log.topic, log.partition))
 
     def _drop_work(self) -> None:
         if self._log is not None:
@@ -210,33 +205,18 @@ class Cleaner:
 
     # -- choosing
 
-    def _offsets(self) -> dict[tuple[str, int], int]:
-        if self._checkpoints is None:
-            path = f"{self._manager.data_directory}/{checkpoints.CLEANER_OFFSETS}"
-            try:
-                self._checkpoints = checkpoints.read_offsets(self._env.disk, path)
-            except checkpoints.CheckpointError as error:
-                logger.warning("Compaction begins anew everywhere: %s", error)
-                self._checkpoints = {}
-        return self._checkpoints
-
-    def _write_checkpoints(self) -> None:
-        path = f"{self._manager.data_directory}/{checkpoints.CLEANER_OFFSETS}"
-        checkpoints.write_offsets(self._env.disk, path, self._offsets())
-
     def dirtiest(self) -> Log | None:
         """The log that deserves compaction most, or None when none does."""
         now_ms = self._env.clock.now_ms()
         best: tuple[bool, float] | None = None
         chosen: Log | None = None
-        offsets = self._offsets()
-        for log in self._manager.all():
-            key = (log.topic, log.partition)
+        logs = ((directory, *item) for directory in self._manager.directories for item in directory.logs.items())
+        for directory, key, log in logs:
             if "compact" not in log.config.cleanup_policy or log.failed is not None or log.closed:
                 continue
             if key in self._uncleanable or len(log.segments) == 1:
                 continue
-            found = dirty_range(log, offsets.get(key), now_ms)
+            found = dirty_range(log, directory.cleaner_offsets.get(key), now_ms)
             if found.ratio <= 0 or not (found.must or found.ratio > log.config.min_cleanable_dirty_ratio):
                 continue
             rank = (found.must, found.ratio)
@@ -249,7 +229,10 @@ class Cleaner:
     def _compact(self, log: Log) -> Iterator[int]:
         now_ms = self._env.clock.now_ms()
         key = (log.topic, log.partition)
-        found = dirty_range(log, self._offsets().get(key), now_ms)
+        directory = self._manager.directory_of(log)
+        if directory is None:
+            return
+        found = dirty_range(log, directory.cleaner_offsets.get(key), now_ms)
         if found.first_uncleanable <= found.first_dirty:
             return
         if log.recovery_point < found.first_uncleanable:  # a record may only give way to one that a crash cannot lose
@@ -264,8 +247,8 @@ class Cleaner:
         for group in group_segments(segments, log.config.segment_bytes, log.config.segment_index_bytes):
             cleaned = yield from self._clean_group(log, group, latest, map_end, transactions, now_ms)
             after += cleaned.size
-        self._offsets()[key] = map_end
-        self._write_checkpoints()
+        directory.cleaner_offsets[key] = map_end
+        directory.write_cleaner_offsets()
         log.cleaning = False
         logger.info("%s: compacted up to %d, %d bytes became %d", log.name, map_end, before, after)
 

@@ -1,7 +1,8 @@
-"""DescribeLogDirs (key 35), versions 0-4: what lies in this broker's data directory, and how much room is left.
+"""DescribeLogDirs (key 35), versions 0-4: what lies in this broker's data directories, and how much room is left.
 
-One data directory, so one entry. A null list of topics asks for all; topics and partitions that are not here are left
-out without an error. Left out: future replicas (nothing is ever moved between directories), authorization.
+One entry for each directory of log.dirs; one that is offline has only KAFKA_STORAGE_ERROR. A null list of topics asks
+for all; topics and partitions that are not here are left out without an error. Left out: future replicas (nothing is
+ever moved between directories), authorization.
 """
 
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from barnabas.protocol.messages import DescribeLogDirsRequest, DescribeLogDirsRe
 
 if TYPE_CHECKING:
     from barnabas.broker.broker import Broker
+    from barnabas.storage.log_directory import LogDirectory
 
 Result = DescribeLogDirsResponse.DescribeLogDirsResult
 TopicResult = DescribeLogDirsResponse.DescribeLogDirsTopic
@@ -26,8 +28,17 @@ def describe_log_dirs(broker: "Broker", request: DescribeLogDirsRequest, context
     wanted = None
     if request.topics is not None:
         wanted = {(topic.topic, partition) for topic in request.topics for partition in topic.partitions}
+    return DescribeLogDirsResponse(
+        results=[_describe(broker, directory, wanted) for directory in broker.log_manager.directories]
+    )
+
+
+def _describe(broker: "Broker", directory: "LogDirectory", wanted: set[tuple[str, int]] | None) -> Result:
+    offline = Result(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=directory.path)
+    if directory.failed is not None:
+        return offline
     topics: dict[str, TopicResult] = {}
-    for log in broker.log_manager.all():
+    for log in directory.logs.values():
         if wanted is not None and (log.topic, log.partition) not in wanted:
             continue
         topic = topics.get(log.topic)
@@ -40,10 +51,9 @@ def describe_log_dirs(broker: "Broker", request: DescribeLogDirsRequest, context
                 offset_lag=max(0, log.high_watermark - log.log_end_offset),
             )
         )
-    directory = broker.log_manager.data_directory
-    result = Result(log_dir=directory, topics=list(topics.values()))
+    result = Result(log_dir=directory.path, topics=list(topics.values()))
     try:
-        result.total_bytes, result.usable_bytes = broker.env.disk.total_and_free_bytes(directory)
+        result.total_bytes, result.usable_bytes = broker.env.disk.total_and_free_bytes(directory.path)
     except OSError:
-        return DescribeLogDirsResponse(results=[Result(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=directory)])
-    return DescribeLogDirsResponse(results=[result])
+        return offline
+    return result

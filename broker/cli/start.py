@@ -41,6 +41,8 @@ def run(words: Sequence[str]) -> int:
     env = real()
     given = key_values(said.settings, "--set")
     if said.data is not None:
+        if "," in said.data:
+            fail("--data names one directory; say several as --set log.dirs=FIRST,SECOND.", ExitCode.NOT_VALID)
         given["log.dirs"] = said.data
     if said.listeners is not None:
         given["listeners"] = said.listeners
@@ -111,8 +113,8 @@ def _configure(
         raise SystemExit(ExitCode.NOT_VALID) from None
     for note in properties.notes(source, said) if path is not None else ():
         say(f"barnabas: {note}")
-    if len(config.data_directories) > 1:
-        fail("log.dirs names several directories; a broker keeps its data in one: name one.", ExitCode.NOT_VALID)
+    if len(set(map(os.path.abspath, config.data_directories))) < len(config.data_directories):
+        fail("log.dirs names a directory twice: name each once.", ExitCode.NOT_VALID)
     return config
 
 
@@ -164,14 +166,15 @@ def _allow_open_files() -> None:
 async def _serve(env: "Env", config: "BrokerConfig", as_json: bool) -> int:
     from barnabas.broker.broker import Broker
     from barnabas.coordination.port import CoordinationError
-    from barnabas.storage.log_manager import DataDirectoryError
+    from barnabas.storage.log_directory import DataDirectoryError
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    data = os.path.abspath(config.data_directories[0])
-    broker = Broker(env, config, data)
+    directories = tuple(map(os.path.abspath, config.data_directories))
+    data = ",".join(directories)
+    broker = Broker(env, config, directories)
     try:
         await broker.start()
     except (DataDirectoryError, CoordinationError) as error:

@@ -2,7 +2,7 @@
 
 import asyncio
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -146,7 +146,13 @@ class Client(asyncio.Protocol):
 class World:
     """A broker in virtual time, and clients of it."""
 
-    def __init__(self, env: SimEnv | None = None, coordination: Coordination | None = None, **settings: str) -> None:
+    def __init__(
+        self,
+        env: SimEnv | None = None,
+        coordination: Coordination | None = None,
+        directories: str | Sequence[str] = "/data",
+        **settings: str,
+    ) -> None:
         self.env = env or sim_env(7)
         config = BrokerConfig.of(
             {
@@ -157,7 +163,7 @@ class World:
             }
             | {name.replace("_", "."): value for name, value in settings.items()}
         )
-        self.broker = Broker(self.env, config, "/data", coordination)
+        self.broker = Broker(self.env, config, directories, coordination)
         self.env.run(self.broker.start())
 
     async def connect(self) -> Client:

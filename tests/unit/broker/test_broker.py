@@ -14,7 +14,7 @@ from barnabas.replication.metadata_cache import BrokerMetadata, Endpoint
 from barnabas.replication.partition import Partition
 from barnabas.runtime.pending import Pending
 from barnabas.sim.env import SimEnv, sim_env
-from barnabas.storage.log_manager import DataDirectoryError
+from barnabas.storage.log_directory import DataDirectoryError
 
 
 def config(**settings: str) -> BrokerConfig:

@@ -81,7 +81,7 @@ def test_a_big_topic_is_made_in_pieces_and_without_a_sync_for_each_log(env, alon
         assert not [path for kind, path in env.disk.journal if kind.startswith("sync")]
         await env.clock.sleep(1_001)
         syncs = [path for kind, path in env.disk.journal if kind == "sync_directory"]
-        assert syncs == [alone.log_manager.data_directory], "the names of all folders, once"
+        assert syncs == [alone.log_manager.directories[0].path], "the names of all folders, once"
 
     env.run(story())
 

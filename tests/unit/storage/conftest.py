@@ -18,9 +18,10 @@ class World:
         self.broker = BrokerConfig.of(broker or {})
         self.topics = topics or {}
         self.manager = None
+        self.directories = "/data"
 
     def open(self):
-        self.manager = LogManager(self.env, "/data", self.broker, lambda topic: self.topics.get(topic, {}))
+        self.manager = LogManager(self.env, self.directories, self.broker, lambda topic: self.topics.get(topic, {}))
         self.manager.start()
         return self.manager
 

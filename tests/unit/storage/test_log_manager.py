@@ -1,6 +1,7 @@
 import pytest
 from barnabas.protocol import uuids
-from barnabas.storage.log_manager import DataDirectoryError, LogManager
+from barnabas.storage.log_directory import DataDirectoryError
+from barnabas.storage.log_manager import LogManager
 
 
 def text(world, path):

@@ -4,7 +4,7 @@ import pytest
 from barnabas.protocol.record_batch import Record, build
 from barnabas.sim.disk import PowerLoss
 from barnabas.storage.checkpoints import CheckpointError
-from barnabas.storage.log_manager import DataDirectoryError
+from barnabas.storage.log_directory import DataDirectoryError
 from barnabas.storage.producer_state import read_snapshot
 
 

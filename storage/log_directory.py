@@ -1,0 +1,392 @@
+"""One data directory: its lock and identity, its logs, their checkpoints, and the marker of a clean stop."""
+
+import logging
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from barnabas.config.topic import TopicConfig
+from barnabas.protocol import uuids
+from barnabas.protocol.errors import CorruptBatchError
+from barnabas.runtime.ports import DirectoryLock, Disk, Env, Timer
+from barnabas.storage import checkpoints
+from barnabas.storage.durable_log import flush_together
+from barnabas.storage.log import Log
+from barnabas.storage.open_files import OpenFiles
+from barnabas.storage.recovery import open_log
+
+logger = logging.getLogger("barnabas.storage")
+
+OFFSET_CHECKPOINTS = (checkpoints.RECOVERY_POINTS, checkpoints.LOG_START_OFFSETS, checkpoints.HIGH_WATERMARKS)
+
+_FOLDER = re.compile(r"(?P<topic>.+)-(?P<partition>\d+)\Z")
+_DELETED = re.compile(r".+\.[0-9a-f]{32}-delete\Z")
+_NO_PARTITION_FOLDERS = frozenset(("__cluster_metadata-0",))
+_NAME_LENGTH_MAX = 255
+_NAMES_SYNC_DELAY_MS = 1_000
+
+
+class DataDirectoryError(Exception):
+    """The data directory cannot be used; the text says what to do."""
+
+
+@dataclass(slots=True)
+class Meta:
+    """Whose directory this is; None where it was not said yet."""
+
+    node_id: int | None = None
+    cluster_id: str | None = None
+    directory_id: str | None = None
+
+
+def read_meta(disk: Disk, data_directory: str) -> Meta:
+    """What meta.properties says: version 0 is of Kafka with ZooKeeper, 1 of KRaft and of Barnabas. CheckpointError."""
+    path = f"{data_directory}/{checkpoints.META_PROPERTIES}"
+    properties = checkpoints.read_properties(disk, path)
+    if properties is None:
+        return Meta()
+    version = properties.get("version")
+    if version not in ("0", "1"):
+        raise checkpoints.CheckpointError(f"{path}: version {version!r} is not known")
+    node_id = properties.get("node.id" if version == "1" else "broker.id")
+    if node_id is not None and not node_id.lstrip("-").isdigit():
+        raise checkpoints.CheckpointError(f"{path}: {node_id!r} is not a node id")
+    return Meta(None if node_id is None else int(node_id), properties.get("cluster.id"), properties.get("directory.id"))
+
+
+def paths_of(data_directories: str | Sequence[str]) -> Sequence[str]:
+    """One path, or several."""
+    return (data_directories,) if isinstance(data_directories, str) else data_directories
+
+
+def number_of_directories(disk: Disk, data_directories: str | Sequence[str]) -> int | None:
+    """The node id that the first of them with one says; what cannot be read is left for `LogManager.start` to tell."""
+    for path in paths_of(data_directories):
+        try:
+            node_id = read_meta(disk, path.rstrip("/")).node_id
+        except (OSError, checkpoints.CheckpointError):
+            continue
+        if node_id is not None:
+            return node_id
+    return None
+
+
+class LogDirectory:
+    """Opened, loaded and begun in this order by LogManager, which knows the other directories.
+
+    OSError from those three says that the disk does not work: `give_up`. Settings of topics come from
+    `topic_config`; `on_failed` hears of a log that refuses writes from now on.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        files: OpenFiles,
+        path: str,
+        topic_config: Callable[[str], TopicConfig],
+        on_failed: Callable[[Log], None],
+    ) -> None:
+        self._env = env
+        self._files = files
+        self._topic_config = topic_config
+        self._on_failed = on_failed
+        self.path = path.rstrip("/") or "/"
+        self.meta = Meta()
+        self.folders: dict[tuple[str, int], str] = {}  # names of the logs that were found
+        self.logs: dict[tuple[str, int], Log] = {}
+        self.cleaner_offsets: dict[tuple[str, int], int] = {}
+        self.was_clean = False  # whether the last stop was
+        self.failed: OSError | None = None  # why it could not be opened
+        self._lock: DirectoryLock | None = None
+        self._recovery_points: dict[tuple[str, int], int] = {}
+        self._written: dict[str, dict[tuple[str, int], int]] = {}  # by checkpoint file
+        self._writing: dict[str, object] = {}
+        self._names_timer: Timer | None = None
+        self._unsynced_deletions: set[tuple[str, int]] = set()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is this broker's to use."""
+        return self._lock is not None
+
+    def path_of(self, name: str) -> str:
+        """Of a file or folder in it."""
+        return f"{self.path}/{name}"
+
+    # -- start and stop
+
+    def open(self) -> None:
+        """Make it where it is missing, lock it, read whose it is and which logs it has."""
+        disk = self._env.disk
+        self._make_directory(self.path)
+        self._take_lock()
+        self.meta = read_meta(disk, self.path)
+        for name in disk.list_directory(self.path):
+            match = _FOLDER.match(name)
+            if match and name not in _NO_PARTITION_FOLDERS and disk.is_directory(self.path_of(name)):
+                self.folders[match["topic"], int(match["partition"])] = name
+
+    def _make_directory(self, path: str) -> None:
+        """Make the folder and what is missing above it, each durable: a name is only as durable as those above it."""
+        disk = self._env.disk
+        if disk.is_directory(path):
+            return
+        parent = path.rpartition("/")[0] or "/"
+        self._make_directory(parent)
+        disk.make_directory(path)
+        disk.sync_directory(parent)
+
+    def _take_lock(self) -> None:
+        path = self.path_of(checkpoints.LOCK)
+        try:
+            self._lock = self._env.disk.lock(path)
+        except BlockingIOError as error:
+            message = (
+                f"Another broker uses the data directory {self.path} (it holds {path}). "
+                "Stop that one, or give this one a directory of its own."
+            )
+            raise DataDirectoryError(message) from error
+
+    def load(self) -> None:
+        """Open every log; recover them where the last stop was not clean."""
+        disk = self._env.disk
+        names = disk.list_directory(self.path)
+        self.was_clean = checkpoints.CLEAN_SHUTDOWN in names
+        self._written = {name: checkpoints.read_offsets(disk, self.path_of(name)) for name in OFFSET_CHECKPOINTS}
+        self._recovery_points = dict(self._written[checkpoints.RECOVERY_POINTS])
+        self._read_cleaner_offsets()
+        strays = [name for name in names if name.endswith("-stray")]
+        if strays:
+            logger.info("%d folders are left from topics that are gone, the first is %s", len(strays), strays[0])
+        for name in names:
+            if _DELETED.match(name):
+                disk.remove_tree(self.path_of(name))
+        log_starts, high_watermarks = (self._written[name] for name in OFFSET_CHECKPOINTS[1:])
+        for key, name in self.folders.items():
+            log = self._open_log(key, name, log_starts.get(key, 0), clean=self.was_clean)
+            log.set_high_watermark(high_watermarks.get(key, log.log_start_offset))
+
+    def _read_cleaner_offsets(self) -> None:
+        try:
+            self.cleaner_offsets = checkpoints.read_offsets(self._env.disk, self.path_of(checkpoints.CLEANER_OFFSETS))
+        except checkpoints.CheckpointError as error:
+            logger.warning("Compaction begins anew everywhere: %s", error)
+
+    def begin(self) -> None:
+        """From here on a stop is clean only if `close` says so; what was recovered is made durable."""
+        disk = self._env.disk
+        if self.was_clean:
+            disk.remove(self.path_of(checkpoints.CLEAN_SHUTDOWN))
+            disk.sync_directory(self.path)
+        elif self.logs:
+            flush_together(disk, self.logs.values())
+            self._write_now(checkpoints.RECOVERY_POINTS)
+            logger.info("Recovered %d logs after an unclean stop", len(self.logs))
+
+    def initialise(self, node_id: int, cluster_id: str) -> None:
+        """Check that the directory is this node's, and write whose it is where that was missing.
+
+        DataDirectoryError when it belongs to another node or cluster.
+        """
+        meta = self.meta
+        path = self.path_of(checkpoints.META_PROPERTIES)
+        if meta.node_id is not None and meta.node_id != node_id:
+            raise DataDirectoryError(
+                f"The data directory {self.path} belongs to node {meta.node_id}, this is node {node_id} "
+                f"({path}). Start with node id {meta.node_id}, or with another directory."
+            )
+        if meta.cluster_id is not None and meta.cluster_id != cluster_id:
+            raise DataDirectoryError(
+                f"The data directory {self.path} belongs to cluster {meta.cluster_id}, this broker to "
+                f"cluster {cluster_id} ({path}). Use that cluster's coordination, or another directory."
+            )
+        if meta.node_id is not None and meta.cluster_id is not None and meta.directory_id is not None:
+            return
+        directory_id = meta.directory_id or uuids.to_text(self._env.random_uuid())
+        self.meta = Meta(node_id, cluster_id, directory_id)
+        checkpoints.write_properties(
+            self._env.disk,
+            path,
+            {"version": "1", "node.id": str(node_id), "cluster.id": cluster_id, "directory.id": directory_id},
+        )
+
+    def give_up(self, error: OSError | None = None) -> None:
+        """Have nothing to do with it any more; `error` says why it failed."""
+        self.failed = error
+        for log in self.logs.values():
+            self._files.close_folder(log.directory)
+        self.logs.clear()
+        self._release_lock()
+
+    def _release_lock(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def close(self) -> None:
+        """When all logs are closed: checkpoints, marker (not when any log failed), lock."""
+        if self._names_timer is not None:
+            self._names_timer.cancel()
+        self.checkpoint()
+        if all(log.failed is None for log in self.logs.values()):
+            checkpoints.write_text(
+                self._env.disk, self.path_of(checkpoints.CLEAN_SHUTDOWN), '{"version":0,"brokerEpoch":-1}'
+            )
+        self._release_lock()
+
+    # -- logs
+
+    def _open_log(self, key: tuple[str, int], name: str, log_start_offset: int, *, clean: bool) -> Log:
+        directory = self.path_of(name)
+        try:
+            log = open_log(
+                self._env,
+                self._files,
+                directory,
+                *key,
+                self._topic_config(key[0]),
+                recovery_point=self._recovery_points.get(key, 0),
+                log_start_offset=log_start_offset,
+                clean=clean,
+            )
+        except CorruptBatchError as error:
+            raise DataDirectoryError(
+                f"{directory} holds damaged records though the last stop was clean: {error}. Remove "
+                f"{self.path_of(checkpoints.CLEAN_SHUTDOWN)} and start again to cut the log there, or restore the "
+                "folder."
+            ) from error
+        log.on_failed = lambda: self._on_failed(log)
+        log.on_recovery_point_lowered = lambda: self._recovery_point_lowered(log)
+        self.logs[key] = log
+        return log
+
+    def create(self, topic: str, partition: int) -> Log:
+        """Make a log. OSError when it cannot be made."""
+        key = (topic, partition)
+        self._recovery_points.pop(key, None)
+        log = self._open_log(key, f"{topic}-{partition}", 0, clean=False)
+        self._forget_older_namesake(key)
+        self._sync_names_soon()
+        logger.debug("Made the log %s", log.name)
+        return log
+
+    def _forget_older_namesake(self, key: tuple[str, int]) -> None:
+        """A deleted log of that name may be in the checkpoints still: after a crash they would speak of the new one."""
+        stale = False
+        for name in OFFSET_CHECKPOINTS:
+            self._writing.pop(name, None)
+            stale = stale or self._written.get(name, {}).get(key, 0) > 0
+        if stale:
+            self.checkpoint()
+
+    def take_away(self, log: Log, why: str) -> str | None:
+        """Take a log out of use, its folder under a name that ends with `why`; its path, None when that failed."""
+        key = (log.topic, log.partition)
+        del self.logs[key]
+        if self.cleaner_offsets.pop(key, None) is not None:
+            self.write_cleaner_offsets()
+        end = f"-{log.partition}.{self._env.random_uuid().hex()}-{why}"
+        path = self.path_of(log.topic[: _NAME_LENGTH_MAX - len(end)] + end)
+        try:
+            log.delete_directory_to(path)
+        except OSError as error:
+            logger.error("%s could not be renamed to %s: %s", log.name, path, error)
+            return None
+        self._unsynced_deletions.add(key)
+        self._sync_names_soon()
+        return path
+
+    def settle_deletion(self, topic: str, partition: int) -> None:
+        """Before a log of that name is made anywhere: a crash must not bring the deleted one back."""
+        if (topic, partition) in self._unsynced_deletions:
+            self._env.disk.sync_directory(self.path)
+            self._unsynced_deletions.clear()
+
+    def _sync_names_soon(self) -> None:
+        """Make the names of folders durable, in the background, a while later and once for many.
+
+        Nobody waits for it: a folder that a crash loses is made again from the tree, one that it brings back has no
+        topic there any more and is set aside at the next start.
+        """
+
+        def sync() -> None:
+            self._names_timer = None
+            if self.is_open:
+                deletions = set(self._unsynced_deletions)
+                self._env.disk.sync_in_background([], partial(synced, deletions), (self.path,))
+
+        def synced(deletions: set[tuple[str, int]], error: OSError | None) -> None:
+            if error is None:
+                self._unsynced_deletions -= deletions
+            else:
+                logger.error("%s could not be synced: %s", self.path, error)
+
+        if self._names_timer is None:
+            self._names_timer = self._env.clock.call_later(_NAMES_SYNC_DELAY_MS, sync)
+
+    # -- checkpoints
+
+    def checkpoint(self) -> None:
+        """Write all offset checkpoints; they are durable when this returns."""
+        for name in OFFSET_CHECKPOINTS:
+            self._write_now(name)
+
+    def write_cleaner_offsets(self) -> None:
+        """Write up to where each log is compacted. OSError."""
+        checkpoints.write_offsets(self._env.disk, self.path_of(checkpoints.CLEANER_OFFSETS), self.cleaner_offsets)
+
+    def _collect(self, name: str) -> dict[tuple[str, int], int]:
+        """What belongs into an offset checkpoint now."""
+        logs = self.logs.items()
+        if name == checkpoints.HIGH_WATERMARKS:
+            return {key: log.high_watermark for key, log in logs}
+        if name == checkpoints.LOG_START_OFFSETS:
+            return {k: log.log_start_offset for k, log in logs if log.log_start_offset > log.segments[0].base_offset}
+        self._recovery_points = {key: log.recovery_point for key, log in logs}
+        return self._recovery_points
+
+    def _recovery_point_lowered(self, log: Log) -> None:
+        key = (log.topic, log.partition)
+        if self._recovery_points.get(key, 0) > log.recovery_point and self.logs.get(key) is log:
+            self._write_now(checkpoints.RECOVERY_POINTS)
+
+    def _write_now(self, name: str) -> None:
+        offsets = self._written[name] = self._collect(name)
+        self._writing.pop(name, None)
+        try:
+            checkpoints.write_offsets(self._env.disk, self.path_of(name), offsets)
+        except OSError as error:
+            logger.error("%s could not be written: %s", name, error)
+
+    def write_later(self, name: str) -> None:
+        """Write, if anything changed, and give the file its name when a thread has synced it."""
+        offsets = self._collect(name)
+        if self._written.get(name) == offsets:
+            return
+        disk, path = self._env.disk, self.path_of(name)
+        temporary = path + ".tmp"
+        token = self._writing[name] = object()
+
+        def synced(error: OSError | None) -> None:
+            if self._writing.get(name) is not token:  # a newer one is on its way, or was written at once
+                return
+            del self._writing[name]
+            try:
+                if error is not None:
+                    raise error
+                disk.rename(temporary, path)
+                self._written[name] = offsets
+            except OSError as failure:
+                logger.error("%s could not be written: %s", name, failure)
+
+        try:
+            file = disk.open(temporary, create=True)
+            try:
+                file.truncate(0)
+                file.write(0, checkpoints.offsets_text(offsets).encode())
+                disk.sync_in_background([file], synced)
+            finally:
+                file.close()
+        except OSError as error:
+            logger.error("%s could not be written: %s", name, error)

@@ -1,0 +1,215 @@
+"""log.dirs with several directories: what goes where, what is refused, and what one lost disk takes with it."""
+
+import errno
+
+import pytest
+from barnabas.protocol.errors import ErrorCode
+from barnabas.storage.log_directory import DataDirectoryError
+
+
+@pytest.fixture
+def disks(make_world):
+    world = make_world()
+    world.directories = ["/a", "/b"]
+    return world
+
+
+def text(world, path):
+    file = world.disk.open(path)
+    return file.read(0, file.size()).decode()
+
+
+def write(world, path, content):
+    world.disk.make_directory(path.rpartition("/")[0])
+    file = world.disk.open(path, create=True)
+    file.truncate(0)
+    file.write(0, content.encode())
+
+
+def meta(world, directory):
+    return dict(line.split("=") for line in text(world, f"{directory}/meta.properties").split())
+
+
+def places(manager):
+    return {directory.path: [topic for topic, _ in directory.logs] for directory in manager.directories}
+
+
+def test_a_new_log_goes_where_the_fewest_are_and_stays_there(disks, read):
+    for number, topic in enumerate("tuvwx"):
+        disks.fill(disks.log(topic), number + 1)
+    homes = {"/a": ["t", "v", "x"], "/b": ["u", "w"]}
+    assert places(disks.manager) == homes
+    disks.manager.delete("t", 0)
+    disks.manager.delete("v", 0)
+    disks.fill(disks.log("y"), 9)
+    homes = {"/a": ["x", "y"], "/b": ["u", "w"]}
+    assert places(disks.manager) == homes
+    disks.restart()
+    assert places(disks.manager) == homes
+    assert {log.topic: len(read(log)) for log in disks.manager.all()} == {"x": 5, "y": 9, "u": 2, "w": 4}
+
+
+def test_each_directory_has_its_own_files(disks):
+    disks.open().initialise(4, "cluster")
+    first, second = meta(disks, "/a"), meta(disks, "/b")
+    assert first.pop("directory.id") != second.pop("directory.id")
+    assert first == second == {"version": "1", "node.id": "4", "cluster.id": "cluster"}
+    disks.fill(disks.log("t"), 3)
+    disks.fill(disks.log("u"), 5)
+    disks.clock.advance(60_000)
+    for name in ("recovery-point", "replication"):
+        assert disks.disk.exists(f"/b/{name}-offset-checkpoint"), "the upkeep writes them"
+    disks.manager.shutdown()
+    for name in ("recovery-point", "replication"):
+        assert text(disks, f"/a/{name}-offset-checkpoint") == "0\n1\nt 0 3\n"
+        assert text(disks, f"/b/{name}-offset-checkpoint") == "0\n1\nu 0 5\n"
+    assert disks.disk.exists("/a/.kafka_cleanshutdown")
+    assert disks.disk.exists("/b/.kafka_cleanshutdown")
+    disks.open()
+    assert disks.manager.meta.node_id == 4
+    assert disks.manager.was_clean
+    assert not disks.disk.exists("/b/.kafka_cleanshutdown")
+
+
+def test_a_directory_that_was_not_stopped_cleanly_is_recovered_alone(disks, read):
+    disks.fill(disks.log("t"), 3)
+    disks.fill(disks.log("u"), 5)
+    disks.manager.shutdown()
+    disks.disk.remove("/b/.kafka_cleanshutdown")
+    file = disks.disk.open("/b/u-0/00000000000000000000.log")
+    file.write(file.size() - 20, b"damage")
+    disks.open()
+    assert [directory.was_clean for directory in disks.manager.directories] == [True, False]
+    assert not disks.manager.was_clean
+    assert {log.topic: len(read(log)) for log in disks.manager.all()} == {"t": 3, "u": 4}
+
+
+def test_compaction_goes_on_where_it_was_in_each_directory(disks):
+    for topic in "tu":
+        disks.topics[topic] = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
+        log = disks.log(topic, segment_bytes=1000)
+        disks.fill(log, 30)
+        disks.manager.cleaner.run(log)
+        dirty = log.segments[-1].base_offset
+        assert text(disks, f"/{'ab'['tu'.index(topic)]}/cleaner-offset-checkpoint") == f"0\n1\n{topic} 0 {dirty}\n"
+    disks.restart()
+    assert disks.manager.cleaner.dirtiest() is None
+    disks.manager.delete("t", 0)
+    assert text(disks, "/a/cleaner-offset-checkpoint") == "0\n0\n"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "words"),
+    [
+        ("version=1\nnode.id=1\n", "version=1\nnode.id=2\n", "/a belongs to node 1, /b to node 2"),
+        (
+            "version=0\nbroker.id=1\ncluster.id=c\n",
+            "version=1\nnode.id=1\ncluster.id=d\n",
+            "cluster c, /b to cluster d",
+        ),
+        ("version=1\ndirectory.id=x\n", "version=1\ndirectory.id=x\n", "/a and /b have the same directory.id x"),
+    ],
+)
+def test_directories_that_do_not_belong_together_are_refused(disks, first, second, words):
+    for directory, content in (("/a", first), ("/b", second)):
+        write(disks, f"{directory}/meta.properties", content)
+        write(disks, f"{directory}/.kafka_cleanshutdown", "")
+    with pytest.raises(DataDirectoryError, match=words):
+        disks.open()
+    assert not disks.disk.locks
+    assert disks.disk.exists("/a/.kafka_cleanshutdown"), "nothing was touched"
+
+
+def test_a_further_directory_of_another_node_is_refused(disks):
+    disks.open().initialise(1, "c")
+    disks.manager.shutdown()
+    write(disks, "/b/meta.properties", "version=1\nnode.id=2\ncluster.id=c\n")
+    disks.disk.remove("/a/meta.properties")
+    with pytest.raises(DataDirectoryError, match="/b belongs to node 2, this is node 1"):
+        disks.open().initialise(1, "c")
+
+
+def test_a_partition_in_two_directories_is_refused(disks):
+    disks.log("t")
+    disks.manager.shutdown()
+    disks.disk.make_directory("/b/t-0")
+    with pytest.raises(DataDirectoryError, match=r"t-0 is in two data directories, /a/t-0 and /b/t-0\. Keep"):
+        disks.open()
+    assert disks.disk.exists("/a/.kafka_cleanshutdown"), "nothing was touched"
+    disks.disk.remove_tree("/b/t-0")
+    assert disks.open().was_clean
+
+
+def test_a_directory_in_use_is_refused_and_the_others_are_let_go(disks):
+    disks.disk.make_directory("/b")
+    lock = disks.disk.lock("/b/.lock")
+    with pytest.raises(DataDirectoryError, match="Another broker uses the data directory /b"):
+        disks.open()
+    lock.release()
+    disks.open()
+
+
+@pytest.mark.parametrize("broken", ["list", "read", "sync_directory"])
+def test_the_others_serve_when_one_directory_does_not_work_at_the_start(disks, read, caplog, broken):
+    disks.fill(disks.log("t"), 3)
+    disks.fill(disks.log("u"), 5)
+    disks.manager.shutdown()
+    disks.disk.fail(broken, "/b", times=1000)
+    manager = disks.open()
+    assert "The data directory /b cannot be read: [Errno 5] simulated" in caplog.text
+    assert places(manager) == {"/a": ["t"], "/b": []}
+    assert len(read(manager.get("t", 0))) == 3
+    with pytest.raises(OSError, match="it may be in a data directory that is offline: /b") as refused:
+        manager.get_or_create("u", 0, None)
+    assert refused.value.errno == errno.EIO
+    manager.get_or_create("new", 0, None, is_new=True)
+    assert places(manager) == {"/a": ["t", "new"], "/b": []}
+    disks.clock.advance(600_000)
+    manager.shutdown()
+    disks.disk.repair()
+    manager = disks.open()
+    assert places(manager) == {"/a": ["new", "t"], "/b": ["u"]}
+    assert len(read(manager.get("u", 0))) == 5
+
+
+def test_without_any_directory_that_works_there_is_no_start(disks):
+    for path in disks.directories:
+        disks.disk.open(path, create=True)
+    with pytest.raises(DataDirectoryError, match=r"/a cannot be read: .* The data directory /b cannot be read: "):
+        disks.open()
+
+
+def test_a_log_that_fails_takes_no_other_with_it(disks):
+    logs = {topic: disks.log(topic) for topic in "tuv"}
+    disks.disk.fail("sync", "/a/t-0/")
+    disks.fill(logs["t"], 1)
+    logs["t"].flush()
+    assert logs["t"].failed is not None
+    answers = {topic: disks.append(log, (b"k", b"v")).error for topic, log in logs.items()}
+    assert answers == {"t": ErrorCode.KAFKA_STORAGE_ERROR, "u": ErrorCode.NONE, "v": ErrorCode.NONE}
+    disks.manager.shutdown()
+    assert not disks.disk.exists("/a/.kafka_cleanshutdown")
+    assert disks.disk.exists("/b/.kafka_cleanshutdown")
+
+
+def test_a_log_that_could_not_be_made_is_not_made_in_another_directory(disks):
+    disks.open()
+    disks.disk.fail("create", "/a/t-0/")
+    with pytest.raises(OSError, match="simulated"):
+        disks.log("t")
+    assert disks.disk.is_directory("/a/t-0")
+    disks.manager.directories[0].create("u", 0)
+    assert disks.log("t").directory == "/a/t-0"
+
+
+def test_a_crash_does_not_bring_a_deleted_log_back_beside_its_successor(disks):
+    disks.log("t")
+    disks.manager.checkpoint()
+    disks.disk.sync_directory("/a")
+    disks.manager.delete("t", 0)
+    disks.manager.directories[0].create("u", 0)
+    assert disks.log("t").directory == "/b/t-0"
+    disks.disk.sync_directory("/b")
+    disks.crash("lost")
+    assert "t" not in places(disks.manager)["/a"]
+    assert places(disks.manager)["/b"] == ["t"]

@@ -333,8 +333,11 @@ def _long_polls(consumers: int, partitions: int) -> Load:
         records = batch([bytes(100)])
         produce = [produce_frame(topic, partition, records) for partition in range(partitions)]
         empty = 0
+        answer_without: list[bytes] = []
 
         def poll(index: int) -> None:
+            if opened[index].lost or opened[index].transport.is_closing():
+                return
             partition = index % partitions
             frame = fetch_frame(topic, partition, offsets[index], max_wait_ms=5_000, max_bytes=65536)
             opened[index].transport.write(frame)
@@ -350,6 +353,7 @@ def _long_polls(consumers: int, partitions: int) -> Load:
                     poll(index)
                 else:  # after the wait; or the partition is not served yet
                     empty += 1
+                    answer_without[:] = [bytes(answer)]
                     loop.call_later(0.1, poll, index)
 
             return answered
@@ -374,7 +378,8 @@ def _long_polls(consumers: int, partitions: int) -> Load:
         expected = sent * consumers // partitions
         close([*opened, producer])
         if abs(len(latencies.spans) - expected) > consumers:
-            raise LoadError(f"{len(latencies.spans)} wake-ups, {expected} expected, {empty} empty answers")
+            last = frames.decode_response(ApiKey.FETCH, FETCH_VERSION, answer_without[0])[1] if answer_without else None
+            raise LoadError(f"{len(latencies.spans)} wake-ups, {expected} expected, {empty} without: {last}")
         return {
             "p99 ms": latencies.percentile_ms(0.99),
             "p50 ms": latencies.percentile_ms(0.5),

@@ -101,12 +101,16 @@ async def _led(connection: Connection, names: Sequence[str], partitions: int) ->
     topics = [messages.MetadataRequest.MetadataRequestTopic(name=name) for name in names]
     request = messages.MetadataRequest(topics=topics, allow_auto_topic_creation=False)
     answer = await connection.ask(ApiKey.METADATA, 4, request)
-    return all(
-        topic.error_code == 0
-        and len(topic.partitions) >= partitions
-        and all(partition.leader_id >= 0 for partition in topic.partitions)
-        for topic in answer.topics  # type: ignore[attr-defined]
-    )
+    if not all(topic.error_code == 0 and len(topic.partitions) >= partitions for topic in answer.topics):  # type: ignore[attr-defined]
+        return False
+    make = messages.ListOffsetsRequest.ListOffsetsTopic
+    one = messages.ListOffsetsRequest.ListOffsetsPartition
+    asked = [
+        make(name=name, partitions=[one(partition_index=i, timestamp=-1) for i in range(partitions)]) for name in names
+    ]
+    # The metadata tell of a leader before that broker has opened the log.
+    found = await connection.ask(ApiKey.LIST_OFFSETS, 2, messages.ListOffsetsRequest(topics=asked))
+    return not any(row.error_code for topic in found.topics for row in topic.partitions)  # type: ignore[attr-defined]
 
 
 class Latencies:

@@ -375,6 +375,8 @@ class Shard:
         group = self.groups.get(group_id)
         if group is None:
             return SIMPLE
+        if group.pending_members:
+            return None  # somebody is about to join with the id that was given out
         state = group.state
         return GroupSituation(
             group.protocol_type,

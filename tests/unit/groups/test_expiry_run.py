@@ -1,6 +1,7 @@
 """The expiry task against a whole coordinator: tombstones, the group's end, and what must be left alone."""
 
 from barnabas.protocol import messages
+from barnabas.protocol.errors import ErrorCode
 from group_world import GroupWorld
 
 MINUTE = 60_000
@@ -59,6 +60,29 @@ def test_a_group_of_a_later_protocol_is_not_touched() -> None:
     world.coordinator.shards[0].foreign_groups["g"] = "consumer"
     world.clock.advance(30 * MINUTE)
     assert world.fetch("g") == {("t", 0): 1}
+
+
+def test_a_group_that_somebody_is_about_to_join_is_left_alone() -> None:
+    """The id that came with MEMBER_ID_REQUIRED must be known when its owner comes back with it."""
+    world = GroupWorld(offsets_retention_minutes=10, offsets_retention_check_interval_ms=1000)
+    protocol = messages.JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=b"")
+    request = messages.JoinGroupRequest(
+        group_id="g",
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=10_000,
+        protocol_type="consumer",
+        protocols=[protocol],
+    )
+    told = world.call("join_group", request, 9)
+    assert told.error_code == ErrorCode.MEMBER_ID_REQUIRED
+    world.clock.advance(2000)
+    request.member_id = told.member_id
+    answers: list[messages.JoinGroupResponse] = []
+    world.call("join_group", request, 9).then(answers.append)
+    world.clock.advance(4000)
+    assert [answer.error_code for answer in answers] == [ErrorCode.NONE]
+    world.clock.advance(60_000)  # nobody sends heartbeats: the member goes, and now the group may go too
+    assert world.coordinator.shards[0].groups == {}
 
 
 def commit_request(group: str) -> messages.OffsetCommitRequest:

@@ -12,6 +12,7 @@ from barnabas.protocol.messages import (
     FetchRequest,
     MetadataRequest,
     ProduceRequest,
+    StopReplicaRequest,
 )
 from barnabas.protocol.record_batch import Record
 from barnabas.sim.coordination import SimCoordination, SimTree
@@ -74,6 +75,17 @@ def log_dirs(world: Any) -> dict[str, list[tuple[str, int]] | int]:
     }
 
 
+def stop_replica(world: Any, topic: str, index: int) -> int:
+    """The answer to a controller that wants a partition deleted."""
+    state = StopReplicaRequest.StopReplicaPartitionState(partition_index=index, delete_partition=True)
+    topics = [StopReplicaRequest.StopReplicaTopicState(topic_name=topic, partition_states=[state])]
+    replica_manager = world.broker.replica_manager
+    request = StopReplicaRequest(controller_epoch=replica_manager.controller_epoch, topic_states=topics)
+    (answer,) = replica_manager.stop_replica(request).partition_errors
+    error: int = answer.error_code
+    return error
+
+
 def test_topics_over_two_directories_are_there_after_a_restart(machine: Machine) -> None:
     world = machine.start()
     world.create_topic("spread", 4)
@@ -128,6 +140,7 @@ def test_a_topic_with_partitions_that_are_offline_is_deleted_when_they_are_back(
     stop(world)
     machine.env.disk.fail("list", "/b", times=1000)
     world = machine.start()
+    assert stop_replica(world, "spread", 1) == ErrorCode.KAFKA_STORAGE_ERROR
     world.ask(ApiKey.DELETE_TOPICS, 5, DeleteTopicsRequest(topic_names=["spread"], timeout_ms=1000))
     machine.env.clock.advance(10_000)
     stop(world)
@@ -135,6 +148,8 @@ def test_a_topic_with_partitions_that_are_offline_is_deleted_when_they_are_back(
     world = machine.start()
     machine.env.clock.advance(10_000)
     assert log_dirs(world) == {"/a": [], "/b": []}
+    names = [name for path in DIRECTORIES for name in machine.env.disk.list_directory(path)]
+    assert not [name for name in names if name.endswith("-stray")], "deleted, not forgotten"
     assert world.ask(ApiKey.METADATA, 12, MetadataRequest(topics=None)).topics == []
     stop(world)
 

@@ -114,9 +114,11 @@ def test_directories_that_do_not_belong_together_are_refused(disks, first, secon
     for directory, content in (("/a", first), ("/b", second)):
         write(disks, f"{directory}/meta.properties", content)
         write(disks, f"{directory}/.kafka_cleanshutdown", "")
+        disks.disk.make_directory(f"{directory}/t-0.{'0' * 32}-delete")
     with pytest.raises(DataDirectoryError, match=words):
         disks.open()
     assert not disks.disk.locks
+    assert disks.disk.exists(f"/a/t-0.{'0' * 32}-delete")
     assert disks.disk.exists("/a/.kafka_cleanshutdown"), "nothing was touched"
 
 

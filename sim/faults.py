@@ -1,7 +1,7 @@
 """Planted faults: each makes one line of the product wrong, for as long as its context lasts.
 
 They prove that the checkers can fail. A fault names the function that it changes, the text to find in it and what to
-put there; the product has no switches. When the product's text changes, `planted` says so and the fault is written anew.
+put there; the product has no switches. When its text changes, `planted` says so and the fault is written anew.
 """
 
 import __future__
@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 from barnabas.sim import storage, world
 from barnabas.sim.ledger import Violation
 
+SEEDS_MAX = 300
+
 
 class Fault(NamedTuple):
     """One wrong line. `campaign` is which simulation is to find it: `world` or `storage`."""
@@ -25,6 +27,7 @@ class Fault(NamedTuple):
     where: str  # module:function or module:Class.function, below barnabas
     right: str
     wrong: str
+    focus: str = ""  # the steps of the storage workload in which it can show; else all of them are sampled
 
 
 FAULTS = (
@@ -78,30 +81,45 @@ FAULTS = (
         "self._unsynced_files += self.active_segment.index_paths()",
         "pass",
     ),
-    Fault("indexes not synced before a roll", "storage", "storage.log:Log._roll_to", "self._sync_indexes(old)", "pass"),
     Fault(
-        "recovery point not lowered on disk",
+        "indexes not synced before a roll",
         "storage",
-        "storage.log:Log._lower_recovery_point",
-        "self.on_recovery_point_lowered()",
+        "storage.log:Log._roll_to",
+        "self._sync_indexes(old)",
         "pass",
+        "append to flushed",
     ),
-    Fault("cut not synced", "storage", "storage.log:Log._after_truncation", "self.active_segment.sync()", "pass"),
+    Fault(
+        "cut not synced",
+        "storage",
+        "storage.log:Log._after_truncation",
+        "self.active_segment.sync()",
+        "pass",
+        "append to followed",
+    ),
     # Compaction, truncation, indexes
     Fault(
         "compaction keeps the older record",
         "storage",
         "storage.cleaner:Cleaner._kept_batch",
         "record.offset >= latest",
-        "record.offset <= latest",
+        "record.offset < latest",
     ),
-    Fault("compaction gives up a durable record", "storage", "storage.cleaner:Cleaner._compact", "log.flush()", "pass"),
+    Fault(
+        "compaction gives up a durable record",
+        "storage",
+        "storage.cleaner:Cleaner._compact",
+        "log.flush()",
+        "pass",
+        "compaction",
+    ),
     Fault(
         "new batches under old indexes",
         "storage",
         "storage.cleaner:Cleaner._swap",
         "disk.sync_directory(log.directory)  # never",
         "pass  # never",
+        "compaction",
     ),
     Fault(
         "index entry one batch too far",
@@ -116,6 +134,7 @@ FAULTS = (
         "storage.segment:Segment.truncate",
         "self.time_index.truncate(offset)",
         "pass",
+        "append to followed",
     ),
     Fault(
         "epochs not truncated",
@@ -123,8 +142,16 @@ FAULTS = (
         "storage.log:Log._after_truncation",
         "self.leader_epochs.truncate_from_end(log_end_offset)",
         "pass",
+        "append to followed",
     ),
-    Fault("producers not truncated", "storage", "storage.log:Log._after_truncation", "rebuild_producers(self)", "pass"),
+    Fault(
+        "producers not truncated",
+        "storage",
+        "storage.log:Log._after_truncation",
+        "rebuild_producers(self)",
+        "pass",
+        "append to followed",
+    ),
     # Producers and the high watermark
     Fault(
         "duplicate window of one",
@@ -159,7 +186,7 @@ FAULTS = (
         "pass",
     ),
     Fault(
-        "fetch without its timer", "world", "replication.fetching:_ParkedFetch.__init__", "params.max_wait_ms", "1e12"
+        "fetch without its timer", "world", "replication.fetching:ParkedFetch.__init__", "params.max_wait_ms", "1e12"
     ),
     # Groups
     Fault(
@@ -236,7 +263,7 @@ FAULTS = (
     Fault(
         "sessions not begun after loading",
         "world",
-        "groups.rebalance:Rebalancing.start_sessions",
+        "groups.classic:ClassicGroup.start_sessions",
         "self._restart_session(member, monotonic_ms)",
         "pass",
     ),
@@ -296,7 +323,9 @@ def caught_by(fault: Fault, seeds: range) -> tuple[int, str] | None:
                 violation = world.run(seed, minutes=1).violation
             else:
                 try:
-                    storage.run(seed, steps=40, keep_every=17)
+                    storage.run(
+                        seed, steps=60 if fault.focus else 40, keep_every=1 if fault.focus else 17, focus=fault.focus
+                    )
                     violation = None
                 except (Violation, AssertionError) as error:
                     violation = error if isinstance(error, Violation) else Violation("an assertion", str(error))

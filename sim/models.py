@@ -48,6 +48,7 @@ RETRIABLE = frozenset(
 BATCHES_IN_FLIGHT_MAX = 4
 SESSION_TIMEOUT_MS = 6_000
 REBALANCE_TIMEOUT_MS = 8_000
+FETCH_LIMIT_MS = 4_000.0  # the longest wait asked for, and the slowest network
 JOIN_LIMIT_MS = 40_000.0  # several rebalances may follow on one another
 
 
@@ -270,7 +271,7 @@ class Reader(Client):
                 )
             ],
         )
-        response = await self.ask(ApiKey.FETCH, version, request)
+        response = await self.ask(ApiKey.FETCH, version, request, FETCH_LIMIT_MS)
         (partition,) = response.responses[0].partitions
         error = ErrorCode(partition.error_code)
         if error is ErrorCode.OFFSET_OUT_OF_RANGE:
@@ -463,6 +464,16 @@ class Member(Client):
             )
             error = ErrorCode((await self.ask(ApiKey.HEARTBEAT, self.rng.randint(3, 4), request)).error_code)
         self._told(error, "a beat or a commit")
+        if self.owned and self.generation >= 0 and self.rng.random() < 0.05:
+            await self._commit_as_of_old()
+
+    async def _commit_as_of_old(self) -> None:
+        """As a member that missed a rebalance: it must be refused."""
+        offsets = {key: self.positions[key] + 1_000_000 for key in self.owned}
+        generation = self.generation - 1
+        error = await commit(self, self.group_id, generation, self.member_id, self.instance_id, offsets)
+        if error is ErrorCode.NONE:
+            raise Violation("old generations are refused", f"{self.name} commits in {generation} of {self.generation}")
 
     def _sign(self) -> None:
         self.world.ledger.last_sign_ms[self.group_id, self.member_id] = self.world.clock.monotonic_ms()
@@ -527,6 +538,7 @@ class Member(Client):
         )
         if self.member_id:
             self._sign()
+        life = self.world.host.lives
         response = await self.ask(ApiKey.JOIN_GROUP, self._version, request, JOIN_LIMIT_MS)
         error = ErrorCode(response.error_code)
         if error is ErrorCode.MEMBER_ID_REQUIRED:
@@ -538,9 +550,9 @@ class Member(Client):
             return
         self.member_id = response.member_id
         self._sign()
-        await self._sync(response)
+        await self._sync(response, life)
 
-    async def _sync(self, joined: Any) -> None:
+    async def _sync(self, joined: Any, life: int) -> None:
         if self.rng.random() < 0.9 or self.world.settling:
             await self.sleep(0, 300)
         else:  # lags behind
@@ -565,8 +577,13 @@ class Member(Client):
             assignments=assignments,
         )
         self._sign()
+        if self.rng.random() < 0.05:
+            request.generation_id -= 1
         response = await self.ask(ApiKey.SYNC_GROUP, self.rng.randint(3, 5), request, JOIN_LIMIT_MS)
         error = ErrorCode(response.error_code)
+        # A broker that was started since has never heard of a generation that was not stored yet.
+        if not error and request.generation_id != joined.generation_id and life == self.world.host.lives:
+            raise Violation("old generations are refused", f"{self.name} syncs in {request.generation_id}")
         if error:
             self._told(error, "SyncGroup")
             await self.sleep(50, 300)

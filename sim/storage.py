@@ -82,10 +82,12 @@ class Workload:
         self._epoch = 0
         self._open_transaction: int | None = None
         self._keep_every = 1
+        self._focus = ""
 
-    def crash_points(self, keep_every: int = 1) -> Iterator[CrashPoint]:
-        """Run to the end, and hand out every `keep_every`-th point (where it begins is up to the seed)."""
+    def crash_points(self, keep_every: int = 1, focus: str = "") -> Iterator[CrashPoint]:
+        """Run to the end, and hand out every `keep_every`-th point, of those in steps that begin with `focus`."""
         self._keep_every = keep_every
+        self._focus = focus
         self.env.disk.on_change = self._about_to_change
         for topic in TOPICS:
             self._make(topic)
@@ -103,7 +105,7 @@ class Workload:
 
     def _about_to_change(self, operation: str, path: str) -> None:
         disk = self.env.disk
-        if disk.operations % self._keep_every == 0:
+        if disk.operations % self._keep_every == 0 and self.step.startswith(self._focus):
             books = copy.deepcopy(self.books)
             self.points.append(CrashPoint(disk.operations, f"{operation} {path}", self.step, disk.copy(), books))
 
@@ -499,10 +501,10 @@ def check_log(log: Log, settled_from: int = 0) -> None:
             raise Violation("producers are a function of the log", f"{name}: {producer_id} is invented")
 
 
-def run(seed: int, steps: int = 60, keep_every: int = 1, fates: tuple[str, ...] = FATES) -> int:
+def run(seed: int, steps: int = 60, keep_every: int = 1, fates: tuple[str, ...] = FATES, focus: str = "") -> int:
     """Crash at each point with each fate; how many that were. Violation."""
     count = 0
-    for point in Workload(seed, steps).crash_points(keep_every):
+    for point in Workload(seed, steps).crash_points(keep_every, focus):
         for number, fate in enumerate(fates):
             check(point, fate, seed * 1000 + number)
             count += 1

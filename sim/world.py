@@ -140,7 +140,7 @@ class World:
         local = transport.get_extra_info("sockname")[1]
         remote = transport.get_extra_info("peername")[1]
         self.note(f"{local} -> {remote}: {len(chunk)} bytes {zlib.crc32(chunk):08x}")
-        if self._network_rng.random() < self._reset_rate and not self.settling:
+        if self._network_rng.random() < self._reset_rate and self.clients and not self.settling:
             self.note(f"reset of {local} - {remote}")
             self.clock.call_soon(lambda: self.network.reset(transport))  # these bytes arrive, their answer does not
 

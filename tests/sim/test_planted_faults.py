@@ -1,0 +1,89 @@
+"""The checkers can fail: each planted fault is caught within 300 seeds.
+
+`CAUGHT` remembers which seed caught a fault, so that the test need not look for it; when that seed no longer does, the
+test looks through all 300 and says which one does now. `python -m barnabas.sim --faults` makes the whole list.
+"""
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+from barnabas.sim import faults, storage, world
+
+CAUGHT: dict[str, int] = {
+    "checksum not looked at": 1,  # batches are whole
+    "torn tail kept": 1,  # a data directory opens
+    "every stop taken for a clean one": 1,  # a data directory opens
+    "gap in the log not seen": 1,  # a prefix
+    "snapshot's checksum not looked at": 1,  # producers are a function of the log
+    "producer forgotten at the log start": 8,  # producers are a function of the log
+    "epochs not recovered": 1,  # the epochs agree
+    "flush that does not sync": 1,  # a data directory opens
+    "checkpoint not synced": 1,  # a data directory opens
+    "indexes not synced at a clean stop": 1,  # the time index agrees
+    "indexes not synced before a roll": 2,  # the time index agrees
+    "cut not synced": 2,  # no invented record
+    "compaction keeps the older record": 4,  # the last record of a key stays
+    "compaction gives up a durable record": 6,  # the last record of a key stays
+    "new batches under old indexes": 3,  # the log can be read
+    "index entry one batch too far": 1,  # the offset index agrees
+    "time index not truncated": 24,  # the time index agrees
+    "epochs not truncated": 12,  # the epochs agree
+    "producers not truncated": 2,  # producers are a function of the log
+    "duplicate window of one": 1,  # a producer in order is accepted
+    "duplicates not recognised": 1,  # a producer in order is accepted
+    "sequences not checked": 1,  # once and in order
+    "high watermark before the write": 1,  # the high watermark is in the log
+    "acknowledged before it is synced": 4,  # commits outlive the broker
+    "producer ids given twice": 1,  # a producer id is given once
+    "fetch without its timer": 1,  # every request is answered
+    "table updated before the commit": 21,  # no commit goes back
+    "only half of the groups' log loaded": 2,  # generations only grow
+    "the first commit wins in loading": 1,  # no commit goes back
+    "tombstones ignored in loading": 1,  # no invented offset
+    "commits are answered and not written": 1,  # nothing escapes
+    "generation of a commit not checked": 1,  # old generations are refused
+    "generation of a sync not checked": 2,  # old generations are refused
+    "group's timer not armed again": 1,  # timers fire
+    "end of the join phase not waited for": 1,  # timers fire
+    "everybody gets the leader's assignment": 1,  # one owner per generation
+    "generation does not grow": 1,  # one owner per generation
+    "sessions not begun after loading": 2,  # timers fire
+}
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def test_there_are_enough_of_them() -> None:
+    names = [fault.name for fault in faults.FAULTS]
+    assert len(names) >= 25
+    assert sorted(CAUGHT) == sorted(names)
+
+
+@pytest.mark.parametrize("fault", faults.FAULTS, ids=lambda fault: fault.name.replace(" ", "-"))
+def test_the_fault_is_caught(fault: faults.Fault) -> None:
+    remembered = CAUGHT[fault.name]
+    if faults.caught_by(fault, range(remembered, remembered + 1)) is None:
+        caught = faults.caught_by(fault, range(1, faults.SEEDS_MAX + 1))
+        assert caught is not None, f"{fault.name}: not caught by {faults.SEEDS_MAX} seeds"
+        pytest.skip(f"caught by seed {caught[0]} now ({caught[1]}): say so in CAUGHT")
+
+
+@pytest.mark.parametrize("fault", [faults.FAULTS[0], faults.FAULTS[-1]], ids=["storage", "world"])
+def test_without_the_fault_the_same_seed_holds(fault: faults.Fault) -> None:
+    seed = CAUGHT[fault.name]
+    if fault.campaign == "world":
+        assert world.run(seed, minutes=1).violation is None
+    else:
+        storage.run(seed, steps=40, keep_every=17)
+
+
+def test_a_fault_whose_text_is_gone_is_an_error() -> None:
+    fault = faults.Fault("gone", "world", "storage.log:Log.roll", "no such text", "pass")
+    with pytest.raises(LookupError, match="has 0 times"), faults.planted(fault):
+        pass

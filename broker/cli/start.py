@@ -144,6 +144,7 @@ def _with_port(listeners: str, port: int) -> str:
 def _run(env: "Env", config: "BrokerConfig", as_json: bool) -> int:
     """Serve on the fastest loop there is; the exit code."""
     _allow_open_files()
+    gc.disable()  # until it serves: what is made to start stays
     try:
         import uvloop
     except ImportError:  # an optional speed-up: not built for every platform
@@ -201,6 +202,7 @@ async def _serve(env: "Env", config: "BrokerConfig", as_json: bool) -> int:
     gc.freeze()
     # A request leaves nothing behind for the collector, so it may look seldom, at what state has grown since.
     gc.set_threshold(10_000, 10, 100)
+    gc.enable()
     await stop.wait()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.remove_signal_handler(number)  # a second Ctrl-C ends it at once

@@ -88,7 +88,7 @@ class SimTransport(asyncio.Transport):
     def _deliver(self) -> None:
         self._delivery_asked = False
         peer = self.peer
-        if peer is None or peer._lost or self.gone or self._network.is_cut:
+        if peer is None or self.gone or self._network.is_cut or (peer._lost and not peer.gone):
             return
         if peer.gone:
             if self._outgoing and not self._network.is_dark(peer.owner):  # a machine that knows of no such connection

@@ -5,7 +5,6 @@ import weakref
 from collections.abc import Callable
 
 import pytest
-
 from barnabas.runtime.pending import Pending
 
 

@@ -1,8 +1,9 @@
 """What a leader checks of records before it appends them, and what it changes in them, as Kafka's LogValidator does.
 
-Batches are judged by their headers and their checksum. Records are opened only where the topic's settings ask a
-question that a header cannot answer: keys (compaction), timestamps that the header says are out of bounds, another
-codec than the producer's. A refusal is a value, not an exception.
+Batches are judged by their headers and their checksum. Records are opened where the topic's settings ask a question
+that a header cannot answer: keys (compaction), timestamps that the header says are out of bounds, another codec than
+the producer's; and where a client compressed them, for the checksum of garbage may fit, and nobody could read it later
+(Kafka opens those, too, and takes uncompressed records at their word). A refusal is a value, not an exception.
 """
 
 from enum import Enum
@@ -15,7 +16,8 @@ from barnabas.protocol.record_batch import BatchHeader
 from barnabas.runtime.ports import Buffer
 
 HEADER_BYTES = 61
-DECOMPRESSED_BYTES_MAX = 1 << 28  # a compressed batch may not blow up beyond this
+DECOMPRESSED_BYTES_MAX = 1 << 28  # a compressed batch in the log may not blow up beyond this
+UNPACKED_ON_APPEND_BYTES_MAX = 1 << 26  # nor one of a client beyond this (or max.message.bytes): any client can send it
 _LONG_MAX = 2**63 - 1
 _CODECS = {codec.name.lower(): codec for codec in Compression} | {"uncompressed": Compression.NONE}
 # How the compressed part of a batch must begin; snappy has no mark of its own.
@@ -179,11 +181,11 @@ def _apply_topic_settings(
             check_times = not log_append_time and (
                 bounded_below or header.max_timestamp > highest or bool(attributes & 0x08)
             )
-            if compacted or check_times:
+            if compacted or check_times or attributes & 7:
                 batch = view[position : position + header.size_bytes]
-                refused = _check_records(
-                    batch, header, compacted, (lowest, highest) if check_times else None, topic_partition
-                )
+                bounds = (lowest, highest) if check_times else None
+                unpacked_bytes_max = max(UNPACKED_ON_APPEND_BYTES_MAX, config.max_message_bytes)
+                refused = _check_records(batch, header, compacted, bounds, unpacked_bytes_max, topic_partition)
                 if refused is not None:
                     return refused
         if target is not None and target != attributes & 7:
@@ -204,21 +206,22 @@ def _check_records(
     header: BatchHeader,
     compacted: bool,
     bounds: tuple[int, int] | None,
+    unpacked_bytes_max: int,
     topic_partition: str,
 ) -> AppendResult | None:
-    """Keys and timestamps of every record."""
+    """Structure, keys and timestamps of every record."""
     errors: list[tuple[int, str | None]] = []
     bad_timestamp = False
     log_append_time = bool(header.attributes & 0x08)
     try:
-        checks = record_batch.check_records(batch, header, max_bytes=DECOMPRESSED_BYTES_MAX)
+        checks = record_batch.check_records(batch, header, max_bytes=unpacked_bytes_max)
         keys_are_fine = not compacted or checks.first_keyless_index is None
         times_are_fine = bounds is None or (
             not log_append_time and bounds[0] <= checks.min_timestamp and checks.max_timestamp <= bounds[1]
         )
         if keys_are_fine and times_are_fine:
             return None
-        for index, record in enumerate(record_batch.records(batch, max_bytes=DECOMPRESSED_BYTES_MAX)):
+        for index, record in enumerate(record_batch.records(batch, max_bytes=unpacked_bytes_max)):
             if compacted and record.key is None:
                 message = f"Compacted topic cannot accept message without key in topic partition {topic_partition}"
                 errors.append((index, message))
@@ -235,6 +238,8 @@ def _check_records(
                     )
                     errors.append((index, message))
     except CorruptBatchError as error:
+        if error.error is ErrorCode.CORRUPT_MESSAGE:  # the codec cannot unpack it: sending it again would not help
+            return AppendResult(ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
         return AppendResult(error.error, str(error))
     if not errors:
         return None

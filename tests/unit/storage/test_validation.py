@@ -2,9 +2,10 @@
 
 import pytest
 from barnabas.protocol.checksum import crc32c
-from barnabas.protocol.compression import Compression
+from barnabas.protocol.compression import Compression, compress
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.record_batch import Record, build
+from barnabas.storage import validation
 from barnabas.storage.validation import AppendOrigin
 
 DAY = 86_400_000
@@ -137,3 +138,48 @@ def test_records_that_do_not_hold_what_the_header_says_are_refused_when_they_are
     batch = batch_of(world, b"v", b"w")
     changed(batch, len(batch) - 3, b"\x7f")
     assert send(world, log, batch).error in (ErrorCode.INVALID_RECORD, ErrorCode.CORRUPT_MESSAGE)
+
+
+CODECS = [Compression.GZIP, Compression.SNAPPY, Compression.LZ4, Compression.ZSTD]
+
+
+def with_payload(world, codec, payload, record_count=2):
+    """A batch of `record_count` records whose compressed part is `payload`, with a checksum that fits."""
+    header = batch_of(world, *[b"v"] * record_count, compression=codec)[:61]
+    packed = compress(codec, payload)
+    batch = bytearray(header) + packed
+    batch[8:12] = (len(batch) - 12).to_bytes(4, "big")
+    return changed(batch, 57, record_count.to_bytes(4, "big"))
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_what_a_client_compressed_is_opened_and_must_be_records(world, codec):
+    log = world.log()
+    whole = bytes(batch_of(world, b"v", b"w")[61:])
+    swapped = bytearray(whole)
+    swapped[3] = 6  # the first record says offset delta 3
+    assert send(world, log, with_payload(world, codec, bytes(100_000))).error == ErrorCode.INVALID_RECORD
+    assert send(world, log, with_payload(world, codec, swapped)).error == ErrorCode.INVALID_RECORD
+    assert send(world, log, with_payload(world, codec, whole[:-1])).error == ErrorCode.INVALID_RECORD
+    assert send(world, log, with_payload(world, codec, whole, record_count=3)).error == ErrorCode.INVALID_RECORD
+    assert log.log_end_offset == 0
+    assert send(world, log, with_payload(world, codec, whole)).error == ErrorCode.NONE
+    assert log.log_end_offset == 2
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_broken_compressed_part_is_refused_as_kafka_refuses_it(world, codec):
+    log = world.log()
+    batch = batch_of(world, b"v" * 1000, compression=codec)
+    broken = changed(batch, 70, bytes(byte ^ 0xFF for byte in batch[70:90]))
+    assert send(world, log, broken).error == ErrorCode.UNKNOWN_SERVER_ERROR
+    assert log.log_end_offset == 0
+
+
+@pytest.mark.parametrize("more", [-1, 0, 1])
+def test_what_unpacks_beyond_the_limit_is_too_large(world, monkeypatch, more):
+    plain = batch_of(world, bytes(5000))
+    monkeypatch.setattr(validation, "UNPACKED_ON_APPEND_BYTES_MAX", len(plain) - 61 - more)
+    log = world.log(max_message_bytes=1000)
+    error = ErrorCode.MESSAGE_TOO_LARGE if more > 0 else ErrorCode.NONE
+    assert send(world, log, batch_of(world, bytes(5000), compression=Compression.ZSTD)).error == error

@@ -10,7 +10,7 @@ from barnabas.config.settings import Setting
 from barnabas.config.topic import BROKER_NAMES, TOPIC_SETTINGS
 
 PACKAGE = Path(broker_settings.__file__).parents[1]
-NOT_THE_BROKER = {"bench", "build", "sim", "tests"}
+NOT_THE_BROKER = {"config", "sim"}  # the rules between settings are no use of them, and the simulator is no broker
 # What is made of these in config/ itself is what the broker goes by.
 READ_IN_CONFIG = {
     "advertised.listeners",
@@ -24,12 +24,12 @@ READ_IN_CONFIG = {
 
 
 def attributes_read() -> set[str]:
-    """Every `.name` in the broker's code outside config/, whose rules between settings are no use of them."""
+    """Every `.name` in the code of the broker's packages."""
     read = set()
-    for file in PACKAGE.rglob("*.py"):
-        folder = file.relative_to(PACKAGE).parts[0]
-        if folder not in NOT_THE_BROKER | {"config"}:
-            read |= {node.attr for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Attribute)}
+    for package in (marker.parent for marker in PACKAGE.glob("*/py.typed")):
+        if package.name not in NOT_THE_BROKER:
+            for file in package.rglob("*.py"):
+                read |= {node.attr for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Attribute)}
     return read
 
 

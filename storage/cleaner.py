@@ -18,7 +18,6 @@ from barnabas.storage.log import Log
 from barnabas.storage.log_reader import marker_of
 from barnabas.storage.open_files import OpenFiles
 from barnabas.storage.segment import AppendedBatch, Segment, StoredBatch
-from barnabas.storage.validation import DECOMPRESSED_BYTES_MAX
 
 if TYPE_CHECKING:
     from barnabas.storage.log_manager import LogManager
@@ -272,7 +271,7 @@ class Cleaner:
                 if marker is not None:
                     transactions.is_marker_needless(batch, marker.commit)
             elif not (batch.attributes & _TRANSACTIONAL and transactions.is_aborted(batch)) and batch.record_count:
-                for record in record_batch.records(segment.batch_bytes(batch), max_bytes=DECOMPRESSED_BYTES_MAX):
+                for record in record_batch.records(segment.batch_bytes(batch)):
                     if record.key is not None and record.offset >= found.first_dirty:
                         if len(latest) >= keys_max and _map_key(record.key) not in latest:
                             return map_end
@@ -393,7 +392,7 @@ class Cleaner:
         aborted = bool(batch.attributes & _TRANSACTIONAL) and transactions.is_aborted(batch)
         if aborted or not batch.record_count:
             return _emptied(whole) if needed_empty else None
-        records = list(record_batch.records(whole, max_bytes=DECOMPRESSED_BYTES_MAX))
+        records = list(record_batch.records(whole))
         kept: list[Record] = []
         tombstone = False
         for record in records:

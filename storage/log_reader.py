@@ -11,7 +11,6 @@ from barnabas.protocol.errors import CorruptBatchError, ErrorCode
 from barnabas.runtime.ports import Buffer
 from barnabas.storage.producer_state import EndTransactionMarker, ProducerStateManager
 from barnabas.storage.segment import Segment, StoredBatch
-from barnabas.storage.validation import DECOMPRESSED_BYTES_MAX
 
 logger = logging.getLogger("barnabas.storage")
 
@@ -185,7 +184,7 @@ class LogReader:
                     return None
                 if batch.max_timestamp < timestamp or batch.last_offset < self.log_start_offset:
                     continue
-                for record in record_batch.records(segment.batch_bytes(batch), max_bytes=DECOMPRESSED_BYTES_MAX):
+                for record in record_batch.records(segment.batch_bytes(batch)):
                     if record.timestamp >= timestamp and record.offset >= self.log_start_offset:
                         if record.offset >= upper_bound:
                             return None
@@ -203,7 +202,7 @@ class LogReader:
         batch = newest.find(newest.offset_of_max_timestamp)
         if batch is None:
             return None
-        for record in record_batch.records(newest.batch_bytes(batch), max_bytes=DECOMPRESSED_BYTES_MAX):
+        for record in record_batch.records(newest.batch_bytes(batch)):
             if record.timestamp == newest.max_timestamp:
                 return TimestampOffset(record.offset, record.timestamp, batch.partition_leader_epoch)
         return None
@@ -211,7 +210,7 @@ class LogReader:
 
 def marker_of(batch: Buffer) -> EndTransactionMarker | None:
     """What a control batch says about a transaction; None for control batches of other kinds."""
-    for record in record_batch.records(batch, max_bytes=DECOMPRESSED_BYTES_MAX):
+    for record in record_batch.records(batch):
         key, value = record.key, record.value
         if key is None or len(key) < 4:
             return None

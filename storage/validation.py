@@ -16,8 +16,9 @@ from barnabas.protocol.record_batch import BatchHeader
 from barnabas.runtime.ports import Buffer
 
 HEADER_BYTES = 61
-DECOMPRESSED_BYTES_MAX = 1 << 28  # a compressed batch in the log may not blow up beyond this
-UNPACKED_ON_APPEND_BYTES_MAX = 1 << 26  # nor one of a client beyond this (or max.message.bytes): any client can send it
+UNPACKED_ON_APPEND_BYTES_MAX = (
+    1 << 26
+)  # of a batch that a client compressed (or max.message.bytes): any client can send one
 _LONG_MAX = 2**63 - 1
 _CODECS = {codec.name.lower(): codec for codec in Compression} | {"uncompressed": Compression.NONE}
 # How the compressed part of a batch must begin; snappy has no mark of its own.
@@ -282,7 +283,7 @@ def _rebuild(
             rebuilt += batch
             continue
         try:
-            records = list(record_batch.records(batch, max_bytes=DECOMPRESSED_BYTES_MAX))
+            records = list(record_batch.records(batch))
         except CorruptBatchError as error:
             return AppendResult(error.error, str(error))
         new = record_batch.build(

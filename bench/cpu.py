@@ -7,7 +7,6 @@ disturb it little, so this is what to look at before and after a change; `--prof
 import argparse
 import asyncio
 import cProfile
-import gc
 import pstats
 import tempfile
 import time
@@ -16,6 +15,7 @@ from typing import Any
 
 import uvloop
 from barnabas.broker.broker import Broker
+from barnabas.broker.cli.start import collect_seldom
 from barnabas.broker.connection import Connection
 from barnabas.config.broker import BrokerConfig
 from barnabas.protocol import frames, messages
@@ -24,8 +24,8 @@ from barnabas.runtime.env import real
 
 from bench.loads import batch, commit_frame, fetch_frame, produce_frame
 
-ROUNDS = 5
-ROUND_SECONDS = 0.4
+ROUNDS = 20
+ROUND_SECONDS = 0.1  # short, so that some of the rounds are not disturbed
 
 
 class Transport:
@@ -90,8 +90,7 @@ async def run(names: Sequence[str], profile: bool) -> None:
         await asyncio.sleep(0.3)
         for _ in range(500):
             client.feed(produce_frame("log", 0, batch([bytes(1024)] * 15)))
-        gc.collect()
-        gc.freeze()
+        collect_seldom()
         for name, make_steps in REQUESTS.items():
             if not names or name in names:
                 await measure(name, broker, make_steps(broker), profile)

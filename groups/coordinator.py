@@ -8,7 +8,7 @@ Methods take the request message and its context, and return the response or a `
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from barnabas.coordination.port import Coordination
@@ -19,7 +19,7 @@ from barnabas.groups.loading import Loader
 from barnabas.groups.member import Effects, join_error
 from barnabas.groups.rebalance import State
 from barnabas.groups.records import GroupRecord, store_error
-from barnabas.groups.runtime import CoordinatorLog, Shard, StoredRecord
+from barnabas.groups.runtime import CoordinatorLog, Shard
 from barnabas.offsets.kafka import KafkaOffsetManager, OffsetShard
 from barnabas.offsets.manager import OffsetManager
 from barnabas.offsets.records import commit_error
@@ -91,6 +91,9 @@ class Topics(Protocol):
 
     def contains(self, topic: str, index: int | None = None) -> bool:
         """Whether the topic (and the partition in it) exists."""
+
+    def partition_indexes(self, topic: str) -> Container[int]:
+        """The partitions of a topic; none when it does not exist."""
 
     def topic_id(self, topic: str) -> bytes:
         """Id of a topic; zero when it has none or does not exist."""
@@ -270,7 +273,7 @@ class GroupCoordinator:
         reply = group.join(request, version, context.client_id or "", context.client_host, self._member_id, effects)
         if before is not None and not effects.stores:
             # A new group is stored empty, so that whoever loads it knows of it before its first generation.
-            shard.write(group_id, (before,), self._created(shard, group))
+            shard.write(group_id, before, self._created(shard, group))
         shard.run_effects(group, effects)
         return reply
 
@@ -358,7 +361,7 @@ class GroupCoordinator:
         if not has_stores:
             return response
         pending: Pending[LeaveGroupResponse] = Pending()
-        shard.write(request.group_id, (), lambda error: pending.complete(response))  # after the group is stored
+        shard.write(request.group_id, None, lambda error: pending.complete(response))  # after the group is stored
         return pending
 
     # ---- offsets ----
@@ -493,8 +496,7 @@ class GroupCoordinator:
     def remove_group(self, shard: OffsetShard, group_id: str, done: Callable[[ErrorCode], None]) -> None:
         """Write a group's tombstone."""
         assert isinstance(shard, Shard)
-        tombstone: list[StoredRecord] = [GroupRecord(group_id, None)]
-        shard.write(group_id, tombstone, done, patient=True)
+        shard.write(group_id, GroupRecord(group_id, None), done, patient=True)
 
     def _write_both(
         self,
@@ -548,7 +550,7 @@ class GroupCoordinator:
             if not error:
                 shard.offsets.replay_end_transaction(producer_id, committed)
 
-        shard.write("", (), decide, patient=True)
+        shard.write("", None, decide, patient=True)
 
     # ---- odds and ends ----
 

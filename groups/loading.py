@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING
 from barnabas.groups.classic import ClassicGroup
 from barnabas.groups.records import GROUP_KEY_VERSION, decode_group
 from barnabas.groups.runtime import Shard, ShardConfig
-from barnabas.offsets.records import OFFSET_KEY_VERSIONS, OffsetRecord, decode_key, decode_value, key_version
+from barnabas.offsets.records import (
+    OFFSET_KEY_VERSIONS,
+    OffsetCommits,
+    OffsetRemovals,
+    decode_key,
+    decode_value,
+    key_version,
+)
 from barnabas.protocol.errors import ErrorCode, ProtocolError
 from barnabas.protocol.record_batch import BatchHeader, Record, batches, records
 from barnabas.runtime.ports import Clock
@@ -107,8 +114,12 @@ class Loader:
             version = key_version(key)
             if version in OFFSET_KEY_VERSIONS:
                 group_id, topic, partition = decode_key(key)
-                committed = None if value is None else decode_value(value, record.offset)
-                shard.offsets.replay(OffsetRecord(group_id, topic, partition, committed), producer_id)
+                change: OffsetCommits | OffsetRemovals
+                if value is None:
+                    change = OffsetRemovals(group_id, ((topic, partition),))
+                else:
+                    change = OffsetCommits(group_id, {topic: {partition: decode_value(value)}})
+                shard.offsets.replay(change, record.offset, producer_id)
             elif version == GROUP_KEY_VERSION:
                 group = decode_group(key, value)
                 if group.metadata is None:

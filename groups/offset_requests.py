@@ -6,15 +6,14 @@ that are refused before the group is asked come first in an answer, as in Kafka'
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from barnabas.groups.classic import State
 from barnabas.groups.member import CONSUMER_PROTOCOL_TYPE
 from barnabas.groups.runtime import Shard
 from barnabas.offsets.manager import Offsets
-from barnabas.offsets.records import NO_TOPIC_ID, CommittedOffset, OffsetRecord, commit_error
-from barnabas.offsets.table import TopicPartition
+from barnabas.offsets.records import NO_TOPIC_ID, CommittedOffset, GroupOffsets, TopicPartition, commit_error
 from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.pending import Pending
@@ -46,103 +45,119 @@ NO_OFFSET = CommittedOffset(-1)
 def offset_commit(coordinator: GroupCoordinator, request: OffsetCommitRequest, context: Context) -> CommitReply:
     """Check, then store; answered when the offsets are committed."""
     version = context.api_version
-    response, commits, accepted = _screen_commit(coordinator, request, version)
-    if not accepted:
-        return response
+    response, commits, too_long = _screen_commit(coordinator, request, version)
     group_id = request.group_id
     if version == 0:
-        if group_id == "":
-            return _fail(response, accepted, ErrorCode.INVALID_GROUP_ID)  # names no node
-        pending: Pending[OffsetCommitResponse] = Pending()
-        coordinator.legacy_offsets.put(
-            group_id, commits, lambda error: pending.complete(_fail(response, accepted, error))
-        )
-        return pending
+        return _commit_to_tree(coordinator, group_id, response, commits, too_long)
+    if not commits and not too_long:
+        return response
     shard = coordinator.shard_of(group_id)
     if isinstance(shard, ErrorCode):
-        return _fail(response, accepted, shard)
+        return _fail(response, shard)
     if shard.is_held(group_id):
         return coordinator.when_free(shard, group_id, lambda: offset_commit(coordinator, request, context))
     error = _check_group(coordinator, shard, request, version)
     if error:
-        return _fail(response, accepted, error)
-    limit = coordinator.config.offset_metadata_max_bytes
-    too_long = [
-        commit
-        for commit in commits
-        if commit.committed and commit.committed.metadata and _utf16_length(commit.committed.metadata) > limit
-    ]
-    if too_long:
-        for commit, partition in zip(commits, accepted, strict=True):
-            if commit in too_long:
-                partition.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
-        kept = [index for index, commit in enumerate(commits) if commit not in too_long]
-        commits = [commits[index] for index in kept]
-        accepted = [accepted[index] for index in kept]
-        if not commits:
-            return response
+        return _fail(response, error)
+    for row in too_long:
+        row.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
+    if not commits:
+        return response
     waiting: Pending[OffsetCommitResponse] = Pending()
 
     def done(error: ErrorCode) -> None:
-        if error:
-            _fail(response, accepted, commit_error(error))
-        waiting.complete(response)
+        waiting.complete(_fail(response, commit_error(error)) if error else response)
 
     coordinator.offsets.put(group_id, commits, done)
     return waiting
 
 
+def _commit_to_tree(
+    coordinator: GroupCoordinator,
+    group_id: str,
+    response: OffsetCommitResponse,
+    commits: GroupOffsets,
+    too_long: list[OffsetCommitResponse.OffsetCommitResponsePartition],
+) -> CommitReply:
+    for row in too_long:
+        row.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
+    if not commits:
+        return response
+    if group_id == "":
+        return _fail(response, ErrorCode.INVALID_GROUP_ID)  # names no node
+    waiting: Pending[OffsetCommitResponse] = Pending()
+    coordinator.legacy_offsets.put(group_id, commits, lambda error: waiting.complete(_fail(response, error)))
+    return waiting
+
+
 def _screen_commit(
     coordinator: GroupCoordinator, request: OffsetCommitRequest, version: int
-) -> tuple[OffsetCommitResponse, list[OffsetRecord], list[OffsetCommitResponse.OffsetCommitResponsePartition]]:
-    """Sort out partitions that do not exist. The rest, as records and as places in the answer, side by side."""
+) -> tuple[OffsetCommitResponse, GroupOffsets, list[OffsetCommitResponse.OffsetCommitResponsePartition]]:
+    """Sort out partitions that do not exist. The answer if all goes well from here on, the offsets to be stored, and
+    the rows of those whose metadata is too long, which whoever may commit is told."""
     topics = coordinator.topics
-    group_id = request.group_id
+    metadata_max = coordinator.config.offset_metadata_max_bytes
     now_ms = coordinator.clock.now_ms()
     expire_timestamp = now_ms + request.retention_time_ms if request.retention_time_ms >= 0 else -1
-    make_partition = messages.OffsetCommitResponse.OffsetCommitResponsePartition
+    make_row = messages.OffsetCommitResponse.OffsetCommitResponsePartition
     response = messages.OffsetCommitResponse()
-    commits: list[OffsetRecord] = []
-    accepted: list[OffsetCommitResponse.OffsetCommitResponsePartition] = []
+    commits: GroupOffsets = {}
+    too_long = []
     for topic in request.topics:
         topic_id = NO_TOPIC_ID
         name: str | None = topic.name
         if version >= 10:
             topic_id = topic.topic_id
             name = topics.topic_name(topic_id)
+        known = () if name is None else topics.partition_indexes(name)
+        offsets = commits.get(name or "", {})
         refused = []
         fine = []
         for partition in topic.partitions:
             index = partition.partition_index
-            if name is None:
-                refused.append(make_partition(partition_index=index, error_code=ErrorCode.UNKNOWN_TOPIC_ID))
-                continue
-            if not topics.contains(name, index):
-                refused.append(make_partition(partition_index=index, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+            if index not in known:
+                unknown = ErrorCode.UNKNOWN_TOPIC_ID if name is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                refused.append(make_row(partition_index=index, error_code=unknown))
                 continue
             metadata = partition.committed_metadata or ""
-            place = make_partition(partition_index=index)
-            fine.append(place)
-            if version == 0 and _utf16_length(metadata) > coordinator.config.offset_metadata_max_bytes:
-                place.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
+            if metadata and _utf16_length(metadata) > metadata_max:
+                row = make_row(partition_index=index)
+                fine.append(row)
+                too_long.append(row)
                 continue
-            timestamp = partition.commit_timestamp if version == 1 and partition.commit_timestamp >= 0 else now_ms
-            committed = CommittedOffset(
+            fine.append(_STORED[index])
+            offsets[index] = CommittedOffset(
                 partition.committed_offset,
                 partition.committed_leader_epoch,
                 metadata,
-                timestamp,
+                partition.commit_timestamp if version == 1 and partition.commit_timestamp >= 0 else now_ms,
                 expire_timestamp,
                 topic_id,
             )
-            commits.append(OffsetRecord(group_id, name, index, committed))
-            accepted.append(place)
+        if offsets:
+            assert name is not None
+            commits[name] = offsets
         response.topics.append(
             messages.OffsetCommitResponse.OffsetCommitResponseTopic(
                 name=topic.name, topic_id=topic.topic_id, partitions=refused + fine if refused else fine
             )
         )
-    return response, commits, accepted
+    return response, commits, too_long
+
+
+class _StoredRows(dict[int, "OffsetCommitResponse.OffsetCommitResponsePartition"]):
+    """Rows that say of a partition that its offset is stored. Nearly all are such, so answers share them, unchanged."""
+
+    __slots__ = ()
+
+    def __missing__(self, index: int) -> OffsetCommitResponse.OffsetCommitResponsePartition:
+        row = messages.OffsetCommitResponse.OffsetCommitResponsePartition(partition_index=index)
+        if index < 4096:
+            self[index] = row
+        return row
+
+
+_STORED = _StoredRows()
 
 
 def _check_group(coordinator: GroupCoordinator, shard: Shard, request: OffsetCommitRequest, version: int) -> ErrorCode:
@@ -159,13 +174,14 @@ def _check_group(coordinator: GroupCoordinator, shard: Shard, request: OffsetCom
     )
 
 
-def _fail(
-    response: OffsetCommitResponse,
-    accepted: Sequence[OffsetCommitResponse.OffsetCommitResponsePartition],
-    error: ErrorCode,
-) -> OffsetCommitResponse:
-    for partition in accepted:
-        partition.error_code = error
+def _fail(response: OffsetCommitResponse, error: ErrorCode) -> OffsetCommitResponse:
+    """The same answer, with the error for all that had none."""
+    make_row = messages.OffsetCommitResponse.OffsetCommitResponsePartition
+    for topic in response.topics:
+        topic.partitions = [
+            row if row.error_code else make_row(partition_index=row.partition_index, error_code=error)
+            for row in topic.partitions
+        ]
     return response
 
 
@@ -320,7 +336,7 @@ def _one(found: Offsets, name: str | None, index: int, topic_id: bytes) -> tuple
     key = (name, index)
     if key in found.unstable:
         return NO_OFFSET, ErrorCode.UNSTABLE_OFFSET_COMMIT
-    committed = found.committed.get(key, NO_OFFSET)
+    committed = found.committed.get(name, {}).get(index, NO_OFFSET)
     if topic_id != NO_TOPIC_ID and committed.topic_id not in (NO_TOPIC_ID, topic_id):
         return NO_OFFSET, ErrorCode.NONE  # of an older topic of that name
     return committed, ErrorCode.NONE
@@ -333,10 +349,7 @@ def _keys(asked: list[_Asked] | None) -> list[TopicPartition] | None:
 
 
 def _all_topics(found: Offsets) -> list[_Asked]:
-    indexes: dict[str, list[int]] = {}
-    for topic, index in found.committed:
-        indexes.setdefault(topic, []).append(index)
-    return [(topic, NO_TOPIC_ID, partitions) for topic, partitions in indexes.items()]
+    return [(topic, NO_TOPIC_ID, list(partitions)) for topic, partitions in found.committed.items()]
 
 
 def _then(value: S | Pending[S], change: Callable[[S], R]) -> R | Pending[R]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from barnabas.offsets.records import COORDINATOR_ERRORS
 from barnabas.protocol import records as stored
+from barnabas.protocol.batch_records import PlainRecords
 from barnabas.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ class GroupRecord:
     """A group's generation, members and assignment as stored, or with `metadata` None its removal."""
 
     __slots__ = ("group_id", "metadata")
+    count = 1
 
     def __init__(self, group_id: str, metadata: GroupMetadataValue | None) -> None:
         self.group_id = group_id
@@ -34,6 +36,10 @@ class GroupRecord:
     def value(self) -> bytes | None:
         """The record's value; None is a tombstone."""
         return None if self.metadata is None else stored.encode_versioned(self.metadata, GROUP_VALUE_VERSION)
+
+    def write(self, records: PlainRecords) -> None:
+        """Append the record to those of a batch."""
+        records.add(self.key(), self.value())
 
 
 def decode_group(key: bytes, value: bytes | None) -> GroupRecord:

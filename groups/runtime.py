@@ -10,15 +10,16 @@ when nothing of the group is in flight, and later requests of the group wait unt
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Protocol
 
 from barnabas.groups.classic import ClassicGroup, State
 from barnabas.groups.member import Effects
 from barnabas.groups.records import GroupRecord
 from barnabas.offsets.expiry import SIMPLE, GroupSituation
-from barnabas.offsets.records import OffsetRecord
+from barnabas.offsets.records import OffsetCommits, OffsetRemovals
 from barnabas.offsets.table import OffsetTable
+from barnabas.protocol.batch_records import PlainRecords
 from barnabas.protocol.compression import Compression
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.record_batch import build_plain
@@ -28,7 +29,7 @@ from barnabas.storage.validation import AppendOrigin, AppendResult
 
 logger = logging.getLogger("barnabas.groups")
 
-StoredRecord = OffsetRecord | GroupRecord
+StoredRecords = OffsetCommits | OffsetRemovals | GroupRecord
 Done = Callable[[ErrorCode], None]
 BATCH_RECORDS_MAX = 1000  # more than that decided in one pass goes into further batches
 
@@ -121,12 +122,11 @@ class ShardConfig(Protocol):
 class _Write:
     """Records that were decided together, and who is told about them."""
 
-    __slots__ = ("done", "group_id", "now_ms", "patient", "records")
+    __slots__ = ("done", "group_id", "patient", "records")
 
-    def __init__(self, group_id: str, records: Sequence[StoredRecord], now_ms: int, done: Done, patient: bool) -> None:
+    def __init__(self, group_id: str, records: StoredRecords | None, done: Done, patient: bool) -> None:
         self.group_id = group_id
         self.records = records
-        self.now_ms = now_ms
         self.done: Done | None = done
         self.patient = patient
 
@@ -189,7 +189,7 @@ class Shard:
 
     # ---- writing ----
 
-    def write(self, group_id: str, records: Sequence[StoredRecord], done: Done, *, patient: bool = False) -> None:
+    def write(self, group_id: str, records: StoredRecords | None, done: Done, *, patient: bool = False) -> None:
         """Append the records with whatever else this pass of the loop decides; `done` when they are committed and
         replayed, or with the append's error. Without records: when all that was written before is committed.
 
@@ -199,7 +199,7 @@ class Shard:
             done(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             return
         self._writing[group_id] = self._writing.get(group_id, 0) + 1
-        self._unwritten.append(_Write(group_id, records, self._clock.now_ms(), done, patient))
+        self._unwritten.append(_Write(group_id, records, done, patient))
         if not self._flush_is_due:
             self._flush_is_due = True
             self._clock.call_soon(self._flush)
@@ -212,7 +212,7 @@ class Shard:
             return
         start = size = 0
         for position, write in enumerate(writes):
-            size += len(write.records)
+            size += 0 if write.records is None else write.records.count
             if size >= BATCH_RECORDS_MAX:
                 self._append(writes[start : position + 1])
                 start, size = position + 1, 0
@@ -220,14 +220,17 @@ class Shard:
             self._append(writes[start:])
 
     def _append(self, writes: list[_Write]) -> None:
-        records = [(write.now_ms, record.key(), record.value()) for write in writes for record in write.records]
-        if not records:
+        records = PlainRecords()
+        for write in writes:
+            if write.records is not None:
+                write.records.write(records)
+        if not records.count:
             end_offset = self._in_flight[-1].end_offset if self._in_flight else self.log.high_watermark
             self._park(_Batch(writes, end_offset, end_offset, self._deadline_ms()))
             return
         codec = Compression(self._config.offsets_topic_compression_codec)
         # Sequence 0 without a producer id: so Kafka 4.1 writes its coordinators' batches.
-        result = self.log.append(build_plain(records, compression=codec, base_sequence=0))
+        result = self.log.append(build_plain(records, self._clock.now_ms(), compression=codec, base_sequence=0))
         if self.closed:
             return  # the append itself cost the leadership, and `close` has told everybody
         if result.error:
@@ -239,7 +242,7 @@ class Shard:
             for write in writes:
                 self._end(write, result.error)
             return
-        assert result.last_offset - result.base_offset == len(records) - 1
+        assert result.last_offset - result.base_offset == records.count - 1
         self._park(_Batch(writes, result.base_offset, result.last_offset + 1, self._deadline_ms()))
 
     def _deadline_ms(self) -> float:
@@ -269,9 +272,9 @@ class Shard:
             batch = in_flight.popleft()
             offset = batch.base_offset
             for write in batch.writes:
-                for record in write.records:
-                    self.replay(record, offset)
-                    offset += 1
+                if write.records is not None:
+                    self.replay(write.records, offset)
+                    offset += write.records.count
             assert offset == batch.end_offset
             for write in batch.writes:
                 self._end(write, ErrorCode.NONE)
@@ -349,18 +352,16 @@ class Shard:
 
     # ---- the table ----
 
-    def replay(self, record: StoredRecord, record_offset: int) -> None:
-        """Apply a record that is committed. The only way the offsets table changes, and a group disappears; the
+    def replay(self, records: StoredRecords, record_offset: int) -> None:
+        """Apply records that are committed. The only way the offsets table changes, and a group disappears; the
         state of living groups runs ahead of their records, which only say what a restart is to find."""
-        if type(record) is OffsetRecord:
-            committed = record.committed
-            if committed is not None:
-                committed.record_offset = record_offset
-                if record.group_id not in self.groups and record.group_id not in self.foreign_groups:
-                    self.groups[record.group_id] = ClassicGroup(record.group_id, self._config, self._clock.now_ms())
-            self.offsets.replay(record)
-        elif type(record) is GroupRecord and record.metadata is None:
-            group = self.groups.pop(record.group_id, None)
+        group_id = records.group_id
+        if type(records) is OffsetCommits and group_id not in self.groups and group_id not in self.foreign_groups:
+            self.groups[group_id] = ClassicGroup(group_id, self._config, self._clock.now_ms())
+        if not isinstance(records, GroupRecord):
+            self.offsets.replay(records, record_offset)
+        elif records.metadata is None:
+            group = self.groups.pop(group_id, None)
             if group is not None and group.state is not State.DEAD:
                 effects = Effects(self._clock.now_ms(), self._clock.monotonic_ms())
                 group.die(ErrorCode.COORDINATOR_NOT_AVAILABLE, effects)
@@ -393,7 +394,7 @@ class Shard:
     def run_effects(self, group: ClassicGroup, effects: Effects) -> None:
         """Carry out what a transition wants: records first, then timers, then replies."""
         for record, then in effects.stores:
-            self.write(group.group_id, (record,), self._stored(group, then))
+            self.write(group.group_id, record, self._stored(group, then))
         if group.wake_ms < group.timer_ms:
             self._arm(group)
         for reply in effects.replies:

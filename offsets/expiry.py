@@ -3,7 +3,7 @@
 from collections.abc import Container
 from dataclasses import dataclass
 
-from barnabas.offsets.table import GroupOffsets, TopicPartition
+from barnabas.offsets.records import GroupOffsets, TopicPartition
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
 
@@ -47,15 +47,18 @@ def expired_offsets(
         else:
             return []
     expired = []
-    for key, committed in offsets.items():
-        if key in pending or key[0] in subscribed:
+    for topic, partitions in offsets.items():
+        if topic in subscribed:
             continue
-        if committed.expire_timestamp >= 0:
-            due = now_ms >= committed.expire_timestamp
-        else:
-            base = situation.empty_since_ms if base_is_empty_time else committed.commit_timestamp
-            assert base is not None
-            due = now_ms - base >= retention_ms
-        if due:
-            expired.append(key)
+        for partition, committed in partitions.items():
+            if (topic, partition) in pending:
+                continue
+            if committed.expire_timestamp >= 0:
+                due = now_ms >= committed.expire_timestamp
+            else:
+                base = situation.empty_since_ms if base_is_empty_time else committed.commit_timestamp
+                assert base is not None
+                due = now_ms - base >= retention_ms
+            if due:
+                expired.append((topic, partition))
     return expired

@@ -10,8 +10,8 @@ from typing import Protocol
 
 from barnabas.offsets.expiry import GroupSituation, expired_offsets
 from barnabas.offsets.manager import Offsets
-from barnabas.offsets.records import CommittedOffset, OffsetRecord, commit_error
-from barnabas.offsets.table import OffsetTable, TopicPartition
+from barnabas.offsets.records import GroupOffsets, OffsetCommits, OffsetRemovals, TopicPartition, commit_error
+from barnabas.offsets.table import OffsetTable, partitions_of
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Clock, Timer
@@ -32,7 +32,9 @@ class OffsetShard(Protocol):
     def loading(self) -> bool:
         """Whether it cannot be served yet."""
 
-    def write(self, group_id: str, records: Sequence[OffsetRecord], done: Done, *, patient: bool = False) -> None:
+    def write(
+        self, group_id: str, records: OffsetCommits | OffsetRemovals | None, done: Done, *, patient: bool = False
+    ) -> None:
         """Append, replay at commit, then `done`; without records: when all written before is committed. Whoever
         holds the group is `patient`: told how it ended, and not when the time is up."""
 
@@ -106,27 +108,27 @@ class KafkaOffsetManager:
         if isinstance(shard, ErrorCode):
             return Offsets(shard, {})
         if not require_stable:
-            return Offsets(ErrorCode.NONE, _pick(shard.offsets, group_id, partitions))
+            return Offsets(ErrorCode.NONE, shard.offsets.of_group(group_id))
         if shard.is_quiet(group_id):
-            return _stable(shard.offsets, group_id, partitions)
+            return _stable(shard.offsets, group_id)
         pending: Pending[Offsets] = Pending()
 
         def written(error: ErrorCode) -> None:
             if error:
                 pending.complete(Offsets(commit_error(error), {}))
             else:
-                pending.complete(_stable(shard.offsets, group_id, partitions))
+                pending.complete(_stable(shard.offsets, group_id))
 
-        shard.write(group_id, (), written)
+        shard.write(group_id, None, written)
         return pending
 
-    def put(self, group_id: str, commits: Sequence[OffsetRecord], done: Done) -> None:
-        """Append the commits; `done` at commit, with the error a client understands."""
+    def put(self, group_id: str, commits: GroupOffsets, done: Done) -> None:
+        """Append the offsets; `done` at commit, with the error a client understands."""
         shard = self._shards.shard_of(group_id)
         if isinstance(shard, ErrorCode):
             done(shard)
         else:
-            shard.write(group_id, commits, done)
+            shard.write(group_id, OffsetCommits(group_id, commits), done)
 
     def remove(self, group_id: str, partitions: Sequence[TopicPartition] | None, done: Done) -> None:
         """Append a tombstone for each partition that has an offset, committed or in an open transaction."""
@@ -134,10 +136,11 @@ class KafkaOffsetManager:
         if isinstance(shard, ErrorCode):
             done(shard)
             return
-        held = dict.fromkeys([*shard.offsets.of_group(group_id), *sorted(shard.offsets.pending_of_group(group_id))])
-        chosen = held if partitions is None else [key for key in dict.fromkeys(partitions) if key in held]
+        committed = partitions_of(shard.offsets.of_group(group_id))
+        held = dict.fromkeys([*committed, *sorted(shard.offsets.pending_of_group(group_id))])
+        chosen = list(held) if partitions is None else [key for key in dict.fromkeys(partitions) if key in held]
         if chosen:
-            shard.write(group_id, [OffsetRecord(group_id, *key, None) for key in chosen], done, patient=True)
+            shard.write(group_id, OffsetRemovals(group_id, chosen), done, patient=True)
         else:
             done(ErrorCode.NONE)
 
@@ -158,7 +161,7 @@ class KafkaOffsetManager:
         offsets = shard.offsets.of_group(group_id)
         pending = shard.offsets.pending_of_group(group_id)
         expired = expired_offsets(situation, offsets, pending, now_ms, retention_ms)
-        group_ends = situation.is_empty and not pending and len(expired) == len(offsets)
+        group_ends = situation.is_empty and not pending and len(expired) == sum(map(len, offsets.values()))
         if not expired and not group_ends:
             return
 
@@ -171,7 +174,7 @@ class KafkaOffsetManager:
             if expired:
                 logger.info("group %s: %d offsets expired", group_id, len(expired))
                 last = (lambda error: None) if group_ends else removed
-                shard.write(group_id, [OffsetRecord(group_id, *key, None) for key in expired], last, patient=True)
+                shard.write(group_id, OffsetRemovals(group_id, expired), last, patient=True)
             if group_ends:
                 self._shards.remove_group(shard, group_id, removed)
 
@@ -182,14 +185,5 @@ class KafkaOffsetManager:
         self.cleanup()
 
 
-def _pick(
-    table: OffsetTable, group_id: str, partitions: Sequence[TopicPartition] | None
-) -> dict[TopicPartition, CommittedOffset]:
-    offsets = table.of_group(group_id)
-    if partitions is None:
-        return dict(offsets)
-    return {key: offsets[key] for key in partitions if key in offsets}
-
-
-def _stable(table: OffsetTable, group_id: str, partitions: Sequence[TopicPartition] | None) -> Offsets:
-    return Offsets(ErrorCode.NONE, _pick(table, group_id, partitions), table.pending_of_group(group_id))
+def _stable(table: OffsetTable, group_id: str) -> Offsets:
+    return Offsets(ErrorCode.NONE, table.of_group(group_id), table.pending_of_group(group_id))

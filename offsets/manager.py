@@ -3,22 +3,22 @@
 setting `offsets.storage` says which one serves OffsetCommit and OffsetFetch from version 1 on.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from barnabas.offsets.records import CommittedOffset, OffsetRecord
-from barnabas.offsets.table import TopicPartition
+from barnabas.offsets.records import GroupOffsets, TopicPartition
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.pending import Pending
 
 
 @dataclass(slots=True)
 class Offsets:
-    """What a group has committed. Partitions without an offset are missing; `unstable` ones have one on its way."""
+    """What a group has committed, not to be changed. Partitions without an offset are missing, others than those that
+    were asked for may be there; `unstable` ones have one on its way."""
 
     error: ErrorCode
-    committed: Mapping[TopicPartition, CommittedOffset]
+    committed: GroupOffsets
     unstable: Collection[TopicPartition] = ()
 
 
@@ -33,8 +33,8 @@ class OffsetManager(Protocol):
     ) -> Offsets | Pending[Offsets]:
         """Offsets of these partitions, or of all the group has. Only what is committed is ever seen."""
 
-    def put(self, group_id: str, commits: Sequence[OffsetRecord], done: Callable[[ErrorCode], None]) -> None:
-        """Store commits, all or none; `done` is told when a later `get` by anybody will see them."""
+    def put(self, group_id: str, commits: GroupOffsets, done: Callable[[ErrorCode], None]) -> None:
+        """Store offsets, all or none, and keep them; `done` is told when a later `get` by anybody will see them."""
 
     def remove(
         self, group_id: str, partitions: Sequence[TopicPartition] | None, done: Callable[[ErrorCode], None]

@@ -4,14 +4,17 @@ Key: int16 version, group, topic, int32 partition. Value: int16 version, then
 0: offset, metadata, timestamp; 1: offset, metadata, commit timestamp, expire timestamp; 2: offset, metadata, commit
 timestamp; 3: offset, leader epoch, metadata, commit timestamp; 4: as 3 in flexible encoding with tag 0 = topic id.
 A null value is a tombstone. Written: key 1 and value 4, or value 1 where the client gave a retention time.
-These are the records of the commit path, so they are packed by hand.
+These are the records of the commit path, so they are packed by hand; tests compare them with the generated codec.
 """
 
+from collections.abc import Sequence
 from functools import lru_cache
 from struct import Struct
 from struct import error as _struct_error
 
+from barnabas.protocol.batch_records import NO_HEADERS, SHORT_SIGNED, PlainRecords, start_of_record
 from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.varint import encode_unsigned
 
 NO_TOPIC_ID = bytes(16)
 OFFSET_KEY_VERSIONS = (0, 1)
@@ -24,8 +27,7 @@ _OFFSET_AND_EPOCH = Struct(">hqi")
 _OFFSET = Struct(">hq")
 _TIMESTAMP = Struct(">q")
 _TIMESTAMPS = Struct(">qq")
-_TIMESTAMP_AND_NO_TAGS = Struct(">qB")
-_WITHOUT_METADATA = Struct(">hqiBqB")
+_VALUE_BYTES_MIN = _OFFSET_AND_EPOCH.size + 1 + _TIMESTAMP.size  # of version 4, without metadata and before the tags
 _KEY_VERSION_1 = _INT16.pack(1)
 _MALFORMED = "truncated offset record"
 
@@ -73,43 +75,109 @@ class CommittedOffset:
         return "CommittedOffset(" + ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__slots__) + ")"
 
 
-class OffsetRecord:
-    """A commit of one partition by one group, or with `committed` None its removal."""
+TopicPartition = tuple[str, int]
+GroupOffsets = dict[str, dict[int, CommittedOffset]]  # topic -> partition -> offset; no topic without a partition
 
-    __slots__ = ("committed", "group_id", "partition", "topic")
 
-    def __init__(self, group_id: str, topic: str, partition: int, committed: CommittedOffset | None) -> None:
+class OffsetCommits:
+    """What a group commits at once: a record for each partition."""
+
+    __slots__ = ("count", "group_id", "offsets")
+
+    def __init__(self, group_id: str, offsets: GroupOffsets) -> None:
         self.group_id = group_id
-        self.topic = topic
-        self.partition = partition
-        self.committed = committed
+        self.offsets = offsets
+        self.count = sum(map(len, offsets.values()))
 
     def __repr__(self) -> str:
-        return f"OffsetRecord({self.group_id!r}, {self.topic!r}, {self.partition}, {self.committed!r})"
+        return f"OffsetCommits({self.group_id!r}, {self.offsets!r})"
 
-    def key(self) -> bytes:
-        """The record's key."""
-        return _key_prefix(self.group_id, self.topic) + _INT32.pack(self.partition)
+    def write(self, records: PlainRecords) -> None:
+        """Append the records.
 
-    def value(self) -> bytes | None:
-        """The record's value; None is a tombstone."""
-        committed = self.committed
-        return None if committed is None else encode_value(committed)
+        What the commits of one topic have in common is made once, and one `pack` writes all that stands behind a
+        record's offset delta. An offset with metadata, or with an expiry of its own, goes the general way.
+        """
+        parts = records.parts
+        for topic, offsets in self.offsets.items():
+            topic_id = next(iter(offsets.values())).topic_id
+            tags = _tags(topic_id)
+            value_length = 2 * (_VALUE_BYTES_MIN + len(tags))  # as a varint, which has one byte
+            key_start = _key_start(self.group_id, topic)
+            key_start = SHORT_SIGNED[len(key_start) + _INT32.size] + key_start
+            layout = _layout(len(key_start), len(tags))
+            pack = layout.pack
+            start, delta_bytes = b"", 0
+            for partition, committed in offsets.items():
+                if committed.metadata or committed.expire_timestamp >= 0 or committed.topic_id is not topic_id:
+                    records.add(encode_key(self.group_id, topic, partition), encode_value(committed))
+                    continue
+                offset_delta = SHORT_SIGNED[records.count]
+                records.count += 1
+                if len(offset_delta) != delta_bytes:
+                    delta_bytes = len(offset_delta)
+                    start = start_of_record(delta_bytes + layout.size)
+                parts += (
+                    start,
+                    offset_delta,
+                    pack(
+                        key_start,
+                        partition,
+                        value_length,
+                        VALUE_VERSION,
+                        committed.offset,
+                        committed.leader_epoch,
+                        1,  # the length of no metadata
+                        committed.commit_timestamp,
+                        tags,
+                        NO_HEADERS,
+                    ),
+                )
 
 
-@lru_cache(maxsize=4096)  # a commit names one group and a few topics, many times
-def _key_prefix(group_id: str, topic: str) -> bytes:
+class OffsetRemovals:
+    """Partitions whose offsets a group loses: a tombstone for each."""
+
+    __slots__ = ("group_id", "partitions")
+
+    def __init__(self, group_id: str, partitions: Sequence[TopicPartition]) -> None:
+        self.group_id = group_id
+        self.partitions = partitions
+
+    def __repr__(self) -> str:
+        return f"OffsetRemovals({self.group_id!r}, {self.partitions!r})"
+
+    @property
+    def count(self) -> int:
+        """How many records."""
+        return len(self.partitions)
+
+    def write(self, records: PlainRecords) -> None:
+        """Append the tombstones."""
+        for topic, partition in self.partitions:
+            records.add(encode_key(self.group_id, topic, partition), None)
+
+
+def encode_key(group_id: str, topic: str, partition: int) -> bytes:
+    """The key of an offset's record."""
+    return _key_start(group_id, topic) + _INT32.pack(partition)
+
+
+def _key_start(group_id: str, topic: str) -> bytes:
     group = group_id.encode()
     name = topic.encode()
     return b"".join((_KEY_VERSION_1, _INT16.pack(len(group)), group, _INT16.pack(len(name)), name))
 
 
+@lru_cache(maxsize=256)
+def _layout(key_start_bytes: int, tags_bytes: int) -> Struct:
+    """A record behind its offset delta: key length and key up to the partition; partition; length of the value; the
+    value, which is version, offset, leader epoch, length of the metadata, timestamp and tags; number of headers."""
+    return Struct(f">{key_start_bytes}s i B hqiBq{tags_bytes}s s")
+
+
 def encode_value(committed: CommittedOffset) -> bytes:
     """Value version 4, or 1 where the client asked for an expiry of its own (OffsetCommit v2-v4)."""
-    if not committed.metadata and committed.expire_timestamp < 0 and committed.topic_id is NO_TOPIC_ID:
-        return _WITHOUT_METADATA.pack(
-            VALUE_VERSION, committed.offset, committed.leader_epoch, 1, committed.commit_timestamp, 0
-        )
     metadata = committed.metadata.encode()
     if committed.expire_timestamp >= 0:
         return b"".join(
@@ -120,18 +188,19 @@ def encode_value(committed: CommittedOffset) -> bytes:
                 _TIMESTAMPS.pack(committed.commit_timestamp, committed.expire_timestamp),
             )
         )
-    head = _OFFSET_AND_EPOCH.pack(VALUE_VERSION, committed.offset, committed.leader_epoch)
-    length = len(metadata) + 1
-    if length < 0x80:
-        prefix = bytes((length,))
-    elif length < 0x4000:
-        prefix = bytes((length & 0x7F | 0x80, length >> 7))
-    else:
-        prefix = bytes((length & 0x7F | 0x80, length >> 7 & 0x7F | 0x80, length >> 14))
-    if committed.topic_id == NO_TOPIC_ID:
-        return b"".join((head, prefix, metadata, _TIMESTAMP_AND_NO_TAGS.pack(committed.commit_timestamp, 0)))
-    tags = b"\x01\x00\x10" + committed.topic_id
-    return b"".join((head, prefix, metadata, _TIMESTAMP.pack(committed.commit_timestamp), tags))
+    return b"".join(
+        (
+            _OFFSET_AND_EPOCH.pack(VALUE_VERSION, committed.offset, committed.leader_epoch),
+            encode_unsigned(len(metadata) + 1),
+            metadata,
+            _TIMESTAMP.pack(committed.commit_timestamp),
+            _tags(committed.topic_id),
+        )
+    )
+
+
+def _tags(topic_id: bytes) -> bytes:
+    return b"\0" if topic_id == NO_TOPIC_ID else b"\x01\x00\x10" + topic_id
 
 
 def key_version(key: bytes) -> int:
@@ -150,7 +219,7 @@ def decode_key(key: bytes) -> tuple[str, str, int]:
     return group, topic, int(_INT32.unpack_from(key, position)[0])
 
 
-def decode_value(value: bytes, record_offset: int = -1) -> CommittedOffset:
+def decode_value(value: bytes) -> CommittedOffset:
     """A value of version 0-4. ValueError for another version or when it is cut short."""
     try:
         (version,) = _INT16.unpack_from(value)
@@ -161,7 +230,7 @@ def decode_value(value: bytes, record_offset: int = -1) -> CommittedOffset:
             metadata = value[position:end].decode()
             (timestamp,) = _TIMESTAMP.unpack_from(value, end)
             topic_id = _topic_id_tag(value, end + 8)
-            return CommittedOffset(offset, leader_epoch, metadata, timestamp, -1, topic_id, record_offset)
+            return CommittedOffset(offset, leader_epoch, metadata, timestamp, -1, topic_id)
         if version == 3:
             _, offset, leader_epoch = _OFFSET_AND_EPOCH.unpack_from(value)
             metadata, position = _string(value, 14)
@@ -175,7 +244,7 @@ def decode_value(value: bytes, record_offset: int = -1) -> CommittedOffset:
         expires = int(_TIMESTAMP.unpack_from(value, position + 8)[0]) if version == 1 else -1
     except (IndexError, _struct_error) as error:
         raise ValueError(_MALFORMED) from error
-    return CommittedOffset(offset, leader_epoch, metadata, timestamp, expires, NO_TOPIC_ID, record_offset)
+    return CommittedOffset(offset, leader_epoch, metadata, timestamp, expires)
 
 
 def commit_error(append_error: ErrorCode) -> ErrorCode:

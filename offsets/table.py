@@ -6,10 +6,7 @@ committed in a transaction wait in `pending` by producer until its control recor
 
 from collections.abc import Iterator
 
-from barnabas.offsets.records import CommittedOffset, OffsetRecord
-
-TopicPartition = tuple[str, int]
-GroupOffsets = dict[TopicPartition, CommittedOffset]
+from barnabas.offsets.records import CommittedOffset, GroupOffsets, OffsetCommits, OffsetRemovals, TopicPartition
 
 
 class OffsetTable:
@@ -24,8 +21,7 @@ class OffsetTable:
 
     def get(self, group_id: str, topic: str, partition: int) -> CommittedOffset | None:
         """The committed offset, if any."""
-        offsets = self.committed.get(group_id)
-        return None if offsets is None else offsets.get((topic, partition))
+        return self.committed.get(group_id, {}).get(topic, {}).get(partition)
 
     def of_group(self, group_id: str) -> GroupOffsets:
         """All committed offsets of a group, in the order of their first commit. Not to be changed."""
@@ -35,26 +31,40 @@ class OffsetTable:
         """Partitions of a group for which an open transaction has an offset."""
         if group_id not in self.pending_counts:
             return set()
-        return {key for groups in self.pending.values() for key in groups.get(group_id, ())}
+        return {key for groups in self.pending.values() for key in partitions_of(groups.get(group_id, {}))}
 
-    def replay(self, record: OffsetRecord, producer_id: int = -1) -> None:
-        """Apply one record that stands in the log. `producer_id` is that of a transactional batch, else -1."""
-        key = (record.topic, record.partition)
-        group_id = record.group_id
-        committed = record.committed
-        if committed is None:
-            self._remove(group_id, key)
-        elif producer_id < 0:
-            offsets = self.committed.get(group_id)
-            if offsets is None:
-                offsets = self.committed[group_id] = {}
-            offsets[key] = committed
-        else:
-            groups = self.pending.setdefault(producer_id, {})
-            if group_id not in groups:
-                groups[group_id] = {}
-                self.pending_counts[group_id] = self.pending_counts.get(group_id, 0) + 1
-            groups[group_id][key] = committed
+    def replay(self, records: OffsetCommits | OffsetRemovals, record_offset: int, producer_id: int = -1) -> None:
+        """Apply records that stand in the log from `record_offset` on, and belong to the table from now on.
+        `producer_id` is that of a transactional batch, else -1."""
+        group_id = records.group_id
+        if type(records) is OffsetRemovals:
+            for topic, partition in records.partitions:
+                self._remove(group_id, topic, partition)
+            return
+        assert type(records) is OffsetCommits
+        held = self._held(group_id, producer_id)
+        for topic, offsets in records.offsets.items():
+            for committed in offsets.values():
+                committed.record_offset = record_offset
+                record_offset += 1
+            partitions = held.get(topic)
+            if partitions is None:
+                held[topic] = offsets
+            else:
+                partitions.update(offsets)
+
+    def _held(self, group_id: str, producer_id: int) -> GroupOffsets:
+        """Where the offsets of a group are put."""
+        if producer_id < 0:
+            held = self.committed.get(group_id)
+            if held is None:
+                held = self.committed[group_id] = {}
+            return held
+        groups = self.pending.setdefault(producer_id, {})
+        if group_id not in groups:
+            groups[group_id] = {}
+            self.pending_counts[group_id] = self.pending_counts.get(group_id, 0) + 1
+        return groups[group_id]
 
     def replay_end_transaction(self, producer_id: int, committed: bool) -> list[str]:
         """Apply a control record: the producer's pending offsets move into the table where they are newer, or are
@@ -67,10 +77,12 @@ class OffsetTable:
                 continue
             changed.append(group_id)
             held = self.committed.setdefault(group_id, {})
-            for key, value in offsets.items():
-                known = held.get(key)
-                if known is None or known.record_offset < value.record_offset:
-                    held[key] = value
+            for topic, partitions in offsets.items():
+                held_partitions = held.setdefault(topic, {})
+                for partition, value in partitions.items():
+                    known = held_partitions.get(partition)
+                    if known is None or known.record_offset < value.record_offset:
+                        held_partitions[partition] = value
         return changed
 
     def groups_with(self, partitions: set[TopicPartition]) -> Iterator[tuple[str, list[TopicPartition]]]:
@@ -78,20 +90,16 @@ class OffsetTable:
         for group_id in [*self.committed, *(group for group in self.pending_counts if group not in self.committed)]:
             held = self.of_group(group_id)
             pending = self.pending_of_group(group_id)
-            found = [key for key in sorted(partitions) if key in held or key in pending]
+            found = [key for key in sorted(partitions) if key[1] in held.get(key[0], ()) or key in pending]
             if found:
                 yield group_id, found
 
-    def _remove(self, group_id: str, key: TopicPartition) -> None:
-        offsets = self.committed.get(group_id)
-        if offsets is not None and offsets.pop(key, None) is not None and not offsets:
-            del self.committed[group_id]
+    def _remove(self, group_id: str, topic: str, partition: int) -> None:
+        _take_out(self.committed, group_id, topic, partition)
         if group_id not in self.pending_counts:
             return
         for groups in self.pending.values():  # a deletion also ends what a transaction still holds for the partition
-            pending = groups.get(group_id)
-            if pending is not None and pending.pop(key, None) is not None and not pending:
-                del groups[group_id]
+            if _take_out(groups, group_id, topic, partition):
                 self._uncount(group_id)
 
     def _uncount(self, group_id: str) -> None:
@@ -100,3 +108,21 @@ class OffsetTable:
             self.pending_counts[group_id] = left
         else:
             del self.pending_counts[group_id]
+
+
+def _take_out(groups: dict[str, GroupOffsets], group_id: str, topic: str, partition: int) -> bool:
+    """Forget an offset, if it is there, and what is empty then. True when the group has none any more because of it."""
+    offsets = groups.get(group_id, {})
+    partitions = offsets.get(topic, {})
+    if partitions.pop(partition, None) is None:
+        return False
+    if not partitions:
+        del offsets[topic]
+    if not offsets:
+        del groups[group_id]
+    return not offsets
+
+
+def partitions_of(offsets: GroupOffsets) -> Iterator[TopicPartition]:
+    """The keys of a group's offsets."""
+    return ((topic, partition) for topic, partitions in offsets.items() for partition in partitions)

@@ -12,8 +12,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from barnabas.coordination import paths, payloads
 from barnabas.coordination.port import Coordination, CoordinationError, NodeExistsError, NoNodeError
 from barnabas.offsets.manager import Offsets
-from barnabas.offsets.records import CommittedOffset, OffsetRecord
-from barnabas.offsets.table import TopicPartition
+from barnabas.offsets.records import CommittedOffset, GroupOffsets, TopicPartition
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.pending import Pending
 
@@ -72,13 +71,13 @@ class ZooKeeperOffsetManager:
         self._start(run())
         return pending
 
-    def put(self, group_id: str, commits: Sequence[OffsetRecord], done: Done) -> None:
+    def put(self, group_id: str, commits: GroupOffsets, done: Done) -> None:
         """Write the nodes, one after the other; they are not written together, nor could a 0.8 client tell."""
 
         async def run() -> None:
-            for commit in commits:
-                if commit.committed is not None:
-                    await self.write(group_id, commit.topic, commit.partition, commit.committed.offset)
+            for topic, offsets in commits.items():
+                for partition, committed in offsets.items():
+                    await self.write(group_id, topic, partition, committed.offset)
 
         self._start(self._tell(group_id, run(), done))
 
@@ -94,21 +93,21 @@ class ZooKeeperOffsetManager:
 
         self._start(self._tell(group_id, run(), done))
 
-    async def read(
-        self, group_id: str, partitions: Sequence[TopicPartition] | None
-    ) -> dict[TopicPartition, CommittedOffset]:
+    async def read(self, group_id: str, partitions: Sequence[TopicPartition] | None) -> GroupOffsets:
         """What the tree has of these partitions, or of all of the group. CoordinationError when it cannot be asked."""
         if partitions is None:
             partitions = await self._all_partitions(group_id)
         nodes = [paths.consumer_offset(group_id, topic, partition) for topic, partition in partitions]
-        committed = {}
-        for key, node in zip(partitions, await self._coordination.get_many(nodes), strict=True):
+        committed: GroupOffsets = {}
+        for (topic, partition), node in zip(partitions, await self._coordination.get_many(nodes), strict=True):
             if node is None:
                 continue
             try:
-                committed[key] = CommittedOffset(payloads.decode_offset(node[0]))
+                offset = payloads.decode_offset(node[0])
             except ValueError:
-                logger.warning("group %s: the offset node of %s-%d holds no number", group_id, *key)
+                logger.warning("group %s: the offset node of %s-%d holds no number", group_id, topic, partition)
+            else:
+                committed.setdefault(topic, {})[partition] = CommittedOffset(offset)
         return committed
 
     async def write(self, group_id: str, topic: str, partition: int, offset: int) -> None:

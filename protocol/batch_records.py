@@ -7,7 +7,7 @@ The loops run for every record that is loaded, compacted or checked, so the vari
 nearly always, a call for what is longer.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from barnabas.protocol.errors import CorruptBatchError, ErrorCode
 from barnabas.protocol.varint import encode_signed
@@ -299,28 +299,33 @@ def _skip_headers(data: bytes, position: int, end: int) -> int:
     return _headers(data, position, end)[1]
 
 
-PlainRecord = tuple[int, bytes | None, bytes | None]  # timestamp, key, value; no headers
+class PlainRecords:
+    """Records of one time and without headers, written one after the other: what coordinators append.
+
+    `parts` are their bytes. Who packs records by hand begins each with `start_of_record` and counts it.
+    """
+
+    __slots__ = ("count", "parts")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.parts: list[bytes] = []
+
+    def add(self, key: bytes, value: bytes | None) -> None:
+        """Write a record."""
+        offset_delta = SHORT_SIGNED[self.count]
+        key_length = SHORT_SIGNED[len(key)]
+        value_length = SHORT_SIGNED[-1 if value is None else len(value)]
+        content = value or b""
+        size = len(offset_delta) + len(key_length) + len(key) + len(value_length) + len(content) + len(NO_HEADERS)
+        self.parts += (start_of_record(size), offset_delta, key_length, key, value_length, content, NO_HEADERS)
+        self.count += 1
 
 
-def write_plain(out: bytearray, rows: Sequence[PlainRecord]) -> None:
-    """Append records without headers, at offset deltas 0, 1, 2, …; timestamps count from the first one's."""
-    signed = _SHORT_SIGNED
-    base_timestamp = rows[0][0]
-    for offset_delta, (timestamp, key, value) in enumerate(rows):
-        body = b"".join(
-            (
-                b"\0",
-                signed[timestamp - base_timestamp],
-                signed[offset_delta],
-                b"\1" if key is None else signed[len(key)],
-                key or b"",
-                b"\1" if value is None else signed[len(value)],
-                value or b"",
-                b"\0",
-            )
-        )
-        out += signed[len(body)]
-        out += body
+def start_of_record(size: int) -> bytes:
+    """What stands before the offset delta of a plain record that has `size` bytes from there on: the length, no
+    attributes, and no distance to the first record's time."""
+    return SHORT_SIGNED[2 + size] + b"\0\0"
 
 
 class _ShortSigned(dict[int, bytes]):
@@ -330,12 +335,13 @@ class _ShortSigned(dict[int, bytes]):
 
     def __missing__(self, value: int) -> bytes:
         encoded = encode_signed(value)
-        if 0 <= value < 2048:
+        if -1 <= value < 2048:
             self[value] = encoded
         return encoded
 
 
-_SHORT_SIGNED = _ShortSigned()
+SHORT_SIGNED = _ShortSigned()
+NO_HEADERS = b"\0"
 
 
 def write(out: bytearray, record: Record, timestamp_delta: int, offset_delta: int) -> None:

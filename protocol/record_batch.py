@@ -17,7 +17,7 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 
 from barnabas.protocol import batch_records
-from barnabas.protocol.batch_records import SMALLEST_RECORD_BYTES, PlainRecord, RecordChecks, broken
+from barnabas.protocol.batch_records import SMALLEST_RECORD_BYTES, PlainRecords, RecordChecks, broken
 from barnabas.protocol.batch_records import Record as Record
 from barnabas.protocol.checksum import crc32c
 from barnabas.protocol.compression import Compression, compress, decompress
@@ -373,19 +373,22 @@ def build(
 
 
 def build_plain(
-    rows: Sequence[PlainRecord], *, compression: Compression = Compression.NONE, base_sequence: int = -1
+    records: PlainRecords, timestamp: int, *, compression: Compression = Compression.NONE, base_sequence: int = -1
 ) -> bytearray:
-    """As `build`, of records without headers given as (timestamp, key, value): what coordinators write."""
-    if not rows:
+    """As `build`, of records without headers that have one timestamp: what coordinators write."""
+    count = records.count
+    if not count:
         raise ValueError("a new batch needs a record")
-    payload = bytearray()
-    batch_records.write_plain(payload, rows)
-    count = len(rows)
-    max_timestamp = max([row[0] for row in rows])
-    header = BatchHeader(
-        0, 0, -1, 2, 0, int(compression), count - 1, rows[0][0], max_timestamp, -1, -1, base_sequence, count
+    parts = records.parts
+    if compression:
+        parts = [compress(compression, b"".join(parts), None)]
+    batch = bytearray().join((bytes(HEADER_BYTES), *parts))
+    length = len(batch) - LOG_OVERHEAD_BYTES
+    HEADER.pack_into(
+        batch, 0, 0, length, -1, 2, 0, compression, count - 1, timestamp, timestamp, -1, -1, base_sequence, count
     )
-    return _assemble(header, payload, None)
+    _set_crc(batch, 0, len(batch))
+    return batch
 
 
 def rebuild(

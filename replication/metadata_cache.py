@@ -1,6 +1,6 @@
 """What this broker knows of the cluster: live brokers, topics, partition states. Fed by UpdateMetadata only."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from barnabas.protocol.messages import UpdateMetadataRequest
@@ -93,6 +93,10 @@ class MetadataCache:
         """State of a partition, None when there is no such."""
         partitions = self.topics.get(topic)
         return None if partitions is None else partitions.get(index)
+
+    def partition_indexes(self, topic: str) -> Collection[int]:
+        """The partitions of a topic; none when there is no such topic."""
+        return self.topics.get(topic, ())
 
     def partition_count(self, topic: str) -> int:
         """How many partitions the topic has; 0: no such topic."""

@@ -194,7 +194,7 @@ FAULTS = (
         "world",
         "groups.runtime:Shard.write",
         "self._unwritten.append(",
-        "[self.replay(r, 1 << 40) for r in records]; self._unwritten.append(",
+        "records and self.replay(records, 1 << 40); self._unwritten.append(",
     ),
     Fault(
         "only half of the groups' log loaded",
@@ -214,15 +214,15 @@ FAULTS = (
         "tombstones ignored in loading",
         "world",
         "offsets.table:OffsetTable.replay",
-        "self._remove(group_id, key)",
+        "self._remove(group_id, topic, partition)",
         "pass",
     ),
     Fault(
         "commits are answered and not written",
         "world",
         "groups.runtime:Shard._append",
-        "for record in write.records",
-        "for record in ()",
+        "write.records.write(records)",
+        "pass",
     ),
     Fault(
         "generation of a commit not checked",

@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 from barnabas.broker.broker import Broker
 from barnabas.groups.classic import State
+from barnabas.offsets.table import partitions_of
 
 TopicPartition = tuple[str, int]
 Owned = tuple[str, str, int]  # group, topic, partition
@@ -134,9 +135,9 @@ class Ledger:
             for group in shard.groups.values():
                 self._look_at_group(group, life, now_ms)
             for group_id, offsets in shard.offsets.committed.items():
-                for (topic, index), committed in offsets.items():
+                for topic, index in partitions_of(offsets):
                     owned = (group_id, topic, index)
-                    offset = committed.offset
+                    offset = offsets[topic][index].offset
                     if offset == self._table.get(owned):
                         continue
                     if offset < self._table.get(owned, -1):
@@ -154,7 +155,8 @@ class Ledger:
         table: dict[Owned, int] = {}
         for shard in broker.group_coordinator.owned_shards():
             for group_id, offsets in shard.offsets.committed.items():
-                table.update({(group_id, *key): committed.offset for key, committed in offsets.items()})
+                for topic, index in partitions_of(offsets):
+                    table[(group_id, topic, index)] = offsets[topic][index].offset
         for owned, offset in {**self.commits_fetched, **self.commits_acknowledged}.items():
             if table.get(owned, -1) < offset:
                 raise Violation("commits outlive the broker", f"{owned}: {table.get(owned)} below {offset}")

@@ -141,6 +141,16 @@ def _with_port(listeners: str, port: int) -> str:
     return f"{first.rpartition(':')[0]}:{port}{comma}{rest}"
 
 
+def collect_seldom() -> None:
+    """What the garbage collector does while a broker serves."""
+    # What was made to start lives as long as the process: no collection needs to look at it again.
+    gc.collect()
+    gc.freeze()
+    # A request leaves nothing behind for the collector, so it may look seldom, at what state has grown since.
+    gc.set_threshold(10_000, 10, 100)
+    gc.enable()
+
+
 def _run(env: "Env", config: "BrokerConfig", as_json: bool) -> int:
     """Serve on the fastest loop there is; the exit code."""
     _allow_open_files()
@@ -197,12 +207,7 @@ async def _serve(env: "Env", config: "BrokerConfig", as_json: bool) -> int:
     else:
         who = f"node {broker.node_id}, cluster {broker.cluster_id}, data in {data}"
         print(f"Barnabas serves at {broker.bootstrap} ({who}). Ctrl-C stops it.", flush=True)
-    # What was made to start lives as long as the process: no collection needs to look at it again.
-    gc.collect()
-    gc.freeze()
-    # A request leaves nothing behind for the collector, so it may look seldom, at what state has grown since.
-    gc.set_threshold(10_000, 10, 100)
-    gc.enable()
+    collect_seldom()
     await stop.wait()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.remove_signal_handler(number)  # a second Ctrl-C ends it at once

@@ -97,6 +97,9 @@ class TopicList:
     def contains(self, topic: str, index: int | None = None) -> bool:
         return topic in self.partitions and (index is None or 0 <= index < self.partitions[topic])
 
+    def partition_indexes(self, topic: str) -> range:
+        return range(self.partitions.get(topic, 0))
+
     def topic_id(self, topic: str) -> bytes:
         return topic.encode().ljust(16, b"\x01") if topic in self.partitions else bytes(16)
 

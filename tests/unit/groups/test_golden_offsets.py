@@ -8,8 +8,9 @@ import pytest
 from barnabas.groups.classic import State
 from barnabas.groups.records import decode_group
 from barnabas.groups.runtime import Shard
-from barnabas.offsets.records import OffsetRecord, decode_key, decode_value, key_version
+from barnabas.offsets.records import OffsetCommits, OffsetRemovals, decode_key, decode_value, key_version
 from barnabas.protocol import messages, record_batch
+from barnabas.protocol.batch_records import PlainRecords
 from group_world import GroupWorld
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "kafka-4.1.0"
@@ -76,6 +77,13 @@ def test_a_group_of_the_consumer_protocol_is_kept_apart(world: GroupWorld) -> No
     assert "robots" not in shard.groups
 
 
+def written(records: OffsetCommits | OffsetRemovals) -> tuple[bytes | None, bytes | None]:
+    content = PlainRecords()
+    records.write(content)
+    (record,) = record_batch.records(record_batch.build_plain(content, 0))
+    return record.key, record.value
+
+
 def test_every_record_is_written_back_to_the_same_bytes(segments: list[bytes]) -> None:
     seen = 0
     for segment in segments:
@@ -86,9 +94,12 @@ def test_every_record_is_written_back_to_the_same_bytes(segments: list[bytes]) -
                 assert record.key is not None
                 version = key_version(record.key)
                 if version == 1:
-                    committed = None if record.value is None else decode_value(record.value)
-                    again = OffsetRecord(*decode_key(record.key), committed)
-                    assert (again.key(), again.value()) == (record.key, record.value)
+                    group_id, topic, partition = decode_key(record.key)
+                    if record.value is None:
+                        assert written(OffsetRemovals(group_id, [(topic, partition)])) == (record.key, record.value)
+                    else:
+                        offsets = {topic: {partition: decode_value(record.value)}}
+                        assert written(OffsetCommits(group_id, offsets)) == (record.key, record.value)
                     seen += 1
                 elif version == 2:
                     group = decode_group(record.key, record.value)

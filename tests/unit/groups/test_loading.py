@@ -6,7 +6,7 @@ import pytest
 from barnabas.groups import loading
 from barnabas.groups.coordinator import OFFSETS_TOPIC
 from barnabas.groups.hashing import partition_for
-from barnabas.offsets.records import CommittedOffset, OffsetRecord
+from barnabas.offsets.records import CommittedOffset, encode_key, encode_value
 from barnabas.protocol import messages, record_batch
 from barnabas.protocol.errors import ErrorCode
 from group_world import GroupWorld, MemoryLog, answer_of
@@ -174,16 +174,16 @@ def test_other_topics_do_not_concern_it() -> None:
 
 def test_records_that_cannot_be_read_are_passed_over() -> None:
     world = GroupWorld()
-    good = OffsetRecord("g", "t", 0, CommittedOffset(4, commit_timestamp=1))
+    key, value = encode_key("g", "t", 0), encode_value(CommittedOffset(4, commit_timestamp=1))
     pairs = [
         (b"\x00\x01\x00", b"x"),
         (None, b"x"),
         (b"\x00\x02\x00\x01g", b"\x00\x03\x00"),
         (b"\x00\x63abc", b"x"),
-        (good.key(), b"\x00\x09"),
-        (good.key(), good.value()),
+        (key, b"\x00\x09"),
+        (key, value),
     ]
-    records = [record_batch.Record(index, 0, key, value, []) for index, (key, value) in enumerate(pairs)]
+    records = [record_batch.Record(index, 0, *pair, []) for index, pair in enumerate(pairs)]
     world.logs[0].append(record_batch.build(records))
     world.restart()
     assert world.fetch("g") == {("t", 0): 4}
@@ -201,9 +201,9 @@ def test_a_batch_that_cannot_be_read_ends_the_load_and_the_partition_is_served()
 
 def test_transactional_batches_wait_for_their_marker() -> None:
     world = GroupWorld()
-    record = OffsetRecord("g", "t", 0, CommittedOffset(4, commit_timestamp=1))
+    key, value = encode_key("g", "t", 0), encode_value(CommittedOffset(4, commit_timestamp=1))
     batch = record_batch.build(
-        [record_batch.Record(0, 0, record.key(), record.value(), [])],
+        [record_batch.Record(0, 0, key, value, [])],
         producer_id=5,
         producer_epoch=0,
         transactional=True,

@@ -11,7 +11,7 @@ KEY = ("t", 0)
 def is_expired(
     situation: GroupSituation, now: int, *, committed: int = 0, expires: int = -1, pending: bool = False
 ) -> bool:
-    offsets = {KEY: CommittedOffset(1, commit_timestamp=committed, expire_timestamp=expires)}
+    offsets = {KEY[0]: {KEY[1]: CommittedOffset(1, commit_timestamp=committed, expire_timestamp=expires)}}
     found = expired_offsets(situation, offsets, {KEY} if pending else (), now, RETENTION)
     assert found in ([], [KEY])
     return bool(found)

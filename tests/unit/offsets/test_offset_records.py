@@ -1,7 +1,22 @@
 """Keys and values of committed offsets against the generated codec, every version."""
 
+import random
+
 import pytest
-from barnabas.offsets.records import CommittedOffset, OffsetRecord, decode_key, decode_value, encode_value, key_version
+from barnabas.offsets.records import (
+    NO_TOPIC_ID,
+    CommittedOffset,
+    OffsetCommits,
+    OffsetRemovals,
+    decode_key,
+    decode_value,
+    encode_key,
+    encode_value,
+    key_version,
+)
+from barnabas.offsets.table import partitions_of
+from barnabas.protocol import record_batch
+from barnabas.protocol.batch_records import PlainRecords
 from barnabas.protocol.records import OffsetCommitKey, OffsetCommitValue, decode_versioned, encode_versioned
 
 TOPIC_ID = bytes(range(16))
@@ -9,11 +24,10 @@ TOPIC_ID = bytes(range(16))
 
 @pytest.mark.parametrize("topic", ["t", "a.longer-topic_name", "ß組"])
 def test_key_is_what_the_schema_says(topic: str) -> None:
-    record = OffsetRecord("gruppe-ß", topic, 7, None)
-    assert record.key() == encode_versioned(OffsetCommitKey(group="gruppe-ß", topic=topic, partition=7), 1)
-    assert key_version(record.key()) == 1
-    assert decode_key(record.key()) == ("gruppe-ß", topic, 7)
-    assert record.value() is None
+    key = encode_key("gruppe-ß", topic, 7)
+    assert key == encode_versioned(OffsetCommitKey(group="gruppe-ß", topic=topic, partition=7), 1)
+    assert key_version(key) == 1
+    assert decode_key(key) == ("gruppe-ß", topic, 7)
 
 
 @pytest.mark.parametrize("length", [0, 1, 126, 127, 128, 4096, 16382, 16383, 20000])
@@ -43,8 +57,8 @@ def test_every_version_is_read(version: int) -> None:
         value.leader_epoch = 4
     if version == 1:
         value.expire_timestamp = 99
-    read = decode_value(encode_versioned(value, version), record_offset=6)
-    assert (read.offset, read.metadata, read.commit_timestamp, read.record_offset) == (11, "ünd", 77, 6)
+    read = decode_value(encode_versioned(value, version))
+    assert (read.offset, read.metadata, read.commit_timestamp) == (11, "ünd", 77)
     assert read.leader_epoch == (4 if version >= 3 else -1)
     assert read.expire_timestamp == (99 if version == 1 else -1)
 
@@ -55,7 +69,7 @@ def test_truncated_values_and_keys_are_refused(version: int) -> None:
     for length in range(len(value)):
         with pytest.raises(ValueError):
             decode_value(value[:length])
-    key = OffsetRecord("g", "t", 1, None).key()
+    key = encode_key("g", "t", 1)
     for length in range(2, len(key)):
         with pytest.raises(ValueError):
             decode_key(key[:length])
@@ -64,3 +78,37 @@ def test_truncated_values_and_keys_are_refused(version: int) -> None:
 def test_an_unknown_version_is_refused() -> None:
     with pytest.raises(ValueError, match="version 5"):
         decode_value(b"\x00\x05" + bytes(30))
+
+
+def test_commits_are_written_as_key_and_value_would_be() -> None:
+    rng = random.Random(7)
+
+    def some_offset(topic_id: bytes) -> CommittedOffset:
+        metadata = rng.choice(["", "", "", "m", "ß" * 64, "m" * 5000])
+        expires = rng.choice([-1, -1, -1, 1_800_000_000_000])
+        return CommittedOffset(rng.randrange(-1, 1 << 62), rng.randrange(-1, 9), metadata, 1234567, expires, topic_id)
+
+    for partitions in (1, 2, 63, 64, 65, 9000):  # offset deltas of one, two and three bytes
+        ids = {"t": NO_TOPIC_ID, "a.longer-topic_name" * 13: TOPIC_ID, "ß組": NO_TOPIC_ID}
+        offsets = {
+            topic: {rng.randrange(1 << 31): some_offset(topic_id) for _ in range(partitions)}
+            for topic, topic_id in ids.items()
+        }
+        next(iter(offsets["t"].values())).topic_id = TOPIC_ID  # not that of the others
+        commits = OffsetCommits("gruppe-ß", offsets)
+        written, expected = PlainRecords(), PlainRecords()
+        commits.write(written)
+        for topic, partition in partitions_of(offsets):
+            value = encode_value(offsets[topic][partition])
+            expected.add(encode_key("gruppe-ß", topic, partition), value)
+        assert written.count == expected.count == commits.count
+        assert b"".join(written.parts) == b"".join(expected.parts)
+
+
+def test_removals_are_tombstones() -> None:
+    records = PlainRecords()
+    removals = OffsetRemovals("g", [("t", 0), ("t", 300)])
+    removals.write(records)
+    assert removals.count == 2
+    found = [(record.key, record.value) for record in record_batch.records(record_batch.build_plain(records, 5))]
+    assert found == [(encode_key("g", "t", 0), None), (encode_key("g", "t", 300), None)]

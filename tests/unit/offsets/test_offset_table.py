@@ -1,12 +1,11 @@
 """The table and its transactions; a record that is replayed twice changes nothing."""
 
-from barnabas.offsets.records import CommittedOffset, OffsetRecord
+from barnabas.offsets.records import CommittedOffset, OffsetCommits, OffsetRemovals
 from barnabas.offsets.table import OffsetTable
 
 
 def put(table: OffsetTable, offset: int, record_offset: int, producer_id: int = -1, partition: int = 0) -> None:
-    committed = CommittedOffset(offset, record_offset=record_offset)
-    table.replay(OffsetRecord("g", "t", partition, committed), producer_id)
+    table.replay(OffsetCommits("g", {"t": {partition: CommittedOffset(offset)}}), record_offset, producer_id)
 
 
 def offset_of(table: OffsetTable) -> int | None:
@@ -19,7 +18,7 @@ def test_last_wins_and_a_tombstone_removes() -> None:
     put(table, 1, 0)
     put(table, 2, 1)
     assert offset_of(table) == 2
-    table.replay(OffsetRecord("g", "t", 0, None))
+    table.replay(OffsetRemovals("g", [("t", 0)]), 2)
     assert offset_of(table) is None
     assert table.committed == {}
 
@@ -66,7 +65,7 @@ def test_deletion_takes_pending_offsets_too() -> None:
     table = OffsetTable()
     put(table, 5, 10, producer_id=1)
     assert list(table.groups_with({("t", 0), ("u", 1)})) == [("g", [("t", 0)])]
-    table.replay(OffsetRecord("g", "t", 0, None))
+    table.replay(OffsetRemovals("g", [("t", 0)]), 2)
     assert table.pending_of_group("g") == set()
     table.replay_end_transaction(1, True)
     assert offset_of(table) is None

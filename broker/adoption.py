@@ -18,10 +18,11 @@ from barnabas.coordination import paths
 from barnabas.coordination.payloads import ProducerIdBlock, TopicAssignment, encode_config, encode_config_change
 from barnabas.coordination.port import Coordination, Create, Operation
 from barnabas.groups.coordinator import OFFSETS_TOPIC
-from barnabas.replication.controller_tree import PARTITIONS_PER_WRITE, chunks
+from barnabas.replication.controller_tree import PARTITIONS_PER_WRITE
 from barnabas.replication.election import LeaderAndIsr
 from barnabas.replication.topic_admin import topic_name_problem
 from barnabas.runtime.ports import Env
+from barnabas.runtime.turns import chunks
 from barnabas.storage.log import Log
 from barnabas.storage.log_directory import DataDirectoryError
 from barnabas.storage.log_manager import LogManager

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("barnabas.broker")
 
 TRANSACTIONS_TOPIC = "__transaction_state"
+CREATIONS_MAX = 1_000  # at a time; whoever asks for more asks again
 
 
 class AutoTopics:
@@ -50,7 +51,7 @@ class AutoTopics:
             partitions, factor = config.num_partitions, config.default_replication_factor
         if factor > len(self._broker.metadata_cache.brokers):
             return ErrorCode.INVALID_REPLICATION_FACTOR
-        if name not in self._creating:
+        if name not in self._creating and len(self._creating) < CREATIONS_MAX:
             task = asyncio.ensure_future(self._create(name, partitions, factor))
             self._creating[name] = task
             task.add_done_callback(lambda _: self._creating.pop(name, None))

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("barnabas.broker")
 
 FRAME_SIZE = Struct(">i")
+READ_BUFFER_BYTES = 256 * 1024
 HELD_BYTES_MAX = 64 * 1024  # read ahead of a parked request, at most (and one read more)
 FRAME_CAPACITY_FIRST = 8 * 1024  # memory given to an incomplete frame before its bytes have come
 FRAME_CAPACITY_GROWTH = 4
@@ -45,7 +46,7 @@ class ReadBuffer:
 
     __slots__ = ("in_use", "view")
 
-    def __init__(self, size: int = 256 * 1024) -> None:
+    def __init__(self, size: int = READ_BUFFER_BYTES) -> None:
         self.view = memoryview(bytearray(size))
         self.in_use = False
 

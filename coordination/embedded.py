@@ -184,6 +184,7 @@ class EmbeddedCoordination:
 
     async def get_many(self, paths: Sequence[str]) -> list[tuple[bytes, Stat] | None]:
         """Data and Stat of many nodes."""
+        await self._let_others_run()
         file = self._opened()
         nodes = [file.find(path) for path in paths]
         return [None if node is None else (node.data, node.stat) for node in nodes]
@@ -214,6 +215,7 @@ class EmbeddedCoordination:
         make_parents: bool = False,
     ) -> tuple[str, Stat]:
         """Make a node, with `make_parents` also the persistent nodes above it that are missing."""
+        await self._let_others_run()
         with self._write() as file:
             zxid = file.next_zxid()
             if make_parents:
@@ -223,16 +225,19 @@ class EmbeddedCoordination:
 
     async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Stat:
         """Replace a node's data."""
+        await self._let_others_run()
         with self._write() as file:
             return file.set(path, data, version, file.next_zxid())
 
     async def delete(self, path: str, version: int = ANY_VERSION) -> None:
         """Remove a node."""
+        await self._let_others_run()
         with self._write() as file:
             file.delete(path, version, file.next_zxid())
 
     async def delete_recursive(self, path: str) -> None:
         """Remove a node and all below it, as one change."""
+        await self._let_others_run()
         with self._write() as file:
             file.require(path)
             zxid = file.next_zxid()
@@ -241,6 +246,7 @@ class EmbeddedCoordination:
 
     async def multi(self, operations: Sequence[Operation]) -> list[OperationResult]:
         """Do all as one change, or none."""
+        await self._let_others_run()
         with self._write() as file:
             zxid = file.next_zxid()
             results: list[OperationResult] = []
@@ -250,6 +256,10 @@ class EmbeddedCoordination:
                 except CoordinationError as error:
                     raise MultiError(index, error) from error
             return results
+
+    async def _let_others_run(self) -> None:
+        """A write blocks for as long as a sync takes: many in a row must not keep everybody waiting."""
+        await self._env.clock.sleep(0)
 
     @contextmanager
     def _write(self, *, any_session: bool = False) -> Iterator[TreeFile]:

@@ -239,7 +239,7 @@ class Controller:
         self.controller_id = self._node_id
         self.controller_epoch = epoch
         self._tree = ControllerTree(self._coordination, self._env.clock, self._state, epoch, epoch_version)
-        self._machines = StateMachines(self._state, self._tree, self._batch, self._unclean_topics)
+        self._machines = StateMachines(self._state, self._env.clock, self._tree, self._batch, self._unclean_topics)
         self._deletion = TopicDeletion(self._state, self._tree, self._batch, self._machines)
         try:
             await self._take_over()
@@ -267,7 +267,7 @@ class Controller:
         if self._config.delete_topic_enable:
             state.topics_to_delete.update((topic, None) for topic in deleted if topic in state.assignments)
         self._batch.add_update_metadata(state.brokers, ())
-        self._batch.send(self.controller_epoch)
+        await self._batch.send(self.controller_epoch)
         state.begin()
         online = [r for r, known in state.replica_states.items() if known is ReplicaState.ONLINE]
         offline = [r for r, known in state.replica_states.items() if known is ReplicaState.OFFLINE]
@@ -304,7 +304,12 @@ class Controller:
         self._watches = {path: watch for path, watch in self._watches.items() if path == paths.CONTROLLER}
         self._state = ControllerState()
         self._batch = RequestBatch(
-            self._state, self._channel, self._node_id, self._log_failures_answered, self._deletions_answered
+            self._state,
+            self._env.clock,
+            self._channel,
+            self._node_id,
+            self._log_failures_answered,
+            self._deletions_answered,
         )
 
     def _session_expired(self) -> None:
@@ -420,7 +425,7 @@ class Controller:
         state = self._state
         self._batch.add_update_metadata([b for b in state.brokers if b not in broker_ids], ())
         self._batch.add_update_metadata(broker_ids, state.all_partitions())
-        self._batch.send(self.controller_epoch)
+        await self._batch.send(self.controller_epoch)
         replicas = [r for r in state.replicas_on(broker_ids) if state.is_online(r[2], r[:2])]
         existing = [r for r in replicas if r[:2] in state.states and not state.is_being_deleted(r[0])]
         await self._machines.move_replicas(existing, ReplicaState.ONLINE)
@@ -431,7 +436,7 @@ class Controller:
     async def _brokers_failed(self, broker_ids: Sequence[int]) -> None:
         await self._replicas_failed(self._state.replicas_on(broker_ids))
         self._batch.add_update_metadata(self._state.brokers, ())
-        self._batch.send(self.controller_epoch)
+        await self._batch.send(self.controller_epoch)
 
     async def _replicas_failed(self, replicas: Sequence[Replica]) -> None:
         """Replicas went offline: elect where they led, take them out of the ISRs."""
@@ -443,7 +448,7 @@ class Controller:
             for partition in dict.fromkeys(r[:2] for r in remaining)
             if state.partition_states.get(partition) is PartitionState.ONLINE and not state.has_online_leader(partition)
         ]
-        self._machines.move_partitions(leaderless, PartitionState.OFFLINE)
+        await self._machines.move_partitions(leaderless, PartitionState.OFFLINE)
         await self._machines.bring_online(leaderless)
         await self._machines.move_replicas(remaining, ReplicaState.OFFLINE)
         if deleting:
@@ -457,7 +462,7 @@ class Controller:
             return
         self._state.brokers[broker_id] = broker
         self._batch.add_update_metadata(self._state.brokers, ())
-        self._batch.send(self.controller_epoch)
+        await self._batch.send(self.controller_epoch)
 
     # --- topics ---
 
@@ -496,7 +501,7 @@ class Controller:
         if not partitions:
             return
         await self._tree.read_states(partitions)  # an earlier controller may have got as far as that
-        self._machines.move_partitions(partitions, PartitionState.NEW)
+        await self._machines.move_partitions(partitions, PartitionState.NEW)
         replicas = self._state.replicas_of(partitions)
         await self._machines.move_replicas(replicas, ReplicaState.NEW)
         await self._machines.bring_online(partitions)
@@ -532,7 +537,7 @@ class Controller:
         known = [partition for partition in partitions if partition in self._state.states]
         await self._tree.read_states(known)
         self._batch.add_update_metadata(self._state.brokers, known)
-        self._batch.send(self.controller_epoch)
+        await self._batch.send(self.controller_epoch)
         await self._tree.delete_all(notices)
 
     async def _log_dir_failed(self) -> None:
@@ -546,7 +551,7 @@ class Controller:
         for topic, index, broker_id in self._state.replicas_on(broker_ids):
             if not self._state.is_being_deleted(topic):
                 self._batch.add_leader_and_isr([broker_id], (topic, index))
-        self._batch.send(self.controller_epoch)
+        await self._batch.send(self.controller_epoch)
         await self._tree.delete_all(notices)
 
     def _log_failures_answered(self, replicas: list[Replica]) -> None:

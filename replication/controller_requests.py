@@ -12,26 +12,35 @@ from barnabas.protocol.messages import (
 )
 from barnabas.replication.broker_channel import BrokerChannel, ControlResponse
 from barnabas.replication.controller_state import ControllerState, Replica, TopicPartition
-from barnabas.replication.controller_tree import chunks
 from barnabas.replication.election import EPOCH_DURING_DELETE, LEADER_DURING_DELETE, NO_LEADER
 from barnabas.replication.metadata_cache import NO_TOPIC_ID
+from barnabas.runtime.ports import Clock
+from barnabas.runtime.turns import chunks
 
 RECOVERING = 1
-PARTITIONS_PER_REQUEST = 100  # a broker makes the files of so many logs at a time, and hears its clients in between
+# A broker does so much at a time, and hears its clients in between: make or rename the folders of logs, change roles.
+FOLDERS_PER_REQUEST = 10
+ROLES_PER_REQUEST = 250
 
 
 class RequestBatch:
-    """One step's worth of requests. `send` reads the state as it is then, sends, and leaves the batch empty."""
+    """One step's worth of requests. `send` reads the state as it is then, sends, and leaves the batch empty.
+
+    A broker gets roles and deletions in several requests where they are many; the metadata always in one, so that
+    nobody ever sees half a topic.
+    """
 
     def __init__(
         self,
         state: ControllerState,
+        clock: Clock,
         channel: BrokerChannel,
         node_id: int,
         on_log_failures: Callable[[list[Replica]], None],
         on_deletions: Callable[[list[Replica], list[Replica]], None],
     ) -> None:
         self._state = state
+        self._clock = clock
         self._channel = channel
         self._node_id = node_id
         self._on_log_failures = on_log_failures
@@ -62,17 +71,19 @@ class RequestBatch:
             partitions = self._stop_replica.setdefault(broker_id, {})
             partitions[partition] = delete or partitions.get(partition, False)
 
-    def send(self, controller_epoch: int) -> None:
+    async def send(self, controller_epoch: int) -> None:
         """Send what was collected, to each broker in the order it must have it."""
         leader_and_isr, self._leader_and_isr = self._leader_and_isr, {}
         update_metadata, self._update_metadata = self._update_metadata, {}
         stop_replica, self._stop_replica = self._stop_replica, {}
         for broker_id, partitions in leader_and_isr.items():
-            for piece in chunks(list(partitions.items()), PARTITIONS_PER_REQUEST):
+            size = FOLDERS_PER_REQUEST if any(partitions.values()) else ROLES_PER_REQUEST
+            for piece in chunks(list(partitions.items()), size):
                 self._send_leader_and_isr(broker_id, dict(piece), controller_epoch)
-        self._send_update_metadata(update_metadata, controller_epoch)
+                await self._clock.sleep(0)
+        await self._send_update_metadata(update_metadata, controller_epoch)
         for broker_id, partitions in stop_replica.items():
-            self._send_stop_replica(broker_id, partitions, controller_epoch)
+            await self._send_stop_replicas(broker_id, partitions, controller_epoch)
 
     def _broker_epoch(self, broker_id: int) -> int:
         return self._state.brokers[broker_id].epoch
@@ -134,7 +145,7 @@ class RequestBatch:
         if failed:
             self._on_log_failures(failed)
 
-    def _send_update_metadata(
+    async def _send_update_metadata(
         self, update_metadata: dict[int, dict[TopicPartition, None]], controller_epoch: int
     ) -> None:
         if not update_metadata:
@@ -160,16 +171,18 @@ class RequestBatch:
                 controller_id=self._node_id,
                 controller_epoch=controller_epoch,
                 broker_epoch=self._broker_epoch(broker_id),
-                topic_states=self._topic_states(partitions),
+                topic_states=await self._topic_states(partitions),
                 live_brokers=live_brokers,
             )
             self._channel.send(broker_id, request, lambda response: None)
 
-    def _topic_states(
+    async def _topic_states(
         self, partitions: Iterable[TopicPartition]
     ) -> list[UpdateMetadataRequest.UpdateMetadataTopicState]:
         topics: dict[str, UpdateMetadataRequest.UpdateMetadataTopicState] = {}
-        for topic, index in partitions:
+        for number, (topic, index) in enumerate(partitions, 1):
+            if number % ROLES_PER_REQUEST == 0:
+                await self._clock.sleep(0)
             state = self._state.states.get((topic, index))
             being_deleted = self._state.is_being_deleted(topic)
             if state is None and not being_deleted:
@@ -193,7 +206,25 @@ class RequestBatch:
             )
         return list(topics.values())
 
-    def _send_stop_replica(self, broker_id: int, partitions: dict[TopicPartition, bool], controller_epoch: int) -> None:
+    async def _send_stop_replicas(
+        self, broker_id: int, partitions: dict[TopicPartition, bool], controller_epoch: int
+    ) -> None:
+        """In pieces; what became of the deletions is told once, when all are answered."""
+        deletions = _Deletions(broker_id, self._on_deletions)
+        size = FOLDERS_PER_REQUEST if any(partitions.values()) else ROLES_PER_REQUEST
+        for piece in chunks(list(partitions.items()), size):
+            deletions.unanswered += 1
+            self._send_stop_replica(broker_id, dict(piece), controller_epoch, deletions)
+            await self._clock.sleep(0)
+        deletions.all_are_sent()
+
+    def _send_stop_replica(
+        self,
+        broker_id: int,
+        partitions: dict[TopicPartition, bool],
+        controller_epoch: int,
+        deletions: "_Deletions",
+    ) -> None:
         topics: dict[str, StopReplicaRequest.StopReplicaTopicState] = {}
         for (topic, index), delete in partitions.items():
             topic_state = topics.get(topic)
@@ -218,18 +249,40 @@ class RequestBatch:
             topic_states=list(topics.values()),
         )
         deleting = [partition for partition, delete in partitions.items() if delete]
-        self._channel.send(broker_id, request, lambda response: self._stop_replica_done(broker_id, deleting, response))
+        self._channel.send(broker_id, request, lambda response: deletions.answered(deleting, response))
 
-    def _stop_replica_done(
-        self, broker_id: int, deleting: list[TopicPartition], response: ControlResponse | None
-    ) -> None:
-        if not deleting or not isinstance(response, StopReplicaResponse):
-            return  # a broker that went away: its death makes the replicas ineligible
-        whole_error = response.error_code
-        errors = {(error.topic_name, error.partition_index): error.error_code for error in response.partition_errors}
-        done: list[Replica] = []
-        failed: list[Replica] = []
-        for topic, index in deleting:
-            error = whole_error or errors.get((topic, index), ErrorCode.NONE)
-            (done if error == ErrorCode.NONE else failed).append((topic, index, broker_id))
-        self._on_deletions(done, failed)
+
+class _Deletions:
+    """What a broker says of the replicas that it is to delete, collected over several requests."""
+
+    __slots__ = ("_broker_id", "_done", "_failed", "_is_sent", "_on_deletions", "unanswered")
+
+    def __init__(self, broker_id: int, on_deletions: Callable[[list[Replica], list[Replica]], None]) -> None:
+        self._broker_id = broker_id
+        self._on_deletions = on_deletions
+        self._done: list[Replica] = []
+        self._failed: list[Replica] = []
+        self._is_sent = False
+        self.unanswered = 0
+
+    def all_are_sent(self) -> None:
+        """No further request follows."""
+        self._is_sent = True
+        self._tell()
+
+    def answered(self, deleting: list[TopicPartition], response: ControlResponse | None) -> None:
+        """One request was, or its broker went away: then its death makes the replicas ineligible."""
+        self.unanswered -= 1
+        if isinstance(response, StopReplicaResponse):
+            whole_error = response.error_code
+            errors = {
+                (error.topic_name, error.partition_index): error.error_code for error in response.partition_errors
+            }
+            for partition in deleting:
+                error = whole_error or errors.get(partition, ErrorCode.NONE)
+                (self._done if error == ErrorCode.NONE else self._failed).append((*partition, self._broker_id))
+        self._tell()
+
+    def _tell(self) -> None:
+        if self._is_sent and not self.unanswered and (self._done or self._failed):
+            self._on_deletions(self._done, self._failed)

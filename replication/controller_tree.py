@@ -1,8 +1,7 @@
 """The controller's writes into the tree, each fenced by its epoch, and its reads."""
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from barnabas.coordination import paths
 from barnabas.coordination.port import (
@@ -23,23 +22,18 @@ from barnabas.coordination.port import (
 from barnabas.replication.controller_state import ControllerState, TopicPartition
 from barnabas.replication.election import LeaderAndIsr
 from barnabas.runtime.ports import Clock
+from barnabas.runtime.turns import chunks
 
 logger = logging.getLogger("barnabas.replication")
 
 CONNECTION_BACKOFF_MS = 100
-PARTITIONS_PER_WRITE = 1_000  # a server refuses transactions of a megabyte
-
-T = TypeVar("T")
+# A server refuses transactions of a megabyte, and the embedded tree holds the loop for as long as one takes.
+PARTITIONS_PER_WRITE = 100
+PARTITIONS_PER_READ = 500
 
 
 class ControllerMovedError(Exception):
     """Another controller was elected: nothing was written, and nothing more may be."""
-
-
-def chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    """Consecutive pieces of at most `size`."""
-    for start in range(0, len(items), size):
-        yield items[start : start + size]
 
 
 class ControllerTree:
@@ -84,7 +78,7 @@ class ControllerTree:
 
     async def read_states(self, partitions: Sequence[TopicPartition]) -> None:
         """Take over what the state nodes say now. A node written by a later controller ends this one."""
-        for chunk in chunks(partitions, PARTITIONS_PER_WRITE):
+        for chunk in chunks(partitions, PARTITIONS_PER_READ):
             nodes = await self._coordination.get_many([paths.partition_state(*partition) for partition in chunk])
             for partition, node in zip(chunk, nodes):
                 if node is None:

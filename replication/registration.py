@@ -15,10 +15,11 @@ from barnabas.coordination.payloads import (
 from barnabas.coordination.port import Coordination, Create, MultiError, NodeExistsError, NoNodeError, Set, Stat
 from barnabas.protocol import uuids
 from barnabas.replication.controller_state import LiveBroker
-from barnabas.replication.controller_tree import PARTITIONS_PER_WRITE, chunks
+from barnabas.replication.controller_tree import PARTITIONS_PER_WRITE
 from barnabas.replication.election import LeaderAndIsr, without_replica
 from barnabas.replication.metadata_cache import Endpoint
 from barnabas.runtime.ports import Env
+from barnabas.runtime.turns import chunks
 
 logger = logging.getLogger("barnabas.replication")
 

@@ -4,7 +4,7 @@ Order within a step: tree first, memory second, brokers last (`RequestBatch.send
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 
 from barnabas.replication import election
 from barnabas.replication.controller_requests import RequestBatch
@@ -17,8 +17,12 @@ from barnabas.replication.controller_state import (
 )
 from barnabas.replication.controller_tree import ControllerTree
 from barnabas.replication.election import LeaderAndIsr
+from barnabas.runtime.ports import Clock
+from barnabas.runtime.turns import chunks
 
 logger = logging.getLogger("barnabas.replication")
+
+MOVES_PER_TURN = 500  # of the loop: then others come first
 
 Elect = Callable[[TopicPartition, LeaderAndIsr], LeaderAndIsr | None]
 
@@ -29,11 +33,13 @@ class StateMachines:
     def __init__(
         self,
         state: ControllerState,
+        clock: Clock,
         tree: ControllerTree,
         batch: RequestBatch,
         unclean_topics: Callable[[Collection[str]], Awaitable[set[str]]],
     ) -> None:
         self._state = state
+        self._clock = clock
         self._tree = tree
         self._batch = batch
         self._unclean_topics = unclean_topics  # which of these topics allow an unclean election
@@ -47,7 +53,7 @@ class StateMachines:
         await self._create(new)
         leaderless = [p for p in partitions if state.partition_states.get(p) is PartitionState.OFFLINE]
         await self._elect_offline(leaderless)
-        self._batch.send(self._tree.epoch)
+        await self._batch.send(self._tree.epoch)
 
     async def _create(self, partitions: Sequence[TopicPartition]) -> None:
         state = self._state
@@ -60,7 +66,9 @@ class StateMachines:
             has_states = any((topic, index) in state.states for index in state.assignments[topic])
             await self._tree.create_states(topic, first_states, topic_is_new=not has_states)
             logger.info("topic %s: %d partitions created", topic, len(first_states))
-            for index in first_states:
+            for number, index in enumerate(first_states, 1):
+                if number % MOVES_PER_TURN == 0:
+                    await self._clock.sleep(0)
                 partition = (topic, index)
                 is_online = state.has_online_leader(partition)  # not when the node was there already
                 self._enter(partition, PartitionState.ONLINE if is_online else PartitionState.OFFLINE)
@@ -86,7 +94,7 @@ class StateMachines:
     async def elect(self, partitions: Sequence[TopicPartition], decide: Elect) -> list[TopicPartition]:
         """Elect by another policy than that for lost leaders; returns the partitions that changed."""
         elected = await self._write_elected(partitions, decide)
-        self._batch.send(self._tree.epoch)
+        await self._batch.send(self._tree.epoch)
         return elected
 
     async def _write_elected(self, partitions: Sequence[TopicPartition], decide: Elect) -> list[TopicPartition]:
@@ -107,10 +115,12 @@ class StateMachines:
             self._batch.add_leader_and_isr(self._state.replicas(partition), partition)
         return elected
 
-    def move_partitions(self, partitions: Iterable[TopicPartition], target: PartitionState) -> None:
+    async def move_partitions(self, partitions: Sequence[TopicPartition], target: PartitionState) -> None:
         """Memory only: NEW, OFFLINE, NON_EXISTENT."""
-        for partition in partitions:
-            self._enter(partition, target)
+        for piece in chunks(partitions, MOVES_PER_TURN):
+            for partition in piece:
+                self._enter(partition, target)
+            await self._clock.sleep(0)
 
     def _enter(self, partition: TopicPartition, target: PartitionState) -> None:
         if not self._state.enter_partition(partition, target):
@@ -121,22 +131,27 @@ class StateMachines:
 
     async def move_replicas(self, replicas: Sequence[Replica], target: ReplicaState) -> None:
         """Move replicas and tell who must know. A replica that may not go there is a bug: AssertionError."""
-        for replica in replicas:
-            if not self._state.enter_replica(replica, target):
-                current = self._state.replica_states.get(replica, ReplicaState.NON_EXISTENT)
-                raise AssertionError(f"replica {replica} cannot go from {current} to {target}")
-            topic, index, broker_id = replica
-            partition = (topic, index)
-            if target in (ReplicaState.NEW, ReplicaState.ONLINE):
-                if partition in self._state.states:
-                    self._batch.add_leader_and_isr([broker_id], partition, is_new=target is ReplicaState.NEW)
-            elif target is ReplicaState.OFFLINE:
-                self._batch.add_stop_replica(broker_id, partition, delete=False)
-            elif target is ReplicaState.DELETION_STARTED:
-                self._batch.add_stop_replica(broker_id, partition, delete=True)
+        for piece in chunks(replicas, MOVES_PER_TURN):
+            for replica in piece:
+                self._move_replica(replica, target)
+            await self._clock.sleep(0)
         if target is ReplicaState.OFFLINE:
             await self._leave_isrs(replicas)
-        self._batch.send(self._tree.epoch)
+        await self._batch.send(self._tree.epoch)
+
+    def _move_replica(self, replica: Replica, target: ReplicaState) -> None:
+        if not self._state.enter_replica(replica, target):
+            current = self._state.replica_states.get(replica, ReplicaState.NON_EXISTENT)
+            raise AssertionError(f"replica {replica} cannot go from {current} to {target}")
+        topic, index, broker_id = replica
+        partition = (topic, index)
+        if target in (ReplicaState.NEW, ReplicaState.ONLINE):
+            if partition in self._state.states:
+                self._batch.add_leader_and_isr([broker_id], partition, is_new=target is ReplicaState.NEW)
+        elif target is ReplicaState.OFFLINE:
+            self._batch.add_stop_replica(broker_id, partition, delete=False)
+        elif target is ReplicaState.DELETION_STARTED:
+            self._batch.add_stop_replica(broker_id, partition, delete=True)
 
     async def _leave_isrs(self, replicas: Sequence[Replica]) -> None:
         """Replicas that went offline leave the ISR; the others hear of it. One broker's replicas per round."""

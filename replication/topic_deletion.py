@@ -1,7 +1,7 @@
 """The deletion of topics, step by step: every replica's files first, the nodes last."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 from barnabas.coordination import paths
 from barnabas.replication.controller_requests import RequestBatch
@@ -25,17 +25,20 @@ class TopicDeletion:
 
     async def enqueue(self, topics: Iterable[str]) -> None:
         """Begin to delete topics, as far as their replicas are there."""
-        self._state.topics_to_delete.update(dict.fromkeys(topics))
-        await self.resume()
+        wanted = dict.fromkeys(topics)
+        self._state.topics_to_delete.update(wanted)
+        await self.resume(wanted)
 
-    async def retry(self, topics: Iterable[str]) -> None:
+    async def retry(self, topics: Collection[str]) -> None:
         """A broker came back, or a move ended: what kept these topics may be over."""
         self._state.topics_ineligible.difference_update(topics)
-        await self.resume()
+        await self.resume(topics)
 
-    async def resume(self) -> None:
-        """Take every topic one step further, if it can take one."""
-        for topic in list(self._state.topics_to_delete):
+    async def resume(self, topics: Iterable[str] | None = None) -> None:
+        """Take these topics (None: every one that is to be deleted) one step further, if they can take one."""
+        for topic in list(self._state.topics_to_delete if topics is None else topics):
+            if topic not in self._state.topics_to_delete:
+                continue
             replicas = self._state.replicas_of(self._state.partitions_of(topic))
             states = {self._state.replica_states.get(replica, ReplicaState.NON_EXISTENT) for replica in replicas}
             if states <= {ReplicaState.DELETION_SUCCESSFUL}:
@@ -48,10 +51,10 @@ class TopicDeletion:
         logger.info("topic %s: deleting", topic)
         partitions = state.partitions_of(topic)
         known = [partition for partition in partitions if partition in state.partition_states]
-        self._machines.move_partitions(known, PartitionState.OFFLINE)
-        self._machines.move_partitions(known, PartitionState.NON_EXISTENT)
+        await self._machines.move_partitions(known, PartitionState.OFFLINE)
+        await self._machines.move_partitions(known, PartitionState.NON_EXISTENT)
         self._batch.add_update_metadata(state.brokers, partitions)
-        self._batch.send(self._tree.epoch)
+        await self._batch.send(self._tree.epoch)
         remaining = [r for r in replicas if state.replica_states.get(r) is not ReplicaState.DELETION_SUCCESSFUL]
         live = [r for r in remaining if state.is_online(r[2], r[:2])]
         dead = [r for r in remaining if not state.is_online(r[2], r[:2])]
@@ -64,24 +67,28 @@ class TopicDeletion:
             state.topics_ineligible.add(topic)
         await self._machines.move_replicas(live, ReplicaState.DELETION_STARTED)
 
-    async def answered(self, done: Iterable[Replica], failed: Iterable[Replica]) -> None:
+    async def answered(self, done: Sequence[Replica], failed: Sequence[Replica]) -> None:
         """Brokers said which files are gone and which they could not delete."""
         state = self._state
         started = ReplicaState.DELETION_STARTED
         await self._machines.move_replicas(
             [r for r in done if state.replica_states.get(r) is started], ReplicaState.DELETION_SUCCESSFUL
         )
-        await self.replicas_failed(failed)
+        await self._failed(failed)
+        await self.resume(dict.fromkeys(replica[0] for replica in (*done, *failed)))
 
-    async def replicas_failed(self, replicas: Iterable[Replica]) -> None:
+    async def replicas_failed(self, replicas: Sequence[Replica]) -> None:
         """Replicas of topics being deleted cannot be deleted now."""
+        await self._failed(replicas)
+        await self.resume(dict.fromkeys(replica[0] for replica in replicas))
+
+    async def _failed(self, replicas: Sequence[Replica]) -> None:
         state = self._state
         failed = [
             r for r in replicas if state.replica_states.get(r) in (ReplicaState.DELETION_STARTED, ReplicaState.OFFLINE)
         ]
         await self._machines.move_replicas(failed, ReplicaState.DELETION_INELIGIBLE)
         state.topics_ineligible.update(replica[0] for replica in failed)
-        await self.resume()
 
     async def _complete(self, topic: str, replicas: list[Replica]) -> None:
         await self._machines.move_replicas(replicas, ReplicaState.NON_EXISTENT)

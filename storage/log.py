@@ -36,6 +36,7 @@ from barnabas.storage.validation import (
 logger = logging.getLogger("barnabas.storage")
 
 _TRANSACTIONAL, _CONTROL = 0x10, 0x20
+_SEGMENTS_REMOVED_AT_ONCE = 50
 # Refusals that Kafka answers with log start -1: it never got as far as the log.
 _BEFORE_THE_LOG = (
     ErrorCode.CORRUPT_MESSAGE,
@@ -375,7 +376,7 @@ class Log(DurableLog):
                 self.set_high_watermark(offset)
 
     def delete_old_segments(self, now_ms: int) -> int:
-        """Apply retention; how many segments went."""
+        """Apply retention; how many segments went. Again, until none did: only so many go at a time."""
         if self.failed is not None or self.closed or self.cleaning:
             return 0
         delete = "delete" in self.config.cleanup_policy
@@ -401,6 +402,7 @@ class Log(DurableLog):
             )
             if not count:
                 return 0
+            count = min(count, _SEGMENTS_REMOVED_AT_ONCE)
             if count == len(self.segments):
                 self._roll_to(self.log_end_offset)
             self.delete_records_before(self._bases[count])
@@ -424,14 +426,20 @@ class Log(DurableLog):
     def delete_later(self, gone: list[Segment]) -> None:
         """Remove files after the delay, so that whoever reads them can finish."""
 
-        def delete() -> None:
-            for segment in gone:
-                try:
-                    segment.delete_files()
-                except OSError as error:
-                    logger.warning("%s: could not remove old files: %s", self.name, error)
+        waiting = list(reversed(gone))
 
-        self._env.clock.call_later(self.config.file_delete_delay_ms, delete)
+        def delete() -> None:
+            """One in each pass of the loop: to remove a large file takes long."""
+            segment = waiting.pop()
+            try:
+                segment.delete_files()
+            except OSError as error:
+                logger.warning("%s: could not remove old files: %s", self.name, error)
+            if waiting:
+                self._env.clock.call_soon(delete)
+
+        if waiting:
+            self._env.clock.call_later(self.config.file_delete_delay_ms, delete)
 
     def truncate_to(self, offset: int) -> None:
         """Drop everything from `offset` on (from the begin of the batch that holds it)."""
@@ -507,8 +515,7 @@ class Log(DurableLog):
     def delete_directory_to(self, directory: str) -> None:
         """The partition is deleted: no more writes; its folder gets another name."""
         self.closed = True
-        self._files.close_folder(self.directory)
         self._env.disk.rename(self.directory, directory)
         self.directory = directory
         for segment in self.segments:
-            segment.moved_to(directory)
+            segment.moved_to(directory)  # and closed

@@ -2,7 +2,7 @@
 
 import errno
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice
 
@@ -23,6 +23,8 @@ logger = logging.getLogger("barnabas.storage")
 _NEVER_MS = 2**63 - 1
 _OPEN_FILES_MIN = 64
 _FLUSHES_PER_TICK = 64  # each holds some files open until it is done
+_LOGS_PER_PIECE = 200  # of upkeep that looks at all of them: about a millisecond
+_ENDED = object()
 
 
 class LogManager:
@@ -45,6 +47,7 @@ class LogManager:
         self._files = OpenFiles(env.disk, max(_OPEN_FILES_MIN, env.disk.open_files_max() // 2))  # the rest for clients
         self._configs: dict[str, TopicConfig] = {}
         self._default_config: TopicConfig | None = None
+        self._topics_with_fewer_logs: set[str] = set()
         self._timers: dict[str, Timer] = {}
         self.directories = [
             LogDirectory(env, self._files, path, self.topic_config, self._log_failed)
@@ -240,7 +243,6 @@ class LogManager:
 
         def remove() -> None:
             try:
-                self._files.close_folder(path)
                 self._env.disk.remove_tree(path)
             except OSError as error:
                 logger.warning("%s could not be removed: %s", path, error)
@@ -257,9 +259,17 @@ class LogManager:
             return None
         self.cleaner.forget(log)
         path = directory.take_away(log, why)
-        if path is not None and not any(topic == log.topic for place in self.directories for topic, _ in place.logs):
-            self._configs.pop(log.topic, None)
+        if path is not None:
+            if not self._topics_with_fewer_logs:
+                self._env.clock.call_soon(self._forget_configs)
+            self._topics_with_fewer_logs.add(log.topic)
         return path
+
+    def _forget_configs(self) -> None:
+        """Of topics that have no log here any more; once for many logs that went together."""
+        gone, self._topics_with_fewer_logs = self._topics_with_fewer_logs, set()
+        for topic in gone.difference(topic for place in self.directories for topic, _ in place.logs):
+            self._configs.pop(topic, None)
 
     def _log_failed(self, log: Log) -> None:
         for callback in self.on_failed:
@@ -298,7 +308,7 @@ class LogManager:
 
     def _begin_upkeep(self) -> None:
         config = self.config
-        self._every("retention", lambda: config.log_retention_check_interval_ms, self.apply_retention)
+        self._every("retention", lambda: config.log_retention_check_interval_ms, self._retain)
         intervals_ms = (
             lambda: config.log_flush_offset_checkpoint_interval_ms,
             lambda: config.log_flush_start_offset_checkpoint_interval_ms,
@@ -319,15 +329,20 @@ class LogManager:
         for directory in self.open_directories:
             directory.write_later(name)
 
-    def _every(self, name: str, interval_ms: Callable[[], int], task: Callable[[], None]) -> None:
+    def _every(self, name: str, interval_ms: Callable[[], int], task: Callable[[], Iterator[None] | None]) -> None:
+        """Do it again and again; what comes as an iterator, a piece in each pass of the loop."""
+        clock = self._env.clock
+
         def run() -> None:
-            task()
-            again()
+            go_on(task() or iter(()))
 
-        def again() -> None:
-            self._timers[name] = self._env.clock.call_later(max(interval_ms(), 1), run)
+        def go_on(pieces: Iterator[None]) -> None:
+            if next(pieces, _ENDED) is _ENDED:
+                self._timers[name] = clock.call_later(max(interval_ms(), 1), run)
+            else:
+                self._timers[name] = clock.call_later(0, partial(go_on, pieces))
 
-        again()
+        self._timers[name] = clock.call_later(max(interval_ms(), 1), run)
 
     def _flush_interval_ms(self) -> int:
         """As often as the most impatient flush.ms wants, within reason."""
@@ -344,16 +359,25 @@ class LogManager:
 
     def apply_retention(self) -> None:
         """Delete what is too old or too much, and give back the memory of indexes that nobody reads."""
+        for _ in self._retain():
+            pass
+
+    def _retain(self) -> Iterator[None]:
         now_ms = self._env.clock.now_ms()
-        for log in self.all():
-            log.delete_old_segments(now_ms)
-            for segment in log.segments[:-1]:
+        for number, log in enumerate(self.all(), 1):
+            if number % _LOGS_PER_PIECE == 0:
+                yield
+            while log.delete_old_segments(now_ms):
+                yield
+            for segment in () if log.closed else log.segments[:-1]:
                 if segment.touched:
                     segment.touched = False
                 else:
                     segment.unload()
 
-    def _expire_producers(self) -> None:
+    def _expire_producers(self) -> Iterator[None]:
         now_ms = self._env.clock.now_ms()
-        for log in self.all():
+        for number, log in enumerate(self.all(), 1):
+            if number % _LOGS_PER_PIECE == 0:
+                yield
             log.producers.expire(now_ms, self.config.producer_id_expiration_ms)

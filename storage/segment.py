@@ -134,7 +134,7 @@ class Segment:
         index_interval_bytes: int,
         suffix: str = "",
     ) -> "Segment":
-        """A new empty segment with its files."""
+        """A new empty segment. Its index files are made when there is something in it: most partitions never have."""
         segment = Segment(
             files,
             directory,
@@ -147,10 +147,11 @@ class Segment:
         file = files.get(segment.path, create=True)
         if file.size():
             file.truncate(0)
+        for path in (segment.offset_index.path, segment.time_index.path):
+            if files.disk.exists(path):
+                files.disk.remove(path)
         segment.offset_index.reset()
         segment.time_index.reset()
-        segment.offset_index.write()
-        segment.time_index.write()
         segment._loaded = True
         return segment
 
@@ -465,13 +466,14 @@ class Segment:
     def write_indexes(self) -> None:
         """Bring the index files up to date (not synced)."""
         if self._loaded:
-            if self.offset_index.dirty:
-                self.offset_index.write()
-            if self.time_index.dirty:
-                self.time_index.write()
+            for index in (self.offset_index, self.time_index):
+                if index.dirty and (self.size or self._files.disk.exists(index.path)):
+                    index.write()
 
     def index_paths(self) -> list[str]:
-        """The index files that exist."""
+        """The index files that exist once they are written; an empty segment may have none."""
+        if not self.size:
+            return []
         paths = [self.offset_index.path, self.time_index.path]
         if self.transaction_index.on_disk:
             paths.append(self.transaction_index.path)

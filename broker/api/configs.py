@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from barnabas.config.describe import ConfigRow
 
 BUILT_IN = 5  # the source of a value that nobody has set
+RESOURCES_PER_TURN = 20  # some 200 µs each
 TWICE: tuple[ErrorCode, str | None] = (ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
 
 
@@ -53,7 +54,9 @@ async def describe_configs(
     from barnabas.broker.config_resources import rows_of
 
     response = describe_configs_failed(request, ErrorCode.NONE)
-    for asked, result in zip(request.resources, response.results, strict=True):
+    for number, (asked, result) in enumerate(zip(request.resources, response.results, strict=True), 1):
+        if number % RESOURCES_PER_TURN == 0:
+            await broker.turns.take()
         try:
             rows = await rows_of(broker, asked.resource_type, asked.resource_name, asked.configuration_keys)
         except ConfigError as error:
@@ -98,7 +101,9 @@ async def alter_configs(
 
     duplicates = twice((asked.resource_type, asked.resource_name) for asked in request.resources)
     response = AlterConfigsResponse()
-    for asked in request.resources:
+    for number, asked in enumerate(request.resources, 1):
+        if number % RESOURCES_PER_TURN == 0:
+            await broker.turns.take()
         kind, name = asked.resource_type, asked.resource_name
         entries = [(entry.name, entry.value) for entry in asked.configs]
         outcome = TWICE
@@ -126,7 +131,9 @@ async def incremental_alter_configs(
 
     duplicates = twice((asked.resource_type, asked.resource_name) for asked in request.resources)
     response = IncrementalAlterConfigsResponse()
-    for asked in request.resources:
+    for number, asked in enumerate(request.resources, 1):
+        if number % RESOURCES_PER_TURN == 0:
+            await broker.turns.take()
         kind, name = asked.resource_type, asked.resource_name
         operations = [(entry.name, entry.config_operation, entry.value) for entry in asked.configs]
         outcome = TWICE

@@ -10,6 +10,7 @@ from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import DeleteRecordsRequest, DeleteRecordsResponse
 from barnabas.replication.replica_manager import DeleteRecordsResult
 from barnabas.runtime.pending import Pending
+from barnabas.runtime.turns import ITEMS_PER_TURN
 
 if TYPE_CHECKING:
     from barnabas.broker.broker import Broker
@@ -27,20 +28,28 @@ def delete_records_failed(request: DeleteRecordsRequest, error: ErrorCode) -> De
 @api(ApiKey.DELETE_RECORDS, versions=(0, 2), failure=delete_records_failed)
 def delete_records(broker: "Broker", request: DeleteRecordsRequest, context: RequestContext) -> Reply:
     """Answered when the live replicas have followed, or after TimeoutMs."""
-    outcome = broker.replica_manager.delete_records(
-        [
-            (topic.name, partition.partition_index, partition.offset)
-            for topic in request.topics
-            for partition in topic.partitions
-        ],
-        request.timeout_ms,
-    )
+    entries = [
+        (topic.name, partition.partition_index, partition.offset)
+        for topic in request.topics
+        for partition in topic.partitions
+    ]
+    if len(entries) > ITEMS_PER_TURN:
+        return _delete_in_turns(broker, entries, request.timeout_ms)
+    outcome = broker.replica_manager.delete_records(entries, request.timeout_ms)
     if not isinstance(outcome, Pending):
         return respond(outcome)
     pending: Pending[DeleteRecordsResponse] = Pending()
     pending.on_cancel = outcome.cancel
     outcome.then(lambda results: pending.complete(respond(results)))
     return pending
+
+
+async def _delete_in_turns(
+    broker: "Broker", entries: list[tuple[str, int, int]], timeout_ms: int
+) -> DeleteRecordsResponse:
+    return respond(
+        await broker.turns.collect(entries, lambda piece: broker.replica_manager.delete_records(piece, timeout_ms))
+    )
 
 
 def respond(results: Iterable[DeleteRecordsResult]) -> DeleteRecordsResponse:

@@ -4,6 +4,7 @@ Any replica answers, not only the leader. CoordinatorEpoch is the one in the pro
 before its first. A producer is listed until the periodic expiry takes it out. Left out: authorization.
 """
 
+from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 from barnabas.broker.context import Reply, RequestContext
@@ -12,6 +13,7 @@ from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import DescribeProducersRequest, DescribeProducersResponse
 from barnabas.replication.topic_admin import topic_name_problem
+from barnabas.runtime.turns import ITEMS_PER_TURN
 
 if TYPE_CHECKING:
     from barnabas.broker.broker import Broker
@@ -22,14 +24,23 @@ PartitionResponse = DescribeProducersResponse.PartitionResponse
 @api(ApiKey.DESCRIBE_PRODUCERS, versions=(0, 0))
 def describe_producers(broker: "Broker", request: DescribeProducersRequest, context: RequestContext) -> Reply:
     """Active producers of each partition asked for."""
-    return DescribeProducersResponse(
-        topics=[
-            DescribeProducersResponse.TopicResponse(
-                name=topic.name, partitions=[describe(broker, topic.name, index) for index in topic.partition_indexes]
-            )
-            for topic in request.topics
-        ]
-    )
+    return broker.turns.run(_describe_all(broker, request), sum([len(t.partition_indexes) for t in request.topics]))
+
+
+def _describe_all(
+    broker: "Broker", request: DescribeProducersRequest
+) -> Generator[None, None, DescribeProducersResponse]:
+    response = DescribeProducersResponse()
+    done = 0
+    for topic in request.topics:
+        answer = DescribeProducersResponse.TopicResponse(name=topic.name)
+        response.topics.append(answer)
+        for index in topic.partition_indexes:
+            done += 1
+            if done % ITEMS_PER_TURN == 0:
+                yield
+            answer.partitions.append(describe(broker, topic.name, index))
+    return response
 
 
 def describe(broker: "Broker", topic: str, index: int) -> DescribeProducersResponse.PartitionResponse:

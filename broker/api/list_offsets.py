@@ -4,13 +4,15 @@ Remote logs do not exist here, so "latest tiered" and "earliest pending upload" 
 """
 
 from collections import Counter
+from collections.abc import Generator
 from typing import TYPE_CHECKING
 
-from barnabas.broker.context import RequestContext
+from barnabas.broker.context import Reply, RequestContext
 from barnabas.broker.dispatch import api
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import ListOffsetsRequest, ListOffsetsResponse
+from barnabas.runtime.turns import ITEMS_PER_TURN
 
 if TYPE_CHECKING:
     from barnabas.broker.broker import Broker
@@ -37,8 +39,15 @@ def list_offsets_failed(request: ListOffsetsRequest, error: ErrorCode) -> ListOf
 
 
 @api(ApiKey.LIST_OFFSETS, versions=(0, 11), failure=list_offsets_failed)
-def list_offsets(broker: "Broker", request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse:
+def list_offsets(broker: "Broker", request: ListOffsetsRequest, context: RequestContext) -> Reply:
     """Each partition on its own. From version 1 a partition that is named twice is answered once: INVALID_REQUEST."""
+    count = sum([len(topic.partitions) for topic in request.topics])
+    return broker.turns.run(_list_offsets(broker, request, context), count)
+
+
+def _list_offsets(
+    broker: "Broker", request: ListOffsetsRequest, context: RequestContext
+) -> Generator[None, None, ListOffsetsResponse]:
     version = context.api_version
     asked = Counter(
         (topic.name, partition.partition_index) for topic in request.topics for partition in topic.partitions
@@ -46,9 +55,14 @@ def list_offsets(broker: "Broker", request: ListOffsetsRequest, context: Request
     refused: set[tuple[str, int]] = set()
     manager = broker.replica_manager
     topics = []
+    done = 0
     for topic in request.topics:
-        answers = []
+        answers: list[ListOffsetsResponse.ListOffsetsPartitionResponse] = []
+        topics.append(ListOffsetsResponse.ListOffsetsTopicResponse(name=topic.name, partitions=answers))
         for partition in topic.partitions:
+            done += 1
+            if done % ITEMS_PER_TURN == 0:
+                yield
             key = (topic.name, partition.partition_index)
             answer = Answer(partition_index=partition.partition_index)
             if version == 0:
@@ -79,5 +93,4 @@ def list_offsets(broker: "Broker", request: ListOffsetsRequest, context: Request
                 if version >= FIRST_VERSION_WITH_LEADER_EPOCH:
                     answer.leader_epoch = result.leader_epoch
             answers.append(answer)
-        topics.append(ListOffsetsResponse.ListOffsetsTopicResponse(name=topic.name, partitions=answers))
     return ListOffsetsResponse(topics=topics)

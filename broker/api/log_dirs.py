@@ -5,6 +5,7 @@ for all; topics and partitions that are not here are left out without an error. 
 ever moved between directories), authorization.
 """
 
+from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 from barnabas.broker.context import Reply, RequestContext
@@ -12,6 +13,7 @@ from barnabas.broker.dispatch import api
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import DescribeLogDirsRequest, DescribeLogDirsResponse
+from barnabas.runtime.turns import ITEMS_PER_TURN
 
 if TYPE_CHECKING:
     from barnabas.broker.broker import Broker
@@ -28,17 +30,29 @@ def describe_log_dirs(broker: "Broker", request: DescribeLogDirsRequest, context
     wanted = None
     if request.topics is not None:
         wanted = {(topic.topic, partition) for topic in request.topics for partition in topic.partitions}
-    return DescribeLogDirsResponse(
-        results=[_describe(broker, directory, wanted) for directory in broker.log_manager.directories]
-    )
+    count = sum([len(directory.logs) for directory in broker.log_manager.directories])
+    return broker.turns.run(_describe_all(broker, wanted), count)
 
 
-def _describe(broker: "Broker", directory: "LogDirectory", wanted: set[tuple[str, int]] | None) -> Result:
+def _describe_all(
+    broker: "Broker", wanted: set[tuple[str, int]] | None
+) -> Generator[None, None, DescribeLogDirsResponse]:
+    response = DescribeLogDirsResponse()
+    for directory in broker.log_manager.directories:
+        response.results.append((yield from _describe(broker, directory, wanted)))
+    return response
+
+
+def _describe(
+    broker: "Broker", directory: "LogDirectory", wanted: set[tuple[str, int]] | None
+) -> Generator[None, None, Result]:
     offline = Result(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=directory.path)
     if directory.failed is not None:
         return offline
     topics: dict[str, TopicResult] = {}
-    for log in directory.logs.values():
+    for number, log in enumerate(list(directory.logs.values()), 1):
+        if number % ITEMS_PER_TURN == 0:
+            yield
         if wanted is not None and (log.topic, log.partition) not in wanted:
             continue
         topic = topics.get(log.topic)

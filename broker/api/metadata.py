@@ -5,14 +5,16 @@ the first answer says UNKNOWN_TOPIC_OR_PARTITION, as Kafka 4.1 does, and the cli
 REBOOTSTRAP_REQUIRED (version 13) is never said: it belongs to brokers that know of another cluster.
 """
 
+from collections.abc import Generator
 from typing import TYPE_CHECKING
 
-from barnabas.broker.context import RequestContext
+from barnabas.broker.context import Reply, RequestContext
 from barnabas.broker.dispatch import api
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import MetadataRequest, MetadataResponse
 from barnabas.replication.metadata_cache import NO_TOPIC_ID, PartitionMetadata
+from barnabas.runtime.turns import ITEMS_PER_TURN, chunks
 
 if TYPE_CHECKING:
     from barnabas.broker.broker import Broker
@@ -36,8 +38,21 @@ def metadata_failed(request: MetadataRequest, error: ErrorCode) -> MetadataRespo
 
 
 @api(ApiKey.METADATA, versions=(0, 13), failure=metadata_failed)
-def metadata(broker: "Broker", request: MetadataRequest, context: RequestContext) -> MetadataResponse:
+def metadata(broker: "Broker", request: MetadataRequest, context: RequestContext) -> Reply:
     """What the metadata cache knows, in the client's words."""
+    cache = broker.metadata_cache
+    asked = request.topics
+    if asked is None or (context.api_version == 0 and not asked):
+        wanted = len(cache.topics) + sum(map(len, cache.topics.values()))
+    else:
+        names = [topic.name or cache.topic_name(topic.topic_id) or "" for topic in asked]
+        wanted = len(names) + sum(map(cache.partition_count, names))
+    return broker.turns.run(_metadata(broker, request, context), wanted)
+
+
+def _metadata(
+    broker: "Broker", request: MetadataRequest, context: RequestContext
+) -> Generator[None, None, MetadataResponse]:
     version = context.api_version
     asked = request.topics
     if asked and 10 <= version < 12 and any(topic.name is None or topic.topic_id != NO_TOPIC_ID for topic in asked):
@@ -47,9 +62,10 @@ def metadata(broker: "Broker", request: MetadataRequest, context: RequestContext
     absent: list[MetadataResponse.MetadataResponseTopic] = []
     operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_ASKED
     if asked is None or (version == 0 and not asked):
-        topics = [_topic(broker, name, operations, context) for name in cache.topics]
+        names = dict.fromkeys(cache.topics)
+        may_create = False
     else:
-        names: dict[str, None] = {}
+        names = {}
         # One id makes it a request by ids, as in Kafka; its Java Admin leaves the names of such a request empty.
         ids = {entry.topic_id: None for entry in asked if entry.topic_id != NO_TOPIC_ID or entry.name is None}
         for topic_id in ids:
@@ -61,12 +77,32 @@ def metadata(broker: "Broker", request: MetadataRequest, context: RequestContext
         if not ids:
             names = {entry.name: None for entry in asked if entry.name is not None}
         may_create = request.allow_auto_topic_creation and broker.config.auto_create_topics_enable
-        for name in names:
-            if cache.contains(name):
-                topics.append(_topic(broker, name, operations, context))
-            else:
-                error = broker.auto_topics.missing(name, may_create)
-                absent.append(Topic(name=name, error_code=error, is_internal=broker.is_internal(name)))
+    done = 0
+    for name in names:
+        done += 1
+        if cache.contains(name):
+            partitions: list[MetadataResponse.MetadataResponsePartition] = []
+            topics.append(
+                Topic(
+                    name=name,
+                    topic_id=cache.topic_id(name),
+                    is_internal=broker.is_internal(name),
+                    partitions=partitions,
+                    topic_authorized_operations=operations,
+                )
+            )
+            for piece in chunks(list(cache.topics[name].items()), ITEMS_PER_TURN):
+                partitions += [_partition(broker, index, state, context) for index, state in piece]
+                done += len(piece)
+                if done >= ITEMS_PER_TURN:
+                    done = 0
+                    yield
+        elif asked:  # else it was deleted between two turns
+            error = broker.auto_topics.missing(name, may_create)
+            absent.append(Topic(name=name, error_code=error, is_internal=broker.is_internal(name)))
+        if done >= ITEMS_PER_TURN:
+            done = 0
+            yield
     asked_cluster = 8 <= version <= 10 and request.include_cluster_authorized_operations
     return MetadataResponse(
         brokers=[
@@ -80,19 +116,6 @@ def metadata(broker: "Broker", request: MetadataRequest, context: RequestContext
         controller_id=cache.controller_id,
         topics=topics + absent,
         cluster_authorized_operations=CLUSTER_OPERATIONS if asked_cluster else NOT_ASKED,
-    )
-
-
-def _topic(
-    broker: "Broker", name: str, operations: int, context: RequestContext
-) -> MetadataResponse.MetadataResponseTopic:
-    cache = broker.metadata_cache
-    return Topic(
-        name=name,
-        topic_id=cache.topic_id(name),
-        is_internal=broker.is_internal(name),
-        partitions=[_partition(broker, index, state, context) for index, state in cache.topics[name].items()],
-        topic_authorized_operations=operations,
     )
 
 

@@ -4,9 +4,12 @@ acks=1 and acks=0 are answered without waiting; acks=all is parked once for all 
 are refused (INVALID_TXN_STATE): their partition cannot have been added to a transaction.
 """
 
+import asyncio
+from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import TYPE_CHECKING
 
+from barnabas.broker.connection import READ_BUFFER_BYTES
 from barnabas.broker.context import CLOSE, Reply, RequestContext
 from barnabas.broker.dispatch import api
 from barnabas.protocol.api_keys import ApiKey
@@ -14,6 +17,7 @@ from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import ProduceRequest, ProduceResponse
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Buffer
+from barnabas.runtime.turns import ITEMS_PER_TURN
 from barnabas.storage.validation import AppendOrigin, AppendResult
 
 if TYPE_CHECKING:
@@ -89,28 +93,49 @@ def produce(broker: "Broker", request: ProduceRequest, context: RequestContext) 
     response = ProduceResponse(responses=topics)
     if not entries:
         return response if acks else CLOSE if has_error else None
-    outcome = broker.replica_manager.append(
-        entries,
-        required_acks=acks,
-        timeout_ms=request.timeout_ms,
-        origin=AppendOrigin.CLIENT,
-        internal_topics_allowed=context.client_id == ADMIN_CLIENT_ID,
-    )
-    if isinstance(outcome, Pending):
-        pending: Pending[ProduceResponse] = Pending()
-        pending.on_cancel = outcome.cancel
+    may_be_internal = context.client_id == ADMIN_CLIENT_ID
 
-        def decided(results: list[AppendResult]) -> None:
-            fill(broker, response, places, answers, results, context)
-            pending.complete(response)
+    def append(piece: Sequence[tuple[str, int, Buffer]]) -> list[AppendResult] | Pending[list[AppendResult]]:
+        return broker.replica_manager.append(
+            piece,
+            required_acks=acks,
+            timeout_ms=request.timeout_ms,
+            origin=AppendOrigin.CLIENT,
+            internal_topics_allowed=may_be_internal,
+        )
 
-        outcome.then(decided)
-        return pending
-    if acks == 0:
-        has_error = has_error or any(result.error for result in outcome)
-        return CLOSE if has_error else None
-    fill(broker, response, places, answers, outcome, context)
-    return response
+    def answer_to(results: list[AppendResult]) -> Reply:
+        if acks == 0:
+            return CLOSE if has_error or any(result.error for result in results) else None
+        fill(broker, response, places, answers, results, context)
+        return response
+
+    if len(entries) > ITEMS_PER_TURN:
+        return append_in_turns(broker, entries, append, answer_to)
+    outcome = append(entries)
+    if not isinstance(outcome, Pending):
+        return answer_to(outcome)
+    pending: Pending[Reply] = Pending()
+    pending.on_cancel = outcome.cancel
+    outcome.then(lambda results: pending.complete(answer_to(results)))
+    return pending
+
+
+def append_in_turns(
+    broker: "Broker",
+    entries: Sequence[tuple[str, int, Buffer]],
+    append: Callable[[Sequence[tuple[str, int, Buffer]]], list[AppendResult] | Pending[list[AppendResult]]],
+    answer_to: Callable[[list[AppendResult]], Reply],
+) -> "asyncio.Future[Reply]":
+    """To very many partitions; to all of them, even if the client does not wait for its answer."""
+    if sum([len(records) for _, _, records in entries]) <= READ_BUFFER_BYTES:
+        # The frame may lie in the memory that the next read of any connection goes into; a larger one has its own.
+        entries = [(topic, index, bytearray(records)) for topic, index, records in entries]
+
+    async def do() -> Reply:
+        return answer_to(await broker.turns.collect(entries, append))
+
+    return asyncio.shield(asyncio.ensure_future(do()))
 
 
 def unreadable(records: Buffer | None, version: int) -> ErrorCode:

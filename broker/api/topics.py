@@ -6,10 +6,9 @@ starts the work and answers REQUEST_TIMED_OUT. Left out: authorization, create.t
 the controller mutation quota.
 """
 
-import asyncio
 from collections import Counter
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from barnabas.broker.context import RequestContext
 from barnabas.broker.dispatch import api
@@ -24,7 +23,7 @@ from barnabas.protocol.messages import (
     DeleteTopicsResponse,
 )
 from barnabas.replication.metadata_cache import NO_TOPIC_ID
-from barnabas.runtime.pending import Pending
+from barnabas.runtime.turns import ended
 
 if TYPE_CHECKING:
     from barnabas.broker.broker import Broker
@@ -37,19 +36,8 @@ UNSET = -1  # a count that the client leaves to the broker
 # Partitions that one request may make, a topic counting as one more; Kafka's own limit, since they are made in one go.
 CREATIONS_MAX = 10_000
 TOO_MANY = "Excessively large number of partitions per request."
+TOPICS_PER_TURN = 20
 METADATA_TOPIC = "__cluster_metadata"  # the log of KRaft's quorum, which clients must not have
-T = TypeVar("T")
-
-
-async def ended(pending: Pending[T]) -> T:
-    """The value of something pending, for a handler that is a task."""
-    future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-    pending.then(lambda value: None if future.done() else future.set_result(value))
-    try:
-        return await future
-    except asyncio.CancelledError:
-        pending.cancel()
-        raise
 
 
 def twice(names: Iterable[object]) -> set[object]:
@@ -88,7 +76,9 @@ async def create_topics(
         )
     duplicates = twice(topic.name for topic in request.topics)
     results = {}
-    for topic in request.topics:
+    for number, topic in enumerate(request.topics, 1):
+        if number % TOPICS_PER_TURN == 0:
+            await broker.turns.take()
         if topic.name in duplicates:
             results[topic.name] = refused(topic.name, ErrorCode.INVALID_REQUEST, "The topic is named more than once.")
         else:
@@ -243,7 +233,9 @@ async def create_partitions(
     cache = broker.metadata_cache
     duplicates = twice(topic.name for topic in request.topics)
     results = {}
-    for topic in request.topics:
+    for number, topic in enumerate(request.topics, 1):
+        if number % TOPICS_PER_TURN == 0:
+            await broker.turns.take()
         if topic.name in duplicates:
             error, message = ErrorCode.INVALID_REQUEST, "The topic is named more than once."
         elif not cache.contains(topic.name):

@@ -8,6 +8,7 @@ from barnabas.coordination.embedded import EmbeddedCoordination
 from barnabas.coordination.port import Create, Delete, Set
 from barnabas.protocol.errors import ErrorCode
 from barnabas.replication import registration
+from barnabas.replication.controller_requests import FOLDERS_PER_REQUEST
 from barnabas.replication.fetching import FetchParams, FetchPartition
 from barnabas.replication.producer_ids import ProducerIds
 from replication_world import Host, Observed, batch, offsets_of, result_of
@@ -77,7 +78,7 @@ def test_a_big_topic_is_made_in_pieces_and_without_a_sync_for_each_log(env, alon
         env.disk.journal = []
         await create(alone, partitions=250)
         assert made[-1] == 250
-        assert max(after - before for before, after in pairwise(made)) == 100
+        assert max(after - before for before, after in pairwise(made)) == FOLDERS_PER_REQUEST
         assert not [path for kind, path in env.disk.journal if kind.startswith("sync")]
         await env.clock.sleep(1_001)
         syncs = [path for kind, path in env.disk.journal if kind == "sync_directory"]

@@ -148,11 +148,54 @@ def test_jitter_rolls_earlier_but_never_later(world):
     assert len(ages) > 3
 
 
+def test_index_files_are_made_when_there_is_something_to_index(world):
+    def names():
+        return [name.partition(".")[2] for name in world.disk.list_directory("/data/t-0") if name.startswith("0")]
+
+    log = world.log()
+    assert names() == ["log"]
+    world.restart()
+    assert names() == ["log"]
+    log = world.manager.get("t", 0)
+    world.fill(log, 3)
+    world.manager.shutdown()
+    assert names() == ["index", "log", "timeindex", "snapshot"]
+
+
+def test_an_index_that_a_crash_left_to_an_empty_segment_is_emptied(world):
+    world.log()
+    world.manager.shutdown()
+    for extension in ("index", "timeindex"):
+        file = world.disk.open(f"/data/t-0/{0:020d}.{extension}", create=True)
+        file.write(0, bytes([0, 0, 0, 9]) * (2 if extension == "index" else 3))
+        file.sync()
+    world.open()
+    log = world.manager.get("t", 0)
+    world.fill(log, 3)
+    assert log.max_timestamp_offset()[0] == 0
+    world.manager.shutdown()
+    assert world.disk.file_size(f"/data/t-0/{0:020d}.index") == 0
+    assert world.disk.file_size(f"/data/t-0/{0:020d}.timeindex") == 12
+
+
+def test_retention_of_very_many_segments_goes_in_pieces(world):
+    log = world.log(segment_bytes=200, retention_ms=10_000, file_delete_delay_ms=0)
+    world.fill(log, 130)
+    world.clock.advance(20_000)
+    pieces = 0
+    for _ in world.manager._retain():
+        pieces += 1
+    assert pieces == 3
+    assert len(log.segments) == 1
+    world.clock.advance(1)
+    assert [name for name in world.disk.list_directory("/data/t-0") if name.endswith(".deleted")] == []
+
+
 def test_roll_when_an_index_is_full(world):
     log = world.log(index_interval_bytes=0, segment_index_bytes=80)
     world.fill(log, 60)
     assert len(log.segments) > 5
-    for segment in log.segments:
+    for segment in log.segments[:-1]:
         assert world.disk.file_size(segment.offset_index.path) <= 80
         assert world.disk.file_size(segment.time_index.path) <= 80
 

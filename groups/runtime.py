@@ -20,7 +20,6 @@ from barnabas.offsets.expiry import SIMPLE, GroupSituation
 from barnabas.offsets.records import OffsetCommits, OffsetRemovals
 from barnabas.offsets.table import OffsetTable
 from barnabas.protocol.batch_records import PlainRecords
-from barnabas.protocol.compression import Compression
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.record_batch import build_plain
 from barnabas.replication.partition import ALL_IN_SYNC, Partition
@@ -91,7 +90,7 @@ class PartitionLog:
     @property
     def high_watermark(self) -> int:
         """First offset that is not committed yet."""
-        return self.partition.high_watermark
+        return self.partition.log.high_watermark
 
     def append(self, batch: Buffer) -> AppendResult:
         """Append as acks=all."""
@@ -226,11 +225,11 @@ class Shard:
                 write.records.write(records)
         if not records.count:
             end_offset = self._in_flight[-1].end_offset if self._in_flight else self.log.high_watermark
-            self._park(_Batch(writes, end_offset, end_offset, self._deadline_ms()))
+            self._park(writes, end_offset, end_offset)
             return
-        codec = Compression(self._config.offsets_topic_compression_codec)
+        codec = self._config.offsets_topic_compression_codec
         # Sequence 0 without a producer id: so Kafka 4.1 writes its coordinators' batches.
-        result = self.log.append(build_plain(records, self._clock.now_ms(), compression=codec, base_sequence=0))
+        result = self.log.append(build_plain(records, self._clock.now_ms(), codec=codec, base_sequence=0))
         if self.closed:
             return  # the append itself cost the leadership, and `close` has told everybody
         if result.error:
@@ -243,19 +242,18 @@ class Shard:
                 self._end(write, result.error)
             return
         assert result.last_offset - result.base_offset == records.count - 1
-        self._park(_Batch(writes, result.base_offset, result.last_offset + 1, self._deadline_ms()))
+        self._park(writes, result.base_offset, result.last_offset + 1)
 
-    def _deadline_ms(self) -> float:
-        return self._clock.monotonic_ms() + self._config.offsets_commit_timeout_ms
-
-    def _park(self, batch: _Batch) -> None:
-        self._in_flight.append(batch)
-        if self.log.high_watermark >= batch.end_offset:
-            self._commit_up_to(self.log.high_watermark)
+    def _park(self, writes: list[_Write], base_offset: int, end_offset: int) -> None:
+        """Wait until the high watermark has passed the end; not at all when the append has moved it there."""
+        if not self._in_flight and self.log.high_watermark >= end_offset:
+            self._commit(writes, base_offset, end_offset)
             return
-        self.log.park_until(batch.end_offset, self._high_watermark_moved)
+        timeout_ms = self._config.offsets_commit_timeout_ms
+        self._in_flight.append(_Batch(writes, base_offset, end_offset, self._clock.monotonic_ms() + timeout_ms))
+        self.log.park_until(end_offset, self._high_watermark_moved)
         if self._timeout_timer is None:
-            self._timeout_timer = self._clock.call_later(self._config.offsets_commit_timeout_ms, self._check_timeouts)
+            self._timeout_timer = self._clock.call_later(timeout_ms, self._check_timeouts)
 
     def _high_watermark_moved(self, error: ErrorCode) -> None:
         if self.closed:
@@ -270,14 +268,16 @@ class Shard:
         in_flight = self._in_flight
         while in_flight and in_flight[0].end_offset <= high_watermark and not self.closed:
             batch = in_flight.popleft()
-            offset = batch.base_offset
-            for write in batch.writes:
-                if write.records is not None:
-                    self.replay(write.records, offset)
-                    offset += write.records.count
-            assert offset == batch.end_offset
-            for write in batch.writes:
-                self._end(write, ErrorCode.NONE)
+            self._commit(batch.writes, batch.base_offset, batch.end_offset)
+
+    def _commit(self, writes: list[_Write], offset: int, end_offset: int) -> None:
+        for write in writes:
+            if write.records is not None:
+                self.replay(write.records, offset)
+                offset += write.records.count
+        assert offset == end_offset
+        for write in writes:
+            self._end(write, ErrorCode.NONE)
 
     def _end(self, write: _Write, error: ErrorCode) -> None:
         group_id = write.group_id

@@ -1,7 +1,7 @@
 """CRC-32C (Castagnoli), the checksum of record batches and producer snapshots."""
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 Buffer = bytes | bytearray | memoryview
 
@@ -30,9 +30,9 @@ def _load() -> Callable[..., int]:
     return cast("Callable[..., int]", whole_package.crc32c)
 
 
-_crc32c = _load()
+class _Checksum(Protocol):
+    def __call__(self, data: Buffer, value: int = 0, /) -> int: ...
 
 
-def crc32c(data: Buffer, value: int = 0) -> int:
-    """Checksum of `data`; `value` is that of the bytes before it, to compute it piece by piece."""
-    return _crc32c(data, value)
+crc32c: _Checksum = _load()
+"""Checksum of `data`; `value` is that of the bytes before it, to compute it piece by piece."""

@@ -109,6 +109,7 @@ class _Writer:
 
 class _DecoderWriter(_Writer):
     def write(self) -> None:
+        self.less = " - 1" if self.flexible else ""
         self.lines = ["def decode(buffer, p):", " end = len(buffer)", " try:"]
         self.indent = 2
         self.structure(self.schema.root, "m")
@@ -162,42 +163,45 @@ class _DecoderWriter(_Writer):
             self.text(field, target, nullable)
 
     def length(self, field: Field, target: str, nullable: bool) -> str:
-        """Read a length or count into a variable, assign null, and open the block for what is not null."""
+        """Read a length or count into a variable, assign null, and open the block for what is not null. In flexible
+        versions the variable is one more than the length, and 0 for null."""
         n = self.name("n")
         if self.flexible:
             self.run.append((n, "B"))
             self.flush()
             read = "string_length" if field.type == "string" and not field.array else "uvarint"
             self.line(f"if {n} > 127: {n}, p = {read}(buffer, p - 1)")
-            null, less = f"{n} == 0", " - 1"
+            null = f"{n} == 0"
         else:
             self.run.append((n, "h" if field.type == "string" and not field.array else "i"))
             self.flush()
-            null, less = f"{n} < 0", ""
+            null = f"{n} < 0"
         if nullable:
             self.line(f"if {null}: {target} = None")
             self.line("else:")
             self.indent += 1
         else:
             self.line(f"if {null}: null({field.name!r})")
-        return n + less
+        return n
 
     def text(self, field: Field, target: str, nullable: bool) -> None:
         n = self.length(field, target, nullable)
-        self.slice(field.type, field.name, n, target)
-        self.indent -= nullable
-
-    def slice(self, type_name: str, name: str, length: str, target: str) -> None:
-        self.line(f"e = p + {length}")
-        self.line(f"if e > end: short({name!r})")
+        is_string = field.type == "string"
+        if is_string:  # many are empty: metadata of offsets, member ids, names that newer versions tell by id
+            self.line(f"if {n} == {int(self.flexible)}: {target} = ''")
+            self.line("else:")
+            self.indent += 1
         value = {
-            "string": '"" if e == p else str(buffer[p:e], "utf-8", "barnabas.replace")',
+            "string": 'str(buffer[p:e], "utf-8", "barnabas.replace")',
             "bytes": "bytes(buffer[p:e])",
-        }.get(type_name, "buffer[p:e]")
+        }.get(field.type, "buffer[p:e]")
+        self.line(f"e = p + {n}{self.less}")
+        self.line(f"if e > end: short({field.name!r})")
         self.line(f"{target} = {value}; p = e")
+        self.indent -= nullable + is_string
 
     def array(self, field: Field, target: str, nullable: bool) -> None:
-        n = self.length(field, target, nullable)
+        n = self.length(field, target, nullable) + self.less
         if field.structure is None and field.type in FIXED:
             layout = FIXED[field.type]
             self.line(f"e = p + ({n}) * {SIZES[layout]}")
@@ -308,7 +312,6 @@ class _EncoderWriter(_Writer):
             else:
                 self.field(field, value)
         if self.flexible:
-            self.flush()
             self.tags(tagged, source)
 
     def differs(self, field: Field, value: str) -> str:
@@ -409,9 +412,19 @@ class _EncoderWriter(_Writer):
     def tags(self, fields: list[Field], source: str) -> None:
         unknown = f"{source}.unknown_tagged_fields"
         if not fields:
-            self.line(f"if {unknown}: write_tags({self.out}, {unknown})")
-            self.line(f"else: {self.out}.append(0)")
+            run = self.run[:]
+            self.line(f"if {unknown}:")
+            self.indent += 1
+            self.flush()
+            self.line(f"write_tags({self.out}, {unknown})")
+            self.indent -= 1
+            self.line("else:")
+            self.indent += 1
+            self.run = [*run, ("0", "B")]
+            self.flush()
+            self.indent -= 1
             return
+        self.flush()
         tags, outer = self.name("t"), self.out
         self.line(f"{tags} = dict({unknown}) if {unknown} else {{}}")
         for field in fields:

@@ -372,20 +372,18 @@ def build(
     return _assemble(header, payload, level)
 
 
-def build_plain(
-    records: PlainRecords, timestamp: int, *, compression: Compression = Compression.NONE, base_sequence: int = -1
-) -> bytearray:
+def build_plain(records: PlainRecords, timestamp: int, *, codec: int = 0, base_sequence: int = -1) -> bytearray:
     """As `build`, of records without headers that have one timestamp: what coordinators write."""
     count = records.count
     if not count:
         raise ValueError("a new batch needs a record")
     parts = records.parts
-    if compression:
-        parts = [compress(compression, b"".join(parts), None)]
+    if codec:
+        parts = [compress(Compression(codec), b"".join(parts), None)]
     batch = bytearray().join((bytes(HEADER_BYTES), *parts))
     length = len(batch) - LOG_OVERHEAD_BYTES
     HEADER.pack_into(
-        batch, 0, 0, length, -1, 2, 0, compression, count - 1, timestamp, timestamp, -1, -1, base_sequence, count
+        batch, 0, 0, length, -1, 2, 0, codec, count - 1, timestamp, timestamp, -1, -1, base_sequence, count
     )
     _set_crc(batch, 0, len(batch))
     return batch

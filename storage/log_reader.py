@@ -53,6 +53,7 @@ class LogReader:
         assert segments
         self.topic = topic
         self.partition = partition
+        self.name = f"{topic}-{partition}"
         self.segments = segments
         self._bases = [segment.base_offset for segment in segments]
         self.log_start_offset = log_start_offset
@@ -64,11 +65,6 @@ class LogReader:
 
     def __repr__(self) -> str:
         return f"Log({self.name}, {self.log_start_offset}..{self.log_end_offset})"
-
-    @property
-    def name(self) -> str:
-        """topic-partition"""
-        return f"{self.topic}-{self.partition}"
 
     @property
     def active_segment(self) -> Segment:

@@ -105,53 +105,50 @@ def validate_for_leader(
     position = 0
     is_client = origin is AppendOrigin.CLIENT
     while position < size:
-        refused, header = _check_header(view, position, config, is_client)
-        if refused is not None:
-            return refused
-        assert header is not None
+        header = _check_header(view, position, config, is_client)
+        if type(header) is AppendResult:
+            return header
+        assert type(header) is BatchHeader
         headers.append(header)
         positions.append(position)
         position += header.size_bytes
     return _apply_topic_settings(view, headers, positions, config, origin, now_ms, topic_partition)
 
 
-def _check_header(
-    view: memoryview, position: int, config: TopicConfig, is_client: bool
-) -> tuple[AppendResult | None, BatchHeader | None]:
+def _check_header(view: memoryview, position: int, config: TopicConfig, is_client: bool) -> BatchHeader | AppendResult:
     try:
         header = record_batch.read_header(view, position)
     except CorruptBatchError as error:
-        return _refused(error.error, str(error)), None
-    end = position + header.size_bytes
+        return _refused(error.error, str(error))
+    size = header.size_bytes
+    end = position + size
     if end > len(view):
-        return _refused(ErrorCode.CORRUPT_MESSAGE, "the last batch is cut off"), None
+        return _refused(ErrorCode.CORRUPT_MESSAGE, "the last batch is cut off")
     if is_client and header.base_offset != 0:
         message = f"the base offset of the batch should be 0, but it is {header.base_offset}"
-        return _refused(ErrorCode.INVALID_RECORD, message), None
-    if header.size_bytes > config.max_message_bytes:
-        message = f"the batch has {header.size_bytes} bytes, max.message.bytes is {config.max_message_bytes}"
-        return _refused(ErrorCode.MESSAGE_TOO_LARGE, message), None
+        return _refused(ErrorCode.INVALID_RECORD, message)
+    if size > config.max_message_bytes:
+        message = f"the batch has {size} bytes, max.message.bytes is {config.max_message_bytes}"
+        return _refused(ErrorCode.MESSAGE_TOO_LARGE, message)
     if not record_batch.crc_is_valid(view[position:end]):
-        return _refused(ErrorCode.CORRUPT_MESSAGE, "the checksum does not match"), None
+        return _refused(ErrorCode.CORRUPT_MESSAGE, "the checksum does not match")
     if header.record_count <= 0 or header.last_offset_delta + 1 != header.record_count:
         message = f"{header.record_count} records do not span {header.last_offset_delta + 1} offsets"
-        return _refused(ErrorCode.INVALID_RECORD, message), None
+        return _refused(ErrorCode.INVALID_RECORD, message)
     attributes = header.attributes
     if attributes & 7 > 4:
-        return _refused(ErrorCode.INVALID_RECORD, f"codec {attributes & 7} is not known"), None
+        return _refused(ErrorCode.INVALID_RECORD, f"codec {attributes & 7} is not known")
     if is_client:
         if attributes & 0x20:
-            return _refused(ErrorCode.INVALID_RECORD, "clients may not write control records"), None
+            return _refused(ErrorCode.INVALID_RECORD, "clients may not write control records")
         if header.producer_id >= 0 and header.base_sequence < 0:
             message = f"base sequence {header.base_sequence} with a producer id"
-            return _refused(ErrorCode.INVALID_RECORD, message), None
+            return _refused(ErrorCode.INVALID_RECORD, message)
     if attributes & 7:
         mark = _CODEC_MARKS.get(attributes & 7)
         if mark is not None and view[position + HEADER_BYTES : position + HEADER_BYTES + len(mark)] != mark:
-            return _refused(
-                ErrorCode.UNKNOWN_SERVER_ERROR, "the records are not in the codec that the batch names"
-            ), None
-    return None, header
+            return _refused(ErrorCode.UNKNOWN_SERVER_ERROR, "the records are not in the codec that the batch names")
+    return header
 
 
 def _refused(error: ErrorCode, message: str) -> AppendResult:

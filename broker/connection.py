@@ -7,10 +7,15 @@ What a handler keeps of a request after it has returned must not be a view of th
 
 Order and memory. One request is in flight at a time: while one is parked, or the client does not take its answers
 (the write buffer is above its high mark), no further frame is looked at, and beyond `HELD_BYTES_MAX` nothing is read.
+
+Writing. What a fetch found in a file is not read to be answered: it is sent from there as the client takes it, by the
+operating system or in pieces, by turns with the other connections (senders.py). If it cannot be had any more in the
+middle of an answer, the connection ends: the size of the answer has been told already.
 """
 
 import asyncio
 import logging
+from collections import deque
 from struct import Struct
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, cast
@@ -20,8 +25,10 @@ from barnabas.broker.dispatch import TABLE, Api
 from barnabas.protocol import frames
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ProtocolError
+from barnabas.protocol.message import Part, Reference
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Buffer
+from barnabas.storage.open_files import FileRange
 
 if TYPE_CHECKING:
     from barnabas.broker.server import Server
@@ -36,8 +43,9 @@ FRAME_CAPACITY_GROWTH = 4
 FRAMES_PER_TURN = 256  # then the other connections come first
 PART_JOINED_BELOW = 32 * 1024  # to copy that much costs less than another send
 UNSENT_BYTES_MAX = 64 * 1024  # small answers are sent at the latest when they are so many bytes
-WRITE_BUFFER_HIGH = 256 * 1024
-WRITE_BUFFER_LOW = 64 * 1024
+WRITE_BUFFER_HIGH = 32 * 1024
+WRITE_BUFFER_LOW = 0  # an empty buffer is what sending from a file needs
+PIECE_BYTES = 128 * 1024  # read from a file and written at a time, where the system does not send from it
 AWAITABLE = (CoroutineType, asyncio.Future)  # concrete: the abstract Awaitable costs more than a request's header
 
 
@@ -62,6 +70,7 @@ class Connection(asyncio.BufferedProtocol):
         "_handling_frames",
         "_held",
         "_inside_handler",
+        "_outgoing",
         "_parked",
         "_reading_paused",
         "_request",
@@ -100,6 +109,7 @@ class Connection(asyncio.BufferedProtocol):
         self._handling_frames = False
         self._unsent: list[Buffer] = []  # small answers to frames of one read
         self._unsent_bytes = 0
+        self._outgoing: deque[Part] = deque()  # what is left of an answer that is sent from files
         self._reading_paused = False
         self._write_paused = False
         self._turn_is_over = False  # has handled FRAMES_PER_TURN; goes on in the next pass of the loop
@@ -131,6 +141,7 @@ class Connection(asyncio.BufferedProtocol):
         self._server.forget(self)
         self._held.clear()
         self._frame = None
+        self._release_outgoing()
         parked, self._parked, self._request = self._parked, None, None
         if parked is not None:
             parked.cancel()
@@ -140,9 +151,18 @@ class Connection(asyncio.BufferedProtocol):
         self._write_paused = True
 
     def resume_writing(self) -> None:
-        """The client has taken most of what was sent to it."""
+        """The client has taken what was sent to it."""
         self._write_paused = False
-        self._go_on()
+        if self._outgoing:
+            self._server.senders.ask(self)
+        else:
+            self._go_on()
+
+    def eof_received(self) -> bool:
+        """The client sends no more: it still gets the answer that is under way, then the connection ends."""
+        if self._outgoing:
+            self.closed = True
+        return bool(self._outgoing)
 
     def get_buffer(self, sizehint: int) -> Buffer:
         """Where the next bytes go: into the frame that is being received, or the shared buffer."""
@@ -162,7 +182,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         read_buffer = self._server.read_buffer
         data = read_buffer.view[:nbytes]
-        if self._held or self._request is not None or self._write_paused:  # held: also when its turn is over
+        if self._held or not self._may_handle():  # held: also when its turn is over
             self._held += data
             self._handle_held()
             return
@@ -189,7 +209,13 @@ class Connection(asyncio.BufferedProtocol):
         self._pause_or_resume_reading()
 
     def _may_handle(self) -> bool:
-        return self._request is None and not self._write_paused and not self.closed and not self._turn_is_over
+        return (
+            self._request is None
+            and not self._write_paused
+            and not self.closed
+            and not self._turn_is_over
+            and not self._outgoing
+        )
 
     def _pause_or_resume_reading(self) -> None:
         full = len(self._held) >= HELD_BYTES_MAX and not self._may_handle()
@@ -352,10 +378,16 @@ class Connection(asyncio.BufferedProtocol):
             parts = frames.encode_response(api.key, context.api_version, context.correlation_id, failure)
         self._write(parts)
 
-    def _write(self, parts: list[Buffer]) -> None:
+    def _write(self, parts: list[Part]) -> None:
         """Send an answer: large parts by reference, small ones copied together, with those of its neighbours."""
-        for part in parts:
+        for slot, part in enumerate(parts):
             size = len(part)
+            if isinstance(part, Reference):
+                self._outgoing.extend((*self._unsent, *parts[slot:]))
+                self._unsent.clear()
+                self._unsent_bytes = 0
+                self._server.senders.ask(self)
+                return
             if size < PART_JOINED_BELOW:
                 self._unsent.append(part)
                 self._unsent_bytes += size
@@ -372,6 +404,60 @@ class Connection(asyncio.BufferedProtocol):
             unsent.clear()
             self._unsent_bytes = 0
 
+    # ------------------------------------------------------------------ answers from files
+
+    def send_some(self, bytes_max: int) -> int:
+        """A turn: send of the answer under way what the client takes, about so many bytes at most; how many it was."""
+        outgoing = self._outgoing
+        if not outgoing or self._write_paused:  # lost; or the buffer will be empty again
+            return 0
+        transport, network = self.transport, self._server.env.network
+        if transport.is_closing():  # it is being lost, and the transport will say so
+            return 0
+        self.last_active_ms = self._server.env.clock.monotonic_ms()
+        left = bytes_max
+        while outgoing and left > 0 and not self._write_paused:
+            part = outgoing[0]
+            size = len(part)
+            if isinstance(part, FileRange):
+                sent = part.send(network, transport, left)
+                if not sent:
+                    piece = part.read(PIECE_BYTES)
+                    if piece is None:
+                        self._break_off()
+                        break
+                    transport.write(piece)
+                    sent = len(piece)
+                left -= sent
+                if sent < size:
+                    continue
+                part.release()
+            else:
+                assert not isinstance(part, Reference)
+                transport.write(part)
+                left -= size
+            outgoing.popleft()
+        if outgoing:
+            if not self._write_paused:
+                self._server.senders.ask(self)
+        elif not self.closed:
+            self._handle_held()
+        elif not transport.is_closing():
+            transport.close()
+        return bytes_max - left
+
+    def _break_off(self) -> None:
+        """Half an answer is out, and the rest is not there any more."""
+        logger.warning("closing the connection of %s: what it is being sent is gone from the log", self.client_host)
+        self._release_outgoing()
+        self.abort()
+
+    def _release_outgoing(self) -> None:
+        for part in self._outgoing:
+            if isinstance(part, FileRange):
+                part.release()
+        self._outgoing.clear()
+
     # ------------------------------------------------------------------ the end
 
     def _refuse(self, what: str) -> None:
@@ -381,15 +467,17 @@ class Connection(asyncio.BufferedProtocol):
         self.close()
 
     def close(self) -> None:
-        """Send what was written, then close. No further request is looked at."""
+        """Send what was written and the answer that is under way, then close. No further request is looked at."""
         if not self.closed:
             self.closed = True
             self._flush()
-            self.transport.close()
+            if not self._outgoing:
+                self.transport.close()
 
     def abort(self) -> None:
         """Close at once; what was not sent is dropped."""
         self.closed = True
+        self._release_outgoing()
         self.transport.abort()
 
     @property

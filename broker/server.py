@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from barnabas.broker.connection import Connection, ReadBuffer
 from barnabas.broker.context import CLOSE, RequestContext
 from barnabas.broker.dispatch import Api
+from barnabas.broker.senders import Senders
 from barnabas.config.broker import BrokerConfig
 from barnabas.config.listeners import Endpoint
 from barnabas.coordination.port import CoordinationError
@@ -31,6 +32,7 @@ class Server:
         self.config = config
         self.broker = broker
         self.read_buffer = ReadBuffer()
+        self.senders = Senders(env.clock)
         self.frame_bytes_max = config.socket_request_max_bytes
         self.connections: dict[Connection, None] = {}
         self.ports: dict[str, int] = {}  # listener name -> the port in use

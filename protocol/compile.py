@@ -18,15 +18,21 @@ import struct
 from typing import Any
 
 from barnabas.protocol.errors import ProtocolError, UnsupportedVersionError
-from barnabas.protocol.message import Buffer, Decoder, Encoder, Message, default_source, has_shared_default
+from barnabas.protocol.message import (
+    BY_REFERENCE_BYTES,
+    Buffer,
+    Decoder,
+    Encoder,
+    Message,
+    default_source,
+    has_shared_default,
+)
 from barnabas.protocol.schema import FIXED, SIZES, Field, Structure
 from barnabas.protocol.varint import decode_unsigned, encode_unsigned
 
 STRING_BYTES_MAX = 32767
 MESSAGE_CHARACTERS_MAX = STRING_BYTES_MAX // 4
 """An error message is cut there: it may quote a name that is as long as a name can be."""
-BY_REFERENCE_BYTES = 8192
-"""`records` of at least this many bytes are passed on by reference; copying less is cheaper than another part."""
 
 
 def compile_decoder(message: type[Message], version: int) -> Decoder:

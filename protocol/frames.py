@@ -9,12 +9,14 @@ talking to; and when it answers a version that is too new, its body is in versio
 """
 
 import struct
+from typing import Any
 
 from barnabas.protocol import messages
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.codec import Buffer, Message, decoder, encoder
 from barnabas.protocol.compile import decode_tags
 from barnabas.protocol.errors import ProtocolError
+from barnabas.protocol.message import Part
 from barnabas.protocol.messages import request_class, response_class
 
 __all__ = [
@@ -117,8 +119,8 @@ def encode_request(
 
 def encode_response(
     api_key: int, api_version: int, correlation_id: int, message: Message, body_version: int | None = None
-) -> list[Buffer]:
-    """A whole response frame, size included, in pieces: large `records` are there by reference.
+) -> list[Part]:
+    """A whole response frame, size included, in parts: large `records` are there as they were given.
 
     `body_version` is for the one answer whose body is in another version than was asked for (ApiVersions too new: 0).
     """
@@ -143,9 +145,9 @@ def decode_response(api_key: int, api_version: int, frame: Buffer) -> tuple[int,
     return correlation_id, message
 
 
-def _sized(message: Message, version: int, out: bytearray) -> list[Buffer]:
+def _sized(message: Message, version: int, out: bytearray) -> list[Any]:
     """Encode behind what `out` begins with, and put the size of the whole into its first four bytes."""
-    parts: list[Buffer] = []
+    parts: list[Any] = []
     encode = type(message).ENCODERS.get(version) or encoder(type(message), version)
     parts.append(encode(message, out, parts))
     size = len(parts[0]) if len(parts) == 1 else sum(map(len, parts))

@@ -6,8 +6,25 @@ from typing import Any, ClassVar
 from barnabas.protocol.schema import Field, MessageSchema
 
 Buffer = bytes | bytearray | memoryview
+
+
+class Reference:
+    """Stands for bytes that lie elsewhere, as `records` of a response: it comes out among the parts of the frame.
+
+    Only its length is asked for, which is not below `BY_REFERENCE_BYTES`; whoever sends the parts knows what it is.
+    """
+
+    __slots__ = ()
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+
+Part = Buffer | Reference
+BY_REFERENCE_BYTES = 8192
+"""`records` of at least this many bytes are passed on by reference; copying less is cheaper than another part."""
 Decoder = Callable[[memoryview, int], tuple[Any, int]]
-Encoder = Callable[[Any, bytearray, list[Buffer]], bytearray]
+Encoder = Callable[[Any, bytearray, list[Any]], bytearray]
 
 
 class Struct:

@@ -5,6 +5,7 @@ from typing import ClassVar
 from barnabas.protocol.codec import Buffer as Buffer
 from barnabas.protocol.codec import Message as Message
 from barnabas.protocol.codec import Struct as Struct
+from barnabas.protocol.message import Reference as Reference
 
 def request_class(key: int) -> type[Message]: ...
 def response_class(key: int) -> type[Message]: ...
@@ -3457,7 +3458,7 @@ class FetchResponse(Message):
             snapshot_id: FetchResponse.SnapshotId = ...,
             aborted_transactions: list[FetchResponse.AbortedTransaction] | None = ...,
             preferred_read_replica: int = ...,
-            records: Buffer | None = ...,
+            records: Buffer | Reference | None = ...,
             unknown_tagged_fields: dict[int, bytes] | None = ...,
         ) -> None: ...
 
@@ -3621,7 +3622,7 @@ class FetchSnapshotResponse(Message):
             current_leader: FetchSnapshotResponse.LeaderIdAndEpoch = ...,
             size: int = ...,
             position: int = ...,
-            unaligned_records: Buffer = ...,
+            unaligned_records: Buffer | Reference = ...,
             unknown_tagged_fields: dict[int, bytes] | None = ...,
         ) -> None: ...
 
@@ -4981,7 +4982,7 @@ class ProduceRequest(Message):
             self,
             *,
             index: int = ...,
-            records: Buffer | None = ...,
+            records: Buffer | Reference | None = ...,
             unknown_tagged_fields: dict[int, bytes] | None = ...,
         ) -> None: ...
 
@@ -5617,7 +5618,7 @@ class ShareFetchResponse(Message):
             acknowledge_error_code: int = ...,
             acknowledge_error_message: str | None = ...,
             current_leader: ShareFetchResponse.LeaderIdAndEpoch = ...,
-            records: Buffer = ...,
+            records: Buffer | Reference = ...,
             acquired_records: list[ShareFetchResponse.AcquiredRecords] = ...,
             unknown_tagged_fields: dict[int, bytes] | None = ...,
         ) -> None: ...

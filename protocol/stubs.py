@@ -19,6 +19,7 @@ _MESSAGES = """from typing import ClassVar
 from barnabas.protocol.codec import Buffer as Buffer
 from barnabas.protocol.codec import Message as Message
 from barnabas.protocol.codec import Struct as Struct
+from barnabas.protocol.message import Reference as Reference
 
 def request_class(key: int) -> type[Message]: ...
 def response_class(key: int) -> type[Message]: ...
@@ -72,7 +73,7 @@ def _message(message: MessageSchema) -> str:
 
 def _members(structure: Structure, message: str, indent: str) -> list[str]:
     attributes = [f"{indent}{field.name}: {_type(field, message)}" for field in structure.fields]
-    parameters = [f"{indent}    {field.name}: {_type(field, message)} = ...," for field in structure.fields]
+    parameters = [f"{indent}    {field.name}: {_given(field, message)} = ...," for field in structure.fields]
     parameters.append(f"{indent}    unknown_tagged_fields: dict[int, bytes] | None = ...,")
     return [
         *attributes,
@@ -82,6 +83,11 @@ def _members(structure: Structure, message: str, indent: str) -> list[str]:
         *parameters,
         f"{indent}) -> None: ...",
     ]
+
+
+def _given(field: Field, message: str) -> str:
+    """As `_type`, but records may be somewhere else when they are to be sent; what was received is always there."""
+    return _type(field, message).replace("Buffer", "Buffer | Reference")
 
 
 def _type(field: Field, message: str) -> str:

@@ -13,6 +13,7 @@ from barnabas.replication.metadata_cache import NO_TOPIC_ID, MetadataCache
 from barnabas.replication.partition import Partition
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Buffer, Clock, Timer
+from barnabas.storage.open_files import FileRange
 
 CONSUMER = -1  # replica id of an ordinary consumer
 DEBUGGING_CONSUMER = -2  # may read from any replica
@@ -23,6 +24,9 @@ FOLLOWER_FETCH_VERSION = 11  # from here on consumers may be served by a followe
 WHOLE_BATCH_VERSION = 3  # from here on the first batch is whole even when it is larger than every limit (KIP-74)
 ZSTD_VERSION = 10
 STORAGE_ERROR_VERSION = 6
+
+BY_REFERENCE_FROM = 128 * 1024  # bytes of one partition: to read less at once costs less than to send it from the file
+COPIED_BYTES_MAX = 128 * 1024  # of all partitions: an answer that has read so much at once ends with it
 
 
 class FetchParams:
@@ -137,7 +141,7 @@ class FetchResult:
         self.high_watermark = high_watermark
         self.last_stable_offset = last_stable_offset
         self.log_start_offset = log_start_offset
-        self.records: Buffer = b""
+        self.records: Buffer | FileRange = b""
         self.aborted_transactions: list[tuple[int, int]] | None = None
         self.diverging_epoch: tuple[int, int] | None = None
         self.preferred_read_replica = -1
@@ -211,14 +215,17 @@ class Fetching:
         """Results, bytes in them, and whether one of them must not wait (error, divergence, preferred replica)."""
         budget = min(params.max_bytes, self._config.fetch_max_bytes)
         at_least_one = params.version >= WHOLE_BATCH_VERSION
-        size = 0
+        size = copied = 0
         is_final = False
         results = []
         for requested in partitions:
-            result = self._read_one(params, requested, budget - size, at_least_one, acknowledges)
+            limit = budget - size if copied < COPIED_BYTES_MAX else 0
+            result = self._read_one(params, requested, limit, at_least_one, acknowledges)
             length = len(result.records)
             if length:
                 size += length
+                if not isinstance(result.records, FileRange):
+                    copied += length
                 at_least_one = False
             elif (
                 result.error is not ErrorCode.NONE
@@ -291,15 +298,19 @@ class Fetching:
                 result.preferred_read_replica = preferred
                 return result
         bound = self.upper_bound(params, partition)
-        records: Buffer = b""
+        records: Buffer | FileRange = b""
         next_offset = offset
         if offset < bound and (limit > 0 or at_least_one):
             data = log.read(
-                offset, min(requested.max_bytes, max(limit, 0)), upper_bound=bound, at_least_one=at_least_one
+                offset,
+                min(requested.max_bytes, max(limit, 0)),
+                upper_bound=bound,
+                at_least_one=at_least_one,
+                by_reference_from=BY_REFERENCE_FROM,
             )
             if data.error is not ErrorCode.NONE:
                 return FetchResult(requested, data.error)
-            records, next_offset = data.records, data.next_offset
+            records, next_offset = data.file_range or data.records, data.next_offset
         if acknowledges:
             partition.follower_fetched(
                 params.replica_id, offset, requested.log_start_offset, log_end_offset, self.clock.monotonic_ms()

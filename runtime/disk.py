@@ -72,6 +72,11 @@ class RealFile:
         if descriptor >= 0:
             os.close(descriptor)
 
+    @property
+    def descriptor(self) -> int:
+        """The operating system's number of it; -1 when closed."""
+        return self._descriptor
+
     def duplicate(self) -> int:
         """Another descriptor of the same open file, for a thread: this one may be closed meanwhile."""
         return os.dup(self._descriptor)

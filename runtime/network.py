@@ -1,9 +1,13 @@
 """TCP through the running asyncio loop."""
 
 import asyncio
+import os
 from collections.abc import Callable, Sequence
 
-from barnabas.runtime.ports import Listener
+from barnabas.runtime.disk import RealFile
+from barnabas.runtime.ports import File, Listener
+
+_sendfile: Callable[[int, int, int, int], int] | None = getattr(os, "sendfile", None)  # not on every system
 
 
 class RealListener:
@@ -50,3 +54,14 @@ class RealNetwork:
     ) -> tuple[asyncio.BaseTransport, asyncio.BaseProtocol]:
         """Connect."""
         return await asyncio.get_running_loop().create_connection(factory, host, port)
+
+    def send_file(self, transport: asyncio.Transport, file: File, position: int, length: int) -> int:
+        """Send bytes of a file by sendfile, past the transport: only while it has nothing to send itself."""
+        if _sendfile is None or transport.get_write_buffer_size() or transport.is_closing():
+            return 0
+        if not isinstance(file, RealFile) or transport.get_extra_info("sslcontext") is not None:
+            return 0
+        try:
+            return _sendfile(transport.get_extra_info("socket").fileno(), file.descriptor, position, length)
+        except OSError:  # mostly that the socket is full
+            return 0

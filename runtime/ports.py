@@ -154,6 +154,13 @@ class Network(Protocol):
     ) -> tuple[asyncio.BaseTransport, asyncio.BaseProtocol]:
         """Connect. OSError when refused or unreachable."""
 
+    def send_file(self, transport: asyncio.Transport, file: File, position: int, length: int) -> int:
+        """Send bytes of a file as far as the peer takes them now, without reading them; how many were sent.
+
+        0 also where there is no such way, or not now (something is in the transport's buffer), or it failed: reading
+        and writing them tells. The file may be cut or written to elsewhere afterwards, but not in this range.
+        """
+
 
 @dataclass(frozen=True, slots=True)
 class Env:

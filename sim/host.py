@@ -90,6 +90,9 @@ class _LifeNetwork:
         transport.owner = self._life
         return transport, protocol
 
+    def send_file(self, transport: asyncio.Transport, file: File, position: int, length: int) -> int:
+        return self._network.send_file(transport, file, position, length)
+
 
 class Life:
     """One process: its environment and its broker."""

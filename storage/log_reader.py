@@ -9,24 +9,37 @@ from typing import NamedTuple
 from barnabas.protocol import record_batch
 from barnabas.protocol.errors import CorruptBatchError, ErrorCode
 from barnabas.runtime.ports import Buffer
+from barnabas.storage.open_files import FileRange
 from barnabas.storage.producer_state import EndTransactionMarker, ProducerStateManager
 from barnabas.storage.segment import Segment, StoredBatch
 
 logger = logging.getLogger("barnabas.storage")
 
+NEVER_BY_REFERENCE = 1 << 62
 _TRANSACTIONAL, _CONTROL = 0x10, 0x20
 
 
 class FetchData:
-    """What a read gave: whole batches, perhaps none. No record in them has an offset ≥ `next_offset`."""
+    """What a read gave: whole batches, perhaps none. No record in them has an offset ≥ `next_offset`.
 
-    __slots__ = ("error", "first_offset", "next_offset", "records")
+    They are in `records`, or where they are in the file is in `file_range`.
+    """
 
-    def __init__(self, error: ErrorCode, records: Buffer, first_offset: int, next_offset: int) -> None:
+    __slots__ = ("error", "file_range", "first_offset", "next_offset", "records")
+
+    def __init__(
+        self,
+        error: ErrorCode,
+        records: Buffer,
+        first_offset: int,
+        next_offset: int,
+        file_range: FileRange | None = None,
+    ) -> None:
         self.error = error
         self.records = records
         self.first_offset = first_offset
         self.next_offset = next_offset
+        self.file_range = file_range
 
 
 class TimestampOffset(NamedTuple):
@@ -105,11 +118,20 @@ class LogReader:
     def _slot(self, offset: int) -> int:
         return max(bisect_right(self._bases, offset) - 1, 0)
 
-    def read(self, offset: int, max_bytes: int, *, upper_bound: int, at_least_one: bool) -> FetchData:
+    def read(
+        self,
+        offset: int,
+        max_bytes: int,
+        *,
+        upper_bound: int,
+        at_least_one: bool,
+        by_reference_from: int = NEVER_BY_REFERENCE,
+    ) -> FetchData:
         """Whole batches below `upper_bound` from the one that holds `offset`, in at most `max_bytes`.
 
         A first batch bigger than that comes only with `at_least_one`. OFFSET_OUT_OF_RANGE outside
-        [log start, log end]; nothing at or behind the bound is an empty success.
+        [log start, log end]; nothing at or behind the bound is an empty success. Batches of together at least
+        `by_reference_from` bytes are not read, but come as a range of the file.
         """
         end = self.log_end_offset
         if offset < self.log_start_offset or offset > end:
@@ -120,9 +142,18 @@ class LogReader:
             return FetchData(ErrorCode.NONE, b"", offset, offset)
         try:
             for slot in range(self._slot(offset), len(self.segments)):
-                data = self.segments[slot].read(offset, max(max_bytes, 0), upper_bound, at_least_one)
-                if data is not None:
-                    return FetchData(ErrorCode.NONE, data.records, data.first_offset, data.next_offset)
+                segment = self.segments[slot]
+                found = segment.locate(offset, max(max_bytes, 0), upper_bound, at_least_one)
+                if found is None:
+                    continue
+                if found.size < by_reference_from:
+                    return FetchData(ErrorCode.NONE, segment.take(found), found.first_offset, found.next_offset)
+                file_range = segment.reference(found, self.fail)
+                if file_range is None:  # too many files are referred to
+                    return self.read(
+                        offset, min(max_bytes, by_reference_from), upper_bound=upper_bound, at_least_one=at_least_one
+                    )
+                return FetchData(ErrorCode.NONE, b"", found.first_offset, found.next_offset, file_range)
         except OSError as error:
             self.fail(error)
             return FetchData(ErrorCode.KAFKA_STORAGE_ERROR, b"", -1, -1)

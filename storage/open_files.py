@@ -1,28 +1,113 @@
-"""A bounded number of open files, the least recently used closed first."""
+"""A bounded number of open files, the least recently used closed first, and ranges of them that answers refer to."""
 
 import errno
 import logging
+from asyncio import Transport
+from collections.abc import Callable
 
-from barnabas.runtime.ports import Disk, File
+from barnabas.protocol.message import Reference
+from barnabas.runtime.ports import Disk, File, Network
 
 logger = logging.getLogger("barnabas.storage")
 
 TOO_MANY = (errno.EMFILE, errno.ENFILE)
 
 
+class _Referenced:
+    """An open file that ranges refer to. `size` is where it was cut off since, if it was."""
+
+    __slots__ = ("count", "file", "is_pooled", "size")
+
+    def __init__(self, file: File) -> None:
+        self.file = file
+        self.count = 0
+        self.is_pooled = True
+        self.size = 1 << 63
+
+
+class FileRange(Reference):
+    """Bytes of a file that stays open as long as this is held, whatever becomes of its name or its place in the pool.
+
+    Given away from the front, by `read` or `send`; its length is what is left. `release` it when nobody wants it any
+    more (harmless when done already).
+    """
+
+    __slots__ = ("_files", "_length", "_on_error", "_position", "_referenced")
+
+    def __init__(
+        self,
+        files: "OpenFiles",
+        referenced: _Referenced,
+        position: int,
+        length: int,
+        on_error: Callable[[OSError], None],
+    ) -> None:
+        self._files = files
+        self._referenced: _Referenced | None = referenced
+        self._position = position
+        self._length = length
+        self._on_error = on_error
+        referenced.count += 1
+
+    def __len__(self) -> int:
+        return self._length
+
+    def read(self, length: int) -> bytes | None:
+        """The next bytes, `length` or what is left; None when they are not in the file any more or the disk failed."""
+        referenced = self._referenced
+        assert referenced is not None, "read after release"
+        length = min(length, self._length)
+        if self._position + length > referenced.size:
+            return None
+        try:
+            data = referenced.file.read(self._position, length)
+        except OSError as error:
+            self._on_error(error)
+            return None
+        if len(data) < length:
+            return None
+        self._take(length)
+        return data
+
+    def send(self, network: Network, transport: Transport, length: int) -> int:
+        """Have the next bytes sent without reading them, `length` at most: how many went. 0: try `read`."""
+        referenced = self._referenced
+        assert referenced is not None, "sent after release"
+        length = min(length, self._length)
+        if self._position + length > referenced.size:
+            return 0
+        sent = network.send_file(transport, referenced.file, self._position, length)
+        self._take(sent)
+        return sent
+
+    def _take(self, length: int) -> None:
+        self._position += length
+        self._length -= length
+
+    def release(self) -> None:
+        """Let go of the file."""
+        referenced, self._referenced = self._referenced, None
+        if referenced is not None:
+            self._files.release(referenced)
+
+    __del__ = release  # of those that never became an answer
+
+
 class OpenFiles:
     """Files by path. A broker has many thousand segments and works on few of them at a time."""
 
-    __slots__ = ("_files", "_limit", "disk")
+    __slots__ = ("_files", "_limit", "_lingering", "_referenced", "disk")
 
     def __init__(self, disk: Disk, limit: int = 512) -> None:
         assert limit > 0
         self.disk = disk
         self._limit = limit
         self._files: dict[str, File] = {}
+        self._referenced: dict[File, _Referenced] = {}
+        self._lingering = 0  # files that have left the pool and are open for the sake of a reference
 
     def __len__(self) -> int:
-        return len(self._files)
+        return len(self._files) + self._lingering
 
     def get(self, path: str, *, create: bool = False) -> File:
         """The open file, valid until the next call. OSError as `Disk.open`."""
@@ -34,27 +119,76 @@ class OpenFiles:
                 if not self.make_room(error):
                     raise
                 file = self.disk.open(path, create=create)
-            if len(self._files) >= self._limit:
-                oldest = next(iter(self._files))
-                self._files.pop(oldest).close()
+            if len(self) >= self._limit:
+                self._close_oldest()
         self._files[path] = file
         return file
 
+    def reference(self, path: str, position: int, length: int, on_error: Callable[[OSError], None]) -> FileRange | None:
+        """A range of a file; None when half of all files that may be open are referred to already.
+
+        `on_error` hears of a disk that fails when the range is read.
+        """
+        file = self.get(path)
+        referenced = self._referenced.get(file)
+        if referenced is None:
+            if len(self._referenced) >= max(1, self._limit // 2):
+                return None
+            referenced = self._referenced[file] = _Referenced(file)
+        return FileRange(self, referenced, position, length, on_error)
+
+    def release(self, referenced: _Referenced) -> None:
+        """One range less refers to the file."""
+        referenced.count -= 1
+        if not referenced.count:
+            del self._referenced[referenced.file]
+            if not referenced.is_pooled:
+                self._lingering -= 1
+                referenced.file.close()
+
+    def cut(self, path: str, size: int) -> None:
+        """Truncate a file. Ranges that reach beyond are broken for good, also when other bytes come to lie there."""
+        file = self.get(path)
+        file.truncate(size)
+        referenced = self._referenced.get(file)
+        if referenced is not None:
+            referenced.size = min(referenced.size, size)
+            self.close(path)  # who refers to it from now on refers to what is there then
+
     def make_room(self, error: OSError) -> bool:
         """If the system has no more descriptors, keep half as many from now on; whether to try again is worth it."""
-        if error.errno not in TOO_MANY or not self._files:
+        idle = [path for path, file in self._files.items() if file not in self._referenced]
+        if error.errno not in TOO_MANY or not idle:
             return False
-        self._limit = max(1, len(self._files) // 2)
+        self._limit = max(1, len(self) // 2)
         logger.warning("too many open files: keeping %d open; raise the limit (ulimit -n)", self._limit)
-        for path in list(self._files)[: len(self._files) - self._limit + 1]:
+        for path in idle[: len(self) - self._limit + 1]:
             self.close(path)
         return True
+
+    def _close_oldest(self) -> None:
+        for _ in range(len(self._files)):
+            path, file = next(iter(self._files.items()))
+            del self._files[path]
+            if file not in self._referenced:
+                file.close()
+                return
+            self._files[path] = file  # it is in use
+
+    def _leave_pool(self, file: File) -> None:
+        """Close it, unless somebody refers to it: then the last of them does."""
+        referenced = self._referenced.get(file)
+        if referenced is None:
+            file.close()
+        else:
+            referenced.is_pooled = False
+            self._lingering += 1
 
     def close(self, path: str) -> None:
         """Close one file, if it is open."""
         file = self._files.pop(path, None)
         if file is not None:
-            file.close()
+            self._leave_pool(file)
 
     def rename(self, source: str, target: str) -> None:
         """Rename a file on disk; it stays open."""
@@ -72,6 +206,5 @@ class OpenFiles:
 
     def close_all(self) -> None:
         """Close everything."""
-        for file in self._files.values():
-            file.close()
-        self._files.clear()
+        for path in list(self._files):
+            self.close(path)

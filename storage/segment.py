@@ -3,14 +3,14 @@
 import zlib
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from struct import Struct
 from typing import NamedTuple
 
 from barnabas.protocol.errors import CorruptBatchError
 from barnabas.runtime.ports import Buffer, File
 from barnabas.storage.index import OffsetIndex, TimeIndex, TransactionIndex
-from barnabas.storage.open_files import OpenFiles
+from barnabas.storage.open_files import FileRange, OpenFiles
 
 HEADER_BYTES = 61
 _HEADER = Struct(">qiibIhiqqqhii")
@@ -39,12 +39,18 @@ class StoredBatch(NamedTuple):
     record_count: int
 
 
-class SegmentData(NamedTuple):
-    """Whole batches of a segment; no record in them has an offset ≥ `next_offset`."""
+class Located(NamedTuple):
+    """Where whole batches lie; no record in them has an offset ≥ `next_offset`.
 
-    records: Buffer
+    `chunk` is what was read already, from `chunk_position` on.
+    """
+
+    position: int
+    size: int
     first_offset: int
     next_offset: int
+    chunk: bytes
+    chunk_position: int
 
 
 class AppendedBatch(NamedTuple):
@@ -328,10 +334,11 @@ class Segment:
         self.load()
         return self.offset_index.position_for(offset)
 
-    def read(self, offset: int, max_bytes: int, upper_bound: int, at_least_one: bool) -> SegmentData | None:
+    def locate(self, offset: int, max_bytes: int, upper_bound: int, at_least_one: bool) -> Located | None:
         """Whole batches from the one that holds `offset`, below `upper_bound`. None: nothing from there on here.
 
-        One read, sized to reach past the gap between index entries; a second one when the first batch is bigger.
+        Little is read in one go, past the gap between index entries, and mostly all that is wanted; of much only the
+        headers around its begin and its end.
         """
         self.load()
         index, end, path = self.offset_index, self.size, self.path
@@ -339,16 +346,16 @@ class Segment:
         if position >= end:
             return None
         file = self._files.get(path)
-        chunk = file.read(position, min(max_bytes + 2 * self._index_interval_bytes, end - position))
+        window = min(2 * self._index_interval_bytes + HEADER_BYTES, _WINDOW_BYTES)
+        wanted = min(max_bytes + window, end - position)
+        chunk = file.read(position, wanted if wanted <= _WINDOW_BYTES else window)
         while True:  # skip the batches before it
             at = position - start
             if at + HEADER_BYTES > len(chunk):
                 if position >= end:
                     return None
+                chunk = self._header_window(file, position, window)
                 start, at = position, 0
-                chunk = file.read(position, min(max(max_bytes, _WINDOW_BYTES), end - position))
-                if len(chunk) < HEADER_BYTES:
-                    raise CorruptBatchError(f"{path}: {len(chunk)} bytes at {position} are no batch")
             base_offset, length = _PREFIX.unpack_from(chunk, at)
             last_offset = base_offset + _LAST_OFFSET_DELTA.unpack_from(chunk, at + _LAST_OFFSET_DELTA_AT)[0]
             size = length + 12
@@ -357,23 +364,21 @@ class Segment:
             if last_offset >= offset:
                 break
             position += size
+        first_offset, first_position = base_offset, position
         if base_offset >= upper_bound or (size > max_bytes and not at_least_one):
-            return SegmentData(b"", base_offset, base_offset)
-        if at + size > len(chunk):
-            chunk = file.read(position, max(size, min(max_bytes, end - position)))
-            start, at = position, 0
-            if len(chunk) < size:
-                raise CorruptBatchError(f"{path}: the batch at {position} is cut off")
-        first_offset = base_offset
-        limit = min(position + max_bytes, start + len(chunk))
-        first_position = position
+            return Located(first_position, 0, first_offset, first_offset, b"", first_position)
+        limit = min(position + max_bytes, end)
         position += size
         next_offset = last_offset + 1
         indexed_position, indexed_offset = index.last_below(limit, upper_bound)
         if indexed_position > position:
             position, next_offset = indexed_position, indexed_offset + 1
+        first_chunk, first_start = chunk, start
         while position + HEADER_BYTES <= limit:
             at = position - start
+            if at + HEADER_BYTES > len(chunk):
+                chunk = self._header_window(file, position, window)
+                start, at = position, 0
             base_offset, length = _PREFIX.unpack_from(chunk, at)
             if base_offset >= upper_bound or position + length + 12 > limit:
                 break
@@ -381,9 +386,30 @@ class Segment:
                 raise CorruptBatchError(f"{path}: no batch at {position}")
             next_offset = base_offset + _LAST_OFFSET_DELTA.unpack_from(chunk, at + _LAST_OFFSET_DELTA_AT)[0] + 1
             position += length + 12
-        first, last = first_position - start, position - start
-        records: Buffer = chunk if first == 0 and last == len(chunk) else memoryview(chunk)[first:last]
-        return SegmentData(records, first_offset, next_offset)
+        return Located(first_position, position - first_position, first_offset, next_offset, first_chunk, first_start)
+
+    def _header_window(self, file: File, position: int, size: int) -> bytes:
+        window = file.read(position, min(size, self.size - position))
+        if len(window) < HEADER_BYTES:
+            raise CorruptBatchError(f"{self.path}: {len(window)} bytes at {position} are no batch")
+        return window
+
+    def take(self, found: Located) -> Buffer:
+        """The bytes of what was located."""
+        begin, chunk = found.position - found.chunk_position, found.chunk
+        end = begin + found.size
+        if end <= len(chunk):
+            return chunk if begin == 0 and end == len(chunk) else memoryview(chunk)[begin:end]
+        chunk = self._files.get(self.path).read(found.position, found.size)
+        if len(chunk) < found.size:
+            raise CorruptBatchError(f"{self.path}: the batches at {found.position} are cut off")
+        return chunk
+
+    def reference(self, found: Located, on_error: Callable[[OSError], None]) -> FileRange | None:
+        """Where it is in the file, which stays open for it; None when too many are (see OpenFiles)."""
+        if self._files.get(self.path).size() < found.position + found.size:
+            raise CorruptBatchError(f"{self.path}: the batches at {found.position} are cut off")
+        return self._files.reference(self.path, found.position, found.size, on_error)
 
     # -- changing it
 
@@ -428,7 +454,7 @@ class Segment:
         self.time_index.write()
         self.transaction_index.truncate(offset)
         dropped = self.size - batch.position
-        self._files.get(self.path).truncate(batch.position)
+        self._files.cut(self.path, batch.position)
         self.size = batch.position
         if not self.size:
             self._first_timestamp = None

@@ -97,6 +97,9 @@ class Wire(asyncio.Transport):
     def abort(self) -> None:
         self.closed = True
 
+    def is_closing(self) -> bool:
+        return self.closed
+
 
 class Client(asyncio.Protocol):
     """One connection; answers come one by one."""

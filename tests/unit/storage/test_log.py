@@ -83,6 +83,98 @@ def test_the_upper_bound_is_kept(world):
         assert len(data.records) == 0
 
 
+def whole_batches(log, offset, max_bytes, upper_bound):
+    """What a read must give: (first offset, bytes), found by going through all segments."""
+    slot = max(index for index, segment in enumerate(log.segments) if segment.base_offset <= max(offset, 0))
+    for segment in log.segments[slot:]:
+        taken = bytearray()
+        first = None
+        for batch in segment.batches():
+            if batch.last_offset < offset:
+                continue
+            if first is None:
+                first = batch.base_offset
+            if batch.base_offset >= upper_bound or (taken and len(taken) + batch.size > max_bytes):
+                break
+            taken += segment.batch_bytes(batch)
+        if first is not None:
+            return first, bytes(taken)
+    return offset, b""
+
+
+def test_a_range_of_the_file_is_what_a_read_would_give(world):
+    log = world.log(segment_bytes=400_000, index_interval_bytes=4096)
+    sizes = [100, 300, 20_000, 100, 5000, 70_000, 900, 900, 900, 16_000]
+    while log.log_end_offset < 120:
+        world.fill(log, 1, size=sizes[log.log_end_offset * 7 % 10])
+    assert len(log.segments) >= 3
+    for reopened in (False, True):
+        if reopened:
+            log = world.restart().get("t", 0)
+            log.set_high_watermark(log.log_end_offset)
+        for offset in range(0, 120, 3):
+            for max_bytes in (0, 400, 60_000, 90_000, 150_000, 10**6):
+                for bound in (offset, offset + 1, offset + 7, 120):
+                    first, expected = whole_batches(log, offset, max_bytes, bound)
+                    asked = {"upper_bound": bound, "at_least_one": True}
+                    copied = log.read(offset, max_bytes, **asked)
+                    assert copied.file_range is None
+                    assert (copied.error, copied.first_offset, bytes(copied.records)) == (0, first, expected)
+                    data = log.read(offset, max_bytes, by_reference_from=10_000, **asked)
+                    assert (data.first_offset, data.next_offset) == (first, copied.next_offset)
+                    if len(expected) < 10_000:
+                        assert data.file_range is None
+                        assert data.records == expected
+                    else:
+                        assert len(data.file_range) == len(expected)
+                        assert data.file_range.read(10**7) == expected
+
+
+def test_a_range_is_not_given_of_a_file_that_is_too_short(world):
+    log = world.log()
+    world.fill(log, 10, size=3000)
+    world.disk.open(log.active_segment.path).truncate(log.size_bytes - 1)
+    data = log.read(0, 10**6, upper_bound=10, at_least_one=True, by_reference_from=1000)
+    assert (data.error, data.file_range) == (ErrorCode.CORRUPT_MESSAGE, None)
+
+
+def test_a_range_of_a_truncated_log_gives_nothing(world):
+    log = world.log()
+    world.fill(log, 10, size=3000)
+    whole, first = (
+        log.read(0, max_bytes, upper_bound=10, at_least_one=True, by_reference_from=1000).file_range
+        for max_bytes in (10**6, 20_000)
+    )
+    log.truncate_to(7)
+    world.fill(log, 3, size=3000)
+    assert first.read(20_000) is not None, "what it refers to is still there"
+    assert whole.read(10**6) is None, "but other records lie where these were"
+
+
+def test_a_disk_that_fails_under_a_range_takes_the_log_offline(world):
+    log = world.log()
+    world.fill(log, 10, size=3000)
+    data = log.read(0, 10**6, upper_bound=10, at_least_one=True, by_reference_from=1000)
+    world.disk.fail("read", ".log")
+    assert data.file_range.read(1000) is None
+    assert log.failed is not None
+
+
+def test_when_too_many_files_are_referred_to_less_is_read_instead(world):
+    log = world.log()
+    world.fill(log, 10, size=3000)
+    world.manager._files._limit = 2
+    other = world.log("other")
+    world.fill(other, 10, size=3000)
+    asked = {"upper_bound": 10, "at_least_one": True, "by_reference_from": 10_000}
+    held = log.read(0, 10**6, **asked).file_range
+    data = other.read(0, 10**6, **asked)
+    assert data.file_range is None
+    assert 1 <= len(list(batches(data.records))) <= 3
+    held.release()
+    assert len(other.read(0, 10**6, **asked).file_range) == other.size_bytes
+
+
 @pytest.mark.parametrize(("offset", "error"), [(4, 1), (5, 0), (20, 0), (21, 1)])
 def test_offsets_outside_the_log_are_out_of_range(world, offset, error):
     log = world.log()

@@ -12,6 +12,7 @@ import pstats
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from itertools import cycle
 from typing import Any
 
 import uvloop
@@ -148,6 +149,27 @@ def _one(frame: bytes) -> Callable[[Broker], Callable[[], tuple[int, Transport]]
     return make
 
 
+def _in_turn(rows: list[bytes]) -> Callable[[Broker], Callable[[], tuple[int, Transport]]]:
+    """One frame after the other, each once before anything is measured."""
+
+    def make(broker: Broker) -> Callable[[], tuple[int, Transport]]:
+        client = Client(broker)
+        turn = cycle(rows)
+        left = len(rows)
+
+        def step() -> tuple[int, Transport]:
+            nonlocal left
+            fed = max(1, left)
+            for _ in range(fed):
+                client.feed(next(turn))
+            left = 0
+            return fed, client.transport
+
+        return step
+
+    return make
+
+
 def _many(count: int, frame_of: Callable[[int], bytes]) -> Callable[[Broker], Callable[[], tuple[int, Transport]]]:
     """From `count` connections in one pass of the loop."""
 
@@ -191,6 +213,8 @@ REQUESTS: dict[str, Callable[[Broker], Callable[[], tuple[int, Transport]]]] = {
     "commit-1": _one(commit_frame("g", "bench", [0], 7)),
     "commit-8": _many(8, lambda index: commit_frame(f"g{index}", "bench", [0], 7)),
     "commit-50": _one(commit_frame("g", "bench", range(50), 7)),
+    "commit-10g": _in_turn([commit_frame(f"in-turn-{index}", "bench", [0], 7) for index in range(10)]),
+    "commit-10kg": _in_turn([commit_frame(f"in-turn-{index}", "bench", [0], 7) for index in range(10_000)]),
     "produce-16k": _one(produce_frame("bench", 0, batch([bytes(1024)] * 15))),
     "produce-1": _one(produce_frame("bench", 0, batch([bytes(100)]))),
     "fetch-16k": _one(fetch_frame("log", 0, 1500, max_wait_ms=500, max_bytes=17_000)),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from sys import intern
 from typing import TYPE_CHECKING
 
 from barnabas.groups.classic import ClassicGroup
@@ -118,7 +119,7 @@ class Loader:
                 if value is None:
                     change = OffsetRemovals(group_id, ((topic, partition),))
                 else:
-                    change = OffsetCommits(group_id, {topic: {partition: decode_value(value)}})
+                    change = OffsetCommits(group_id, {intern(topic): {partition: decode_value(value)}})
                 shard.offsets.replay(change, record.offset, producer_id)
             elif version == GROUP_KEY_VERSION:
                 group = decode_group(key, value)

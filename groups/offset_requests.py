@@ -7,6 +7,7 @@ that are refused before the group is asked come first in an answer, as in Kafka'
 from __future__ import annotations
 
 from collections.abc import Callable
+from sys import intern
 from typing import TYPE_CHECKING, TypeVar
 
 from barnabas.groups.classic import State
@@ -136,7 +137,7 @@ def _screen_commit(
             )
         if offsets:
             assert name is not None
-            commits[name] = offsets
+            commits[intern(name)] = offsets  # one string for all groups that read the topic
         response.topics.append(
             messages.OffsetCommitResponse.OffsetCommitResponseTopic(
                 name=topic.name, topic_id=topic.topic_id, partitions=refused + fine if refused else fine

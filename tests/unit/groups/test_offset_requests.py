@@ -172,6 +172,16 @@ def test_metadata_is_measured_in_utf16_units(length: int, error: int) -> None:
     assert world.commit("g", {("t", 0): 1}, metadata=metadata) == [error]
 
 
+def test_all_groups_share_the_name_of_a_topic() -> None:
+    world = GroupWorld()
+    for group in ("g", "h"):
+        world.commit(group, {("".join(["ev", "ents"]), 0): 1})
+    for _ in range(2):
+        first, second = (next(iter(world.coordinator.shards[0].offsets.of_group(group))) for group in ("g", "h"))
+        assert first is second
+        world.restart()
+
+
 def test_one_commit_is_one_batch_and_one_pass_is_one_batch() -> None:
     world = GroupWorld()
     world.commit("g", {("t", index): index for index in range(4)})

@@ -1,7 +1,8 @@
 """`python -m barnabas.sim --seed N`: a verdict; on failure the seed, the invariant and the last events in order.
 
---seeds A-B    many seeds, to the first that fails      --minutes M   of bad weather, in virtual time
---trace FILE   every event, one a line                  --fault NAME  with a planted fault (`--faults` lists them)
+--seeds A-B    many seeds, to the first that fails      --minutes M   of bad weather, in virtual time; the quiet
+                                                        times between add to them
+--trace FILE   every event, one a line                  --fault NAME  with a planted fault (--faults: each)
 """
 
 import argparse
@@ -11,7 +12,7 @@ import time
 from contextlib import nullcontext
 
 from barnabas.sim import faults, storage, world
-from barnabas.sim.ledger import Violation
+from barnabas.sim.violation import Violation
 
 
 def cut_power(seed: int) -> bool:
@@ -49,10 +50,12 @@ def main() -> int:
     parser.add_argument("--trace", metavar="FILE")
     parser.add_argument("--storage", action="store_true", help="power cuts under storage")
     parser.add_argument("--faults", action="store_true", help="plant the faults")
+    parser.add_argument("--fault", metavar="NAME", choices=[fault.name for fault in faults.FAULTS])
     parser.add_argument("--go-on", action="store_true", help="do not end at the first violation")
     arguments = parser.parse_args()
     if arguments.faults:
         return plant_all()
+    fault = next((fault for fault in faults.FAULTS if fault.name == arguments.fault), None)
     first, _, last = (arguments.seeds or str(arguments.seed)).partition("-")
     failed = 0
     for seed in range(int(first), int(last or first) + 1):
@@ -64,9 +67,11 @@ def main() -> int:
             continue
         with open(arguments.trace, "w") if arguments.trace else nullcontext() as file:
             trace = (lambda line: print(line, file=file)) if file is not None else None
-            verdict = world.run(seed, arguments.minutes, trace)
+            with faults.planted(fault) if fault is not None else nullcontext():
+                verdict = world.run(seed, arguments.minutes, trace)
         seconds = time.perf_counter() - began
-        print(f"{verdict}  [{verdict.virtual_ms / 1000:.0f} s in {seconds:.2f} s]", flush=True)
+        virtual = verdict.virtual_ms / 1000
+        print(f"{verdict}  [{virtual:.0f} s in {seconds:.2f} s: {virtual / seconds:.0f} times]", flush=True)
         if verdict.violation is not None:
             failed += 1
             if not arguments.go_on:

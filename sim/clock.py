@@ -2,6 +2,7 @@
 
 import asyncio
 import heapq
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -12,80 +13,118 @@ WALL_START_MS = 1_700_000_000_000
 MONOTONIC_START_MS = 5_000_000.0
 
 
-class _TimerHandle(asyncio.TimerHandle):
-    """Timers of the same instant run in the order asked for (asyncio's own heap does not promise that)."""
+class _Call(asyncio.Handle):
+    """Something to run in a pass of the loop."""
 
-    __slots__ = ("sequence",)
-    sequence: int
+    # Bare on purpose: a world is millions of these. No context of its own, for nobody here has context variables.
+    __slots__ = ("arguments", "callback", "is_cancelled")
 
-    def __lt__(self, other: Any) -> bool:
-        return (self.when(), self.sequence) < (other.when(), other.sequence)
+    def __init__(self, callback: Callable[..., object], arguments: tuple[Any, ...]) -> None:
+        self.callback: Callable[..., object] | None = callback
+        self.arguments = arguments
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+        self.callback = None  # what it holds may go
+        self.arguments = ()
+
+    def cancelled(self) -> bool:
+        return self.is_cancelled
 
 
-class _IdleSelector:
-    """Where a real loop waits for sockets, this one moves the clock to the next timer."""
+class _TimedCall(_Call):
+    __slots__ = ("when_seconds",)
 
-    def __init__(self, loop: "VirtualTimeLoop") -> None:
-        self._loop = loop
+    def __init__(self, when: float, callback: Callable[..., object], arguments: tuple[Any, ...]) -> None:
+        self.callback = callback
+        self.arguments = arguments
+        self.is_cancelled = False
+        self.when_seconds = when
 
-    def select(self, timeout: float | None = None) -> list[Any]:
-        self._loop.idle(timeout)
-        return []
+    def when(self) -> float:
+        return self.when_seconds
 
 
 class VirtualTimeLoop(asyncio.BaseEventLoop):
-    """An asyncio loop without sockets and without waiting: hours pass in the time their events take."""
+    """An asyncio loop without sockets and without waiting: hours pass in the time their events take.
 
-    # These are asyncio's; typeshed does not list them.
-    _ready: Any
-    _scheduled: list[asyncio.TimerHandle]
+    A pass runs all that is ready. When nothing is, the clock moves to the next timer; timers of the same instant run
+    in the order asked for.
+    """
+
+    _stopping: bool  # asyncio's; typeshed does not list it
 
     def __init__(self) -> None:
         super().__init__()
         self.now = MONOTONIC_START_MS / 1000.0
-        self._sequence = 0
+        self.calls = 0  # that were run
         self.after_pass: Callable[[], None] | None = None  # called after each pass, with everything settled
-        self._selector = _IdleSelector(self)
+        self._calls: deque[_Call] = deque()  # what is ready
+        self._timers: list[tuple[float, int, _TimedCall]] = []
+        self._sequence = 0
 
     def time(self) -> float:
         """Virtual monotonic seconds."""
         return self.now
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing more is to be done at this instant, as far as is known."""
+        return not self._calls
+
     def _run_once(self) -> None:
-        super()._run_once()  # type: ignore[misc]
+        calls, timers = self._calls, self._timers
+        if not calls and not self._stopping:
+            while timers and timers[0][2].is_cancelled:
+                heapq.heappop(timers)
+            if not timers:
+                raise RuntimeError("deadlock: every task waits and no timer is set")
+            if timers[0][0] > self.now:
+                self.now = timers[0][0]
+        while timers and timers[0][0] <= self.now:
+            calls.append(heapq.heappop(timers)[2])
+        for _ in range(len(calls)):
+            call = calls.popleft()
+            callback = call.callback
+            if callback is not None:
+                self.calls += 1
+                try:
+                    callback(*call.arguments)
+                except (SystemExit, KeyboardInterrupt):
+                    raise
+                except BaseException as error:
+                    self.call_exception_handler({"message": f"Exception in {callback!r}", "exception": error})
         if self.after_pass is not None:
             self.after_pass()
 
-    def idle(self, timeout: float | None) -> None:
-        """Nothing is ready: go to the next timer. RuntimeError when there is none, for all would wait forever."""
-        if timeout is None:
-            raise RuntimeError("deadlock: every task waits and no timer is set")
-        if timeout > 0:
-            self.now = self._scheduled[0].when() if self._scheduled else self.now + timeout
+    def call_soon(self, callback: Callable[..., object], *args: Any, context: Any = None) -> _Call:  # type: ignore[override]
+        """In the next pass, after what was asked for before."""
+        call = _Call(callback, args)
+        self._calls.append(call)
+        return call
+
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Callable[..., object], *args: Any, context: Any = None
+    ) -> _TimedCall:
+        """When `delay` seconds have passed."""
+        return self.call_at(self.now + delay, callback, *args)
 
     def call_at(  # type: ignore[override]
-        self, when: float, callback: Callable[..., Any], *args: Any, context: Any = None
-    ) -> asyncio.TimerHandle:
-        """As asyncio's, with a defined order for timers of the same instant."""
-        timer = _TimerHandle(when, callback, args, self, context)
+        self, when: float, callback: Callable[..., object], *args: Any, context: Any = None
+    ) -> _TimedCall:
+        """At an instant of `time()`."""
+        timer = _TimedCall(when, callback, args)
         self._sequence += 1
-        timer.sequence = self._sequence
-        timer._scheduled = True  # type: ignore[attr-defined]
-        heapq.heappush(self._scheduled, timer)
+        heapq.heappush(self._timers, (when, self._sequence, timer))
         return timer
-
-    def _process_events(self, event_list: list[Any]) -> None:
-        """No sockets: no events."""
-
-    def _write_to_self(self) -> None:
-        """No sockets: nothing to wake up."""
 
     def advance(self, seconds: float) -> None:
         """Run everything that is due in the next `seconds`, in order of time, then in the order asked for."""
         until = self.now + seconds
         self.call_at(until, self.stop)
         self.run_forever()
-        while self._ready or (self._scheduled and self._scheduled[0].when() <= until):
+        while self._calls or (self._timers and self._timers[0][0] <= until):
             self.call_soon(self.stop)
             self.run_forever()
 

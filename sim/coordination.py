@@ -167,6 +167,10 @@ class SimTree:
             1 if path == "/" else 0 :
         ]
 
+    def below(self, prefix: str) -> list[tuple[str, bytes]]:
+        """Path and data of every node whose path begins so, in order."""
+        return sorted((path, node.data) for path, node in self._nodes.items() if path.startswith(prefix))
+
     # -- changing
 
     def change(self, work: Callable[[int], T]) -> T:

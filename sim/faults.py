@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from barnabas.sim import storage, world
-from barnabas.sim.ledger import Violation
+from barnabas.sim.violation import Violation
 
 SEEDS_MAX = 300
 

@@ -35,17 +35,16 @@ class _LifeClock:
         return self._clock.monotonic_ms()
 
     def call_soon(self, callback: Callable[[], None]) -> None:
-        life = self._life
-        self._clock.call_soon(lambda: callback() if life.alive else None)
+        self._clock.call_soon(self._life.doing(callback))
 
     def call_later(self, delay_ms: float, callback: Callable[[], None]) -> Timer:
-        life = self._life
-        return self._clock.call_later(delay_ms, lambda: callback() if life.alive else None)
+        return self._clock.call_later(delay_ms, self._life.doing(callback))
 
     async def sleep(self, delay_ms: float) -> None:
         await self._clock.sleep(delay_ms)
         if not self._life.alive:
             raise asyncio.CancelledError
+        self._life.touched = True
 
 
 class _LifeDisk:
@@ -66,7 +65,13 @@ class _LifeDisk:
     ) -> None:
         life = self._life
         if life.alive:
-            self._disk.sync_in_background(files, lambda error: done(error) if life.alive else None, directories)
+
+            def synced(error: OSError | None) -> None:
+                if life.alive:
+                    life.touched = True
+                    done(error)
+
+            self._disk.sync_in_background(files, synced, directories)
 
 
 class _LifeNetwork:
@@ -100,6 +105,7 @@ class Life:
     def __init__(self, host: "Host", number: int) -> None:
         self.alive = True
         self.serving = False
+        self.touched = True  # something has happened to it that nobody has looked at yet
         self.number = number
         self.listeners: list[SimListener] = []
         clock = _LifeClock(host.clock, host, self)
@@ -111,6 +117,16 @@ class Life:
         )
         self.coordination = SimCoordination(clock, host.tree)
         self.broker = Broker(self.env, BrokerConfig.of(host.settings), DATA_DIRECTORY, self.coordination)
+
+    def doing(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """What the process does when the callback comes: nothing, if it is dead by then."""
+
+        def act() -> None:
+            if self.alive:
+                self.touched = True
+                callback()
+
+        return act
 
 
 class Host:
@@ -133,6 +149,7 @@ class Host:
         self.tree = tree
         self.settings = settings
         self.wall_clock_error_ms = 0
+        self._wall_clock_errors: list[tuple[float, int]] = []  # those before, and until when
         self.life: Life | None = None
         self.lives = 0
         self._is_ours = is_ours
@@ -141,6 +158,24 @@ class Host:
     def is_up(self) -> bool:
         """Whether a process runs that has started."""
         return self.life is not None and self.life.serving
+
+    def step_wall_clock(self, delta_ms: int) -> None:
+        """Somebody sets the machine's clock."""
+        self._wall_clock_errors.append((self.clock.monotonic_ms(), self.wall_clock_error_ms))
+        self.wall_clock_error_ms += delta_ms
+
+    def wall_ms(self) -> int:
+        """The machine's clock."""
+        return self.clock.now_ms() + self.wall_clock_error_ms
+
+    def wall_peak_ms(self, since_ms: float) -> int:
+        """The latest time that the machine's clock has shown since an instant of the monotonic clock."""
+        peak_ms = self.wall_ms()
+        true_ms = self.clock.now_ms() - int(self.clock.monotonic_ms())
+        for until_ms, error_ms in self._wall_clock_errors:
+            if until_ms >= since_ms:
+                peak_ms = max(peak_ms, true_ms + int(until_ms) + error_ms)
+        return peak_ms
 
     async def start(self) -> bool:
         """Start a process; False when it died or lost power on the way. What a start raises is for the caller."""

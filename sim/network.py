@@ -18,6 +18,7 @@ class SimTransport(asyncio.Transport):
     def __init__(self, network: "SimNetwork", local: tuple[str, int], remote: tuple[str, int]) -> None:
         super().__init__({"sockname": local, "peername": remote})
         self._network = network
+        self.local, self.remote = local, remote
         self._protocol: asyncio.BaseProtocol | None = None
         self.peer: SimTransport | None = None
         self._outgoing: deque[bytes] = deque()  # written, not yet taken by the peer's protocol

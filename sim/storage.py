@@ -15,7 +15,7 @@ from barnabas.protocol import record_batch
 from barnabas.protocol.record_batch import CONTROL_ABORT, CONTROL_COMMIT, Record
 from barnabas.sim.disk import SimDisk
 from barnabas.sim.env import SimEnv, sim_env
-from barnabas.sim.ledger import Violation
+from barnabas.sim.violation import Violation
 from barnabas.storage.log import Log
 from barnabas.storage.log_manager import LogManager
 from barnabas.storage.log_reader import marker_of

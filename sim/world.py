@@ -1,8 +1,10 @@
-"""One simulated run: a broker, its clients, bad weather, and a verdict; everything from one seed.
+"""One simulated run: a broker, its clients, bad weather, quiet times, and a verdict; everything from one seed.
 
 The weather depends on the seed: some runs lose power (then every append is synced: `flush.messages=1`, because Kafka's
 promise for a single replica does not cover the page cache), others only kill processes; most have a slow network.
-After the bad time everything heals, the clients must get on, and the whole log is read and compared with the ledger.
+In between there are quiet times, long enough for what happens by the clock: retention, compaction, offsets that
+expire, sessions that must not. At the end everything heals, the clients must get on, and every log is read and
+compared with the ledger.
 """
 
 import asyncio
@@ -16,24 +18,50 @@ from typing import Any
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import CreateTopicsRequest
-from barnabas.sim.client import Connection, LostError
+from barnabas.sim import last_look
+from barnabas.sim.clients.admin import Admin
+from barnabas.sim.clients.careless_producer import CarelessProducer
+from barnabas.sim.clients.changelog_writer import ChangelogWriter
+from barnabas.sim.clients.client import Client
+from barnabas.sim.clients.committer import Committer
+from barnabas.sim.clients.connection import Connection
+from barnabas.sim.clients.idler import Idler
+from barnabas.sim.clients.member import Member
+from barnabas.sim.clients.producer import Producer
+from barnabas.sim.clients.reader import Reader
+from barnabas.sim.clients.recreator import Recreator
+from barnabas.sim.clients.session_reader import SessionReader
+from barnabas.sim.commits import Commits
 from barnabas.sim.coordination import Fate, SimTree
 from barnabas.sim.disk import PowerLoss
 from barnabas.sim.env import sim_env
-from barnabas.sim.host import Host
-from barnabas.sim.ledger import Ledger, TopicPartition, Violation
-from barnabas.sim.models import Client, Committer, Member, Producer, Reader
+from barnabas.sim.host import Host, Life
+from barnabas.sim.inspection import OFFSETS_PARTITIONS, Inspector
+from barnabas.sim.ledger import Ledger, TopicPartition
 from barnabas.sim.network import SimTransport
+from barnabas.sim.violation import Violation
+from barnabas.sim.weather import Weather
 
 TOPICS = {"events": 2, "rolling": 1}
+COMPACTED = {"changelog": 1}
+TOPIC_CONFIGS = {
+    "events": {"internal.segment.bytes": "14000"},
+    "rolling": {"retention.bytes": "30000", "internal.segment.bytes": "8000"},
+    "changelog": {"cleanup.policy": "compact", "internal.segment.bytes": "6000", "delete.retention.ms": "20000"},
+}
 KEYS: list[TopicPartition] = [(topic, index) for topic, count in TOPICS.items() for index in range(count)]
+COMPACTED_KEYS: list[TopicPartition] = [(topic, index) for topic, count in COMPACTED.items() for index in range(count)]
 EVENTS_KEPT = 60
 SETTLE_MS = 75_000.0
+MINUTES_BETWEEN_QUIET_TIMES = 2.0
+QUIET_MINUTES = (15.0, 45.0)
+RETENTION_CHECK_MS = 60_000
 SETTINGS = {
     "listeners": "PLAINTEXT://127.0.0.1:9092",
     "group.initial.rebalance.delay.ms": "500",
     "group.min.session.timeout.ms": "1000",
-    "offsets.topic.num.partitions": "2",
+    "offsets.topic.num.partitions": str(OFFSETS_PARTITIONS),
+    "offsets.retention.check.interval.ms": str(RETENTION_CHECK_MS),
     "auto.create.topics.enable": "false",
     "log.flush.offset.checkpoint.interval.ms": "5000",
     "replica.high.watermark.checkpoint.interval.ms": "3000",
@@ -90,16 +118,32 @@ class World:
         self.clock, self.disk, self.network = env.clock, env.disk, env.network
         self.rng = random.Random(f"{seed} weather")
         self._network_rng = random.Random(f"{seed} network")
-        self._tree_rng = random.Random(f"{seed} tree")
+        self.tree_rng = random.Random(f"{seed} tree")
+        self.tree_rng = random.Random(f"{seed} tree")
         self.tree = SimTree(self.clock, session_timeout_ms=self.rng.choice((500.0, 6000.0)))
         self.power_can_fail = self.rng.random() < 0.5
-        settings = dict(SETTINGS)
+        self.offsets_in_tree = self.rng.random() < 0.15
+        self.retention_ms = self.rng.choice((10, 10, 10_080)) * 60_000
+        self.expires_within_ms = float("inf")
+        settings = SETTINGS | {"offsets.retention.minutes": str(self.retention_ms // 60_000)}
         if self.power_can_fail:
             settings["log.flush.interval.messages"] = "1"
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self.host = Host(seed, self.clock, self.disk, self.network, self.tree, settings, self._tasks.__contains__)
-        self.ledger = Ledger()
+        commits = Commits(self.clock.monotonic_ms, self.host.wall_ms, self.host.wall_peak_ms)
+        if self.offsets_in_tree:
+            settings["offsets.storage"] = "zookeeper"
+        else:
+            commits.retention_ms = self.retention_ms
+            self.expires_within_ms = self.retention_ms + 2 * RETENTION_CHECK_MS + 10_000
+        self.ledger = Ledger(commits)
+        self.ledger.with_retention["rolling"] = None
+        self.inspector = Inspector(self.ledger, self.tree, offsets_in_tree=self.offsets_in_tree)
         self.producer_ids: dict[int, None] = {}
+        self.topic_ids: dict[str, bytes] = {}
+        self.topic_names: dict[bytes, str] = {}
+        self.compacted = COMPACTED
+        self.quiet = False  # nobody wants much
         self.settling = False  # no more bad weather, no more pauses
         self.ending = False
         self.clients: list[Client] = []
@@ -109,12 +153,13 @@ class World:
         self.digest = 0
         self.began_ms = self.clock.monotonic_ms()
         self.disturbed_ms = self.began_ms  # when last anything was done to the world
+        self.is_disturbing = False
+        self.tree_loss_rate = 0.0
         self._trace = trace
         self._violation: Violation | None = None
         self._finished: asyncio.Future[None]
-        self._loss_rate = 0.0
-        self._is_disturbing = False
         self._reset_rate = self.rng.choice((0.0, 0.01, 0.05))
+        self._weather = Weather(self, self.rng)
 
     # -- the trace
 
@@ -129,16 +174,19 @@ class World:
 
     def summary(self) -> str:
         """What was done, in numbers."""
-        ledger = self.ledger
+        ledger, commits = self.ledger, self.ledger.commits
         return (
-            f"{self.requests} deliveries, {ledger.acknowledgements} batches, "
-            f"{len(ledger.commits_acknowledged)} offsets, {ledger.assignments} assignments, {self.host.lives} lives"
+            f"{self.clock.loop.calls} events, {self.requests} deliveries, {ledger.acknowledgements} batches, "
+            f"{commits.count} commits, {commits.expired} expired, {ledger.assignments} assignments, "
+            f"{self.host.lives} lives"
         )
 
     def _delivered(self, transport: SimTransport, chunk: bytes) -> None:
         self.requests += 1
-        local = transport.get_extra_info("sockname")[1]
-        remote = transport.get_extra_info("peername")[1]
+        peer = transport.peer
+        if peer is not None and isinstance(peer.owner, Life):
+            peer.owner.touched = True
+        local, remote = transport.local[1], transport.remote[1]
         self.note(f"{local} -> {remote}: {len(chunk)} bytes {zlib.crc32(chunk):08x}")
         if self._network_rng.random() < self._reset_rate and self.clients and not self.settling:
             self.note(f"reset of {local} - {remote}")
@@ -156,18 +204,19 @@ class World:
 
     def unanswered(self, who: str, what: str, asked_ms: float) -> None:
         """A request got no answer in time: a violation, if nothing was done to the world meanwhile."""
-        if asked_ms > self.disturbed_ms + 1000 and self.host.is_up and not self._is_disturbing:
+        if asked_ms > self.disturbed_ms + 1000 and self.host.is_up and not self.is_disturbing:
             self.fail(Violation("every request is answered", f"{who}: {what} of {asked_ms - self.began_ms:.0f}"))
 
     def is_calm_for(self, span_ms: float) -> bool:
         """Whether nothing was done to the world lately."""
-        return not self._is_disturbing and self.clock.monotonic_ms() - self.disturbed_ms > span_ms
+        return not self.is_disturbing and self.clock.monotonic_ms() - self.disturbed_ms > span_ms
 
     def _after_pass(self) -> None:
         life = self.host.life
-        if life is not None and life.serving and self._violation is None:
+        if life is not None and life.touched and life.serving and self._violation is None:
+            life.touched = not self.clock.loop.is_settled  # what comes next may be its own doing
             try:
-                self.ledger.look(life.broker, life.number, self.clock.monotonic_ms())
+                self.inspector.look(life.broker, life.number, self.clock.monotonic_ms())
                 if life.broker.server.handler_failures:
                     raise Violation("no handler fails", "see the log")
             except Violation as violation:
@@ -179,7 +228,7 @@ class World:
             self.fail(error)
         elif isinstance(error, PowerLoss):
             if self.host.life is not None:
-                self._machine_stops()
+                self.machine_stops()
         elif self.host.life is not None or error is None:
             self.fail(Violation("nothing escapes", f"{context.get('message')}: {error!r}"))
 
@@ -262,59 +311,106 @@ class World:
             start = end
 
     def _tree_trouble(self, name: str) -> Fate:
-        if self._loss_rate and self._tree_rng.random() < self._loss_rate:
-            fate = self._tree_rng.choice((Fate.LOST_BEFORE, Fate.LOST_AFTER))
+        if self.tree_loss_rate and self.tree_rng.random() < self.tree_loss_rate:
+            fate = self.tree_rng.choice((Fate.LOST_BEFORE, Fate.LOST_AFTER))
             self.note(f"the tree: {name} {fate.value}")
             return fate
         return Fate.DONE
 
     async def _story(self) -> None:
-        await self._start_host()
+        await self.start_host()
         await self._create_topics()
         self._make_clients()
         for client in self.clients:
             self.spawn(client.run())
-        end_ms = self.clock.monotonic_ms() + self.minutes * 60_000
-        while self.clock.monotonic_ms() < end_ms:
+        bad_ms, quiet_after_ms = 0.0, self.rng.uniform(0.2, 0.8) * MINUTES_BETWEEN_QUIET_TIMES * 60_000
+        quiet_after_ms = min(quiet_after_ms, self.minutes * 30_000)
+        while bad_ms < self.minutes * 60_000:
+            begin_ms = self.clock.monotonic_ms()
             await self.clock.sleep(self.rng.uniform(1_000, 12_000))
-            await self._weather()
+            await self._weather.change()
+            bad_ms += self.clock.monotonic_ms() - begin_ms
+            if bad_ms > quiet_after_ms:
+                quiet_after_ms += MINUTES_BETWEEN_QUIET_TIMES * 60_000
+                await self._quiet_time()
         await self._heal()
         before = [client.progress for client in self.clients]
         await self.clock.sleep(SETTLE_MS)
-        for client, progress in zip(self.clients, before):
-            if client.progress == progress and not isinstance(client, Reader | Member):
-                raise Violation("clients get on", f"{client.name} has not, for {SETTLE_MS / 1000:.0f} s of calm")
-            if isinstance(client, Member) and not client.is_stable:
-                raise Violation("clients get on", f"{client.name} is no member after {SETTLE_MS / 1000:.0f} s of calm")
-        self._check_groups()
+        last_look.check_progress(self.clients, before, SETTLE_MS)
+        last_look.check_groups(self.clients, KEYS)
         self.ending = True
-        await self.clock.sleep(25_000)
+        await self.clock.sleep(35_000)
         await self._check_all()
         if self.rng.random() < 0.5:
-            await self._restart(clean=self.rng.random() < 0.5)
+            await (self.host.stop() if self.rng.random() < 0.5 else self._kill())
+            await self.start_host()
             await self._check_all()
         await self.host.stop()
         if not self._finished.done():
             self._finished.set_result(None)
 
+    async def _quiet_time(self) -> None:
+        """Long, and mostly nothing happens."""
+        minutes = self.rng.uniform(*QUIET_MINUTES)
+        self.note(f"quiet for {minutes:.0f} minutes")
+        self.quiet = True
+        await self.clock.sleep(minutes * 30_000)
+        if self.rng.random() < 0.3:
+            await self._weather.change()
+        await self.clock.sleep(minutes * 30_000)
+        self.quiet = False
+
+    async def _kill(self) -> None:
+        self.host.kill()
+
+    async def _heal(self) -> None:
+        self.note("weather: calm from here on")
+        self.settling = True
+        self.network.heal()
+        self.disk.repair()
+        self.tree_loss_rate = 0.0
+        await self.start_host()
+        self.disturbed_ms = self.clock.monotonic_ms()
+
+    async def _check_all(self) -> None:
+        await last_look.check_logs(self, KEYS + COMPACTED_KEYS)
+        if self.host.life is not None:
+            self.inspector.look_at_everything(self.host.life.broker, self.host.lives, self.clock.monotonic_ms())
+
+    def machine_stops(self) -> None:
+        """The power goes, and what was not synced meets its fate."""
+        fate = self.rng.choice(("lost", "torn", "torn", "scattered"))
+        self.note(f"the power goes; unsynced bytes: {fate}")
+        self.host.lose_power(fate)
+
     def _make_clients(self) -> None:
         rng = self.rng
+        everything = KEYS + COMPACTED_KEYS
         self.clients += [Producer(self, f"producer{n}", KEYS) for n in range(rng.randint(1, 3))]
-        self.clients += [Reader(self, f"reader{n}", KEYS) for n in range(rng.randint(1, 2))]
+        self.clients += [Reader(self, f"reader{n}", everything) for n in range(rng.randint(0, 1))]
+        self.clients += [SessionReader(self, f"session-reader{n}", everything) for n in range(1)]
         self.clients += [Committer(self, f"committer{n}", KEYS) for n in range(rng.randint(1, 2))]
         for group in range(rng.randint(1, 2)):
             static = rng.random() < 0.3
             for n in range(rng.randint(1, 4)):
                 name = f"member{group}.{n}"
                 self.clients.append(Member(self, name, f"group{group}", KEYS, name if static else None))
+        group_ids = list(dict.fromkeys(c.group_id for c in self.clients if isinstance(c, Committer | Member)))
+        self.clients.append(ChangelogWriter(self, "writer", COMPACTED_KEYS))
+        self.clients.append(CarelessProducer(self, "careless", KEYS, acks=rng.randint(0, 1)))
+        self.clients.append(Idler(self, "idler", KEYS[0]))
+        if rng.random() < 0.5:
+            self.clients.append(Recreator(self, "recreator"))
+        if rng.random() < 0.5:
+            self.clients.append(Admin(self, "admin", KEYS, group_ids))
 
-    async def _start_host(self) -> None:
-        """Until it serves: a start that the weather spoils is tried again."""
+    async def start_host(self) -> None:
+        """Start a broker, until it serves: a start that the weather spoils is tried again."""
         for attempt in range(20):
             if self.host.life is not None:
                 return
             if attempt > 5:
-                self._loss_rate = 0.0  # a start that loses one answer fails; so many cannot be had
+                self.tree_loss_rate = 0.0  # a start that loses one answer fails; so many cannot be had
             self.note(f"start of broker life {self.host.lives + 1}")
             try:
                 if await self.host.start():
@@ -323,13 +419,13 @@ class World:
                     await self._loaded()
                     return
                 if self.host.life is not None:
-                    self._machine_stops()
+                    self.machine_stops()
             except OSError as error:
                 self.note(f"the start failed: {error!r}")
             except Violation:
                 raise
             except Exception as error:
-                if self._loss_rate:
+                if self.tree_loss_rate:
                     self.note(f"the start failed: {error!r}")
                 else:
                     raise Violation("a broker starts", repr(error)) from error
@@ -345,18 +441,16 @@ class World:
             if life is None:
                 return
             coordinator = life.broker.group_coordinator
-            if len(coordinator.shards) == 2 and not any(shard.loading for shard in coordinator.shards.values()):
-                self.ledger.look_after_loading(life.broker, self.clock.monotonic_ms())
+            if len(coordinator.shards) == OFFSETS_PARTITIONS and not any(
+                shard.loading for shard in coordinator.shards.values()
+            ):
+                self.inspector.look_after_loading(life.broker)
                 return
             await self.clock.sleep(50)
-        if self.is_calm_for(9_000) and not self._loss_rate:
+        if self.is_calm_for(9_000) and not self.tree_loss_rate:
             raise Violation("groups are loaded", "not within 10 s")
 
     async def _create_topics(self) -> None:
-        configs = {
-            "events": {"internal.segment.bytes": "14000"},
-            "rolling": {"retention.bytes": "30000", "internal.segment.bytes": "8000"},
-        }
         request = CreateTopicsRequest(
             topics=[
                 CreateTopicsRequest.CreatableTopic(
@@ -365,18 +459,20 @@ class World:
                     replication_factor=1,
                     configs=[
                         CreateTopicsRequest.CreatableTopicConfig(name=key, value=value)
-                        for key, value in configs.get(name, {}).items()
+                        for key, value in TOPIC_CONFIGS[name].items()
                     ],
                 )
-                for name, partitions in TOPICS.items()
+                for name, partitions in (TOPICS | COMPACTED).items()
             ],
             timeout_ms=10_000,
         )
         connection = await Connection.open(self.clock, self.network, "admin")
-        response = await connection.ask(ApiKey.CREATE_TOPICS, 5, request)
+        response = await connection.ask(ApiKey.CREATE_TOPICS, 7, request)
         for topic in response.topics:
             if topic.error_code:
                 raise Violation("answers make sense", f"CreateTopics {topic.name}: {ErrorCode(topic.error_code).name}")
+            self.topic_ids[topic.name] = topic.topic_id
+            self.topic_names[topic.topic_id] = topic.name
         connection.abort()
         assert self.host.life is not None
         error, message = await self.host.life.broker.topic_admin.create_topic(
@@ -387,192 +483,6 @@ class World:
         )
         assert not error, message
         await self.clock.sleep(1_000)
-
-    # -- weather
-
-    async def _weather(self) -> None:
-        kinds: list[tuple[float, str, Callable[[], Coroutine[Any, Any, None]]]] = [
-            (4, "kill", self._kill),
-            (2, "clean restart", self._clean_restart),
-            (2, "cut", self._cut),
-            (3, "resets", self._resets),
-            (1, "half-open", self._half_open),
-            (1, "clock step", self._step_clock),
-            (2, "session expires", self._expire),
-            (2, "tree trouble", self._trouble_the_tree),
-            (2 if self.power_can_fail else 1, "disk error", self._break_the_disk),
-            (4 if self.power_can_fail else 0, "power", self._lose_power),
-            (3 if self.power_can_fail else 0, "power in an operation", self._lose_power_in_an_operation),
-            (2 if self.power_can_fail else 0, "power in a start", self._lose_power_in_a_start),
-        ]
-        (_, name, happen) = self.rng.choices(kinds, weights=[kind[0] for kind in kinds])[0]
-        self.note(f"weather: {name}")
-        self._is_disturbing = True
-        await happen()
-        self._is_disturbing = False
-        self.disturbed_ms = self.clock.monotonic_ms()
-
-    async def _kill(self) -> None:
-        self.host.kill()
-        await self._pause()
-        await self._start_host()
-
-    async def _pause(self) -> None:
-        await self.clock.sleep(self.rng.choice((1.0, 300.0, 8_000.0)))
-
-    async def _clean_restart(self) -> None:
-        await self._restart(clean=True)
-
-    async def _restart(self, *, clean: bool) -> None:
-        if clean:
-            await self.host.stop()
-        else:
-            self.host.kill()
-        await self._start_host()
-
-    def _machine_stops(self) -> None:
-        fate = self.rng.choice(("lost", "torn", "torn", "scattered"))
-        self.note(f"the power goes; unsynced bytes: {fate}")
-        self.host.lose_power(fate)
-
-    async def _lose_power(self) -> None:
-        self._machine_stops()
-        await self._pause()
-        await self._start_host()
-
-    async def _lose_power_in_an_operation(self) -> None:
-        self.disk.lose_power_at(self.disk.operations + self.rng.choice((0, 1, 2, 5, 12, 40)))
-        if self.rng.random() < 0.4 and self.host.life is not None:  # among the many of a stop
-            await self.host.stop()
-        for _ in range(20):
-            if self.host.life is None:
-                break
-            await self.clock.sleep(300)
-        if self.host.life is not None:
-            self._machine_stops()
-        elif self.disk.life == 0 or self.disk.is_losing_power:
-            self.disk.crash("torn")
-        await self._pause()
-        await self._start_host()
-
-    async def _lose_power_in_a_start(self) -> None:
-        self.host.kill() if self.rng.random() < 0.5 else self._machine_stops()
-        self.disk.lose_power_at(self.disk.operations + self.rng.randint(0, 30))
-        await self._start_host()
-        if self.disk.is_losing_power and self.host.life is not None:
-            self._machine_stops()
-            await self._start_host()
-
-    async def _cut(self) -> None:
-        self.network.cut()
-        await self.clock.sleep(self.rng.choice((100.0, 3_000.0, 20_000.0, 40_000.0)))
-        self.network.heal()
-
-    async def _resets(self) -> None:
-        for transport in list(self.network.transports):
-            if self.rng.random() < 0.5:
-                self.network.reset(transport)
-
-    async def _half_open(self) -> None:
-        for client in self.clients:
-            if self.rng.random() < 0.3 and client.connection is not None and not client.connection.closed:
-                transport = client.connection.transport
-                assert isinstance(transport, SimTransport)
-                transport.vanish()
-                client.connection._lost()
-                client.connection = None
-
-    async def _step_clock(self) -> None:
-        self.host.wall_clock_error_ms += self.rng.choice((-3_600_000, -5_000, 5_000, 3_600_000))
-
-    async def _expire(self) -> None:
-        if self.host.life is not None:
-            self.tree.expire(self.host.life.coordination.session_id)
-        await self.clock.sleep(self.rng.choice((0.0, 2_000.0)))
-
-    async def _trouble_the_tree(self) -> None:
-        self._loss_rate = self.rng.choice((0.05, 0.3))
-        delay_ms = self.rng.choice((0.0, 20.0, 1_000.0))
-        self.tree.watch_delay_ms = lambda: self._tree_rng.uniform(0, delay_ms)
-        if self.rng.random() < 0.5:
-            await self._kill()
-        elif self.host.life is not None:
-            self.tree.expire(self.host.life.coordination.session_id)
-        await self.clock.sleep(2_000)
-        self._loss_rate = 0.0
-        self.tree.watch_delay_ms = lambda: 0.0
-        await self.clock.sleep(1_000)
-
-    async def _break_the_disk(self) -> None:
-        """An error, after which only a restart helps."""
-        operation = self.rng.choice(("write", "sync", "write", "create", "rename", "sync_directory"))
-        self.disk.fail(operation, self.rng.choice(("events", "__consumer_offsets", "rolling", "")), times=1)
-        await self.clock.sleep(self.rng.choice((500.0, 5_000.0)))
-        self.disk.repair()
-        self.host.kill()
-        await self._start_host()
-
-    async def _heal(self) -> None:
-        self.note("weather: calm from here on")
-        self.settling = True
-        self.network.heal()
-        self.disk.repair()
-        self._loss_rate = 0.0
-        await self._start_host()
-        self.disturbed_ms = self.clock.monotonic_ms()
-
-    # -- at the end
-
-    def _check_groups(self) -> None:
-        """Every partition has exactly one owner in each group that has members."""
-        owned: dict[str, list[TopicPartition]] = {}
-        generations: dict[str, dict[int, None]] = {}
-        for client in self.clients:
-            if isinstance(client, Member):
-                owned.setdefault(client.group_id, []).extend(client.owned)
-                generations.setdefault(client.group_id, {})[client.generation] = None
-        for group_id, partitions in owned.items():
-            if len(generations[group_id]) > 1:
-                continue  # a rebalance is under way
-            if sorted(partitions) != sorted(KEYS):
-                raise Violation("every partition has an owner", f"{group_id}: {sorted(partitions)}")
-
-    async def _check_all(self) -> None:
-        """Read everything, and every committed offset."""
-        for key in KEYS:
-            while True:
-                reader = Reader(self, "checker", [key])
-                try:
-                    start = await reader.list_offset(key, -2)
-                    end = await reader.list_offset(key, -1)
-                    if start is None or end is None:
-                        raise Violation("the log can be read", f"{key} has no leader")
-                    await self._read_all(reader, key, start, end)
-                except LostError:
-                    continue
-                finally:
-                    reader.hang_up()
-                break
-        for client in self.clients:
-            if isinstance(client, Committer):
-                await client.look()
-                client.hang_up()
-
-    async def _read_all(self, reader: Reader, key: TopicPartition, start: int, end: int) -> None:
-        """From the log start to the high watermark: it must all be there."""
-        position = start
-        while position < end:
-            following = await reader.fetch(key, position, 0, 100_000)
-            if following is None or following == position:
-                raise Violation("the log can be read", f"{key}: stuck at {position} of {end}")
-            position = following
-        log = {offset: value for offset, value in self.ledger.read.get(key, {}).items() if start <= offset < end}
-        if sorted(log) != list(range(start, end)):
-            raise Violation("no gap", f"{key}: {len(log)} records from {start} to {end}")
-        for offset in self.ledger.acknowledged.get(key, {}):
-            if offset >= end:
-                raise Violation("what was acknowledged is there", f"{key} {offset}: the log ends at {end}")
-        self.ledger.check_partition(key, log, start)
 
 
 def run(seed: int, minutes: float = 2.0, trace: Callable[[str], None] | None = None) -> Verdict:

@@ -2,13 +2,16 @@
 
 import asyncio
 import struct
+from collections import deque
 from typing import Any
 
 from barnabas.protocol import frames
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.sim.clock import SimClock
 from barnabas.sim.network import SimNetwork
+from barnabas.sim.violation import Violation
 
+Asked = tuple[int, ApiKey, int, "asyncio.Future[Any]", float]  # correlation id, ..., when
 ADDRESS = ("127.0.0.1", 9092)
 
 
@@ -26,7 +29,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, clock: SimClock, client_id: str) -> None:
         self.client_id = client_id
         self.closed = False
-        self.waiting: list[tuple[int, ApiKey, int, asyncio.Future[Any], float]] = []  # requests not answered yet
+        self.waiting: deque[Asked] = deque()  # requests not answered yet
         self._clock = clock
         self._data = bytearray()
         self._next_correlation_id = 0
@@ -56,11 +59,18 @@ class Connection(asyncio.Protocol):
         future.add_done_callback(lambda _: timer.cancel())
         return future
 
+    def send_unanswered(self, api: ApiKey, version: int, message: Any) -> None:
+        """Send a request that gets no answer (acks=0)."""
+        if not self.closed:
+            self._next_correlation_id += 1
+            frame = frames.encode_request(api, version, self._next_correlation_id, self.client_id, message)
+            self.transport.write(frame)
+
     async def ask(self, api: ApiKey, version: int, message: Any, limit_ms: float = 30_000) -> Any:
         """The answer's body. LostError, UnansweredError."""
         return await self.send(api, version, message, limit_ms)
 
-    def _unanswered(self, asked: tuple[int, ApiKey, int, "asyncio.Future[Any]", float]) -> None:
+    def _unanswered(self, asked: Asked) -> None:
         if not asked[3].done():
             asked[3].set_exception(UnansweredError(f"{asked[1].name} version {asked[2]}"))
             self.abort()
@@ -85,10 +95,12 @@ class Connection(asyncio.Protocol):
                 break
             frame = bytes(self._data[4 : 4 + size])
             del self._data[: 4 + size]
-            assert self.waiting, "an answer that nobody asked for"
-            correlation_id, api, version, future, _ = self.waiting.pop(0)
+            if not self.waiting:
+                raise Violation("only requests are answered", f"{self.client_id} has not asked anything")
+            correlation_id, api, version, future, _ = self.waiting.popleft()
             got, message = frames.decode_response(api, version, frame)
-            assert got == correlation_id, f"answer {got} where {correlation_id} was next"
+            if got != correlation_id:
+                raise Violation("answers come in order", f"{self.client_id}: {got} where {correlation_id} was next")
             if not future.done():
                 future.set_result(message)
 
@@ -97,7 +109,7 @@ class Connection(asyncio.Protocol):
 
     def _lost(self) -> None:
         self.closed = True
-        waiting, self.waiting = self.waiting, []
+        waiting, self.waiting = self.waiting, deque()
         for _, _, _, future, _ in waiting:
             if not future.done():
                 future.set_exception(LostError("connection lost"))

@@ -1,0 +1,33 @@
+"""A producer of a compacted topic: values of a few keys, and now and then a key's deletion."""
+
+from typing import TYPE_CHECKING
+
+from barnabas.protocol.record_batch import Record
+from barnabas.sim.clients.producer import Producer
+from barnabas.sim.clients.reader import TEXT_HEADER
+from barnabas.sim.ledger import TopicPartition
+
+if TYPE_CHECKING:
+    from barnabas.sim.world import World
+
+KEYS_OF_A_WRITER = 4
+
+
+class ChangelogWriter(Producer):
+    """Its keys are its own, and it numbers its values through, so that the later one is the newer one."""
+
+    def __init__(self, world: "World", name: str, keys: list[TopicPartition]) -> None:
+        super().__init__(world, name, keys)
+        self._number = 0
+
+    def _make_record(self, slot: int) -> tuple[str, Record]:
+        self._number += 1
+        key = f"{self.name}-{self.rng.randint(1, KEYS_OF_A_WRITER)}"
+        now_ms = self.world.clock.now_ms()
+        if self.rng.random() < 0.1:
+            text = f"{key}:{self._number} deleted"
+            self.world.ledger.deletions_sent[key] = self._number
+            headers: list[tuple[str, bytes | None]] = [(TEXT_HEADER, text.encode())]
+            return text, Record(offset=slot, timestamp=now_ms, key=key.encode(), value=None, headers=headers)
+        text = f"{key}:{self._number} {'x' * self.rng.choice((0, 50, 300))}"
+        return text, Record(offset=slot, timestamp=now_ms, key=key.encode(), value=text.encode(), headers=[])

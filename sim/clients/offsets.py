@@ -1,0 +1,71 @@
+"""OffsetCommit and OffsetFetch, with the book that is kept of them."""
+
+from barnabas.protocol.api_keys import ApiKey
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.messages import OffsetCommitRequest, OffsetFetchRequest
+from barnabas.sim.clients.client import Client, expect
+from barnabas.sim.ledger import TopicPartition
+
+
+async def commit(
+    client: Client,
+    group_id: str,
+    generation: int,
+    member_id: str,
+    instance_id: str | None,
+    offsets: dict[TopicPartition, int],
+) -> ErrorCode:
+    """One OffsetCommit, into the ledger; the first error."""
+    commits = client.world.ledger.commits
+    version = client.rng.randint(7 if instance_id is not None else 2, 9)
+    for (topic, index), offset in offsets.items():
+        commits.ask((group_id, topic, index), offset)
+    request = OffsetCommitRequest(
+        group_id=group_id,
+        generation_id_or_member_epoch=generation,
+        member_id=member_id,
+        group_instance_id=instance_id,
+        topics=[
+            OffsetCommitRequest.OffsetCommitRequestTopic(
+                name=topic,
+                partitions=[
+                    OffsetCommitRequest.OffsetCommitRequestPartition(
+                        partition_index=index, committed_offset=offset, committed_metadata=client.name
+                    )
+                ],
+            )
+            for (topic, index), offset in offsets.items()
+        ],
+    )
+    try:
+        response = await client.ask(ApiKey.OFFSET_COMMIT, version, request)
+    finally:
+        for key in offsets:
+            commits.ended((group_id, *key))
+    first = ErrorCode.NONE
+    for (key, offset), topic in zip(offsets.items(), response.topics, strict=True):
+        error = ErrorCode(topic.partitions[0].error_code)
+        if error is ErrorCode.NONE:
+            commits.acknowledge((group_id, *key), offset)
+            client.progress += 1
+        first = first or error
+    return first
+
+
+async def fetch_offsets(client: Client, group_id: str, keys: list[TopicPartition]) -> dict[TopicPartition, int] | None:
+    """One OffsetFetch, into the ledger; None when it cannot be said now."""
+    commits = client.world.ledger.commits
+    before = {key: commits.promised((group_id, *key)) for key in keys}
+    request = OffsetFetchRequest(
+        group_id=group_id,
+        topics=[OffsetFetchRequest.OffsetFetchRequestTopic(name=key[0], partition_indexes=[key[1]]) for key in keys],
+    )
+    response = await client.ask(ApiKey.OFFSET_FETCH, client.rng.randint(2, 7), request)
+    if expect(response.error_code, f"OffsetFetch of {group_id}"):
+        return None
+    found = {}
+    for key, topic in zip(keys, response.topics, strict=True):
+        offset = topic.partitions[0].committed_offset
+        commits.told((group_id, *key), offset, before[key])
+        found[key] = offset
+    return found

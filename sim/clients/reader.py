@@ -1,0 +1,124 @@
+"""A consumer without a group: reads partitions from their start on, again and again."""
+
+from typing import TYPE_CHECKING, Any
+
+from barnabas.protocol import record_batch
+from barnabas.protocol.api_keys import ApiKey
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.messages import FetchRequest, ListOffsetsRequest
+from barnabas.protocol.record_batch import Record
+from barnabas.sim.clients.client import Client, expect
+from barnabas.sim.ledger import TopicPartition
+from barnabas.sim.violation import Violation
+
+if TYPE_CHECKING:
+    from barnabas.sim.world import World
+
+FETCH_LIMIT_MS = 4_000.0  # beyond the longest wait asked for: the slowest network
+TEXT_HEADER = "text"  # what the ledger calls a record that has no value
+
+
+def text_of(record: Record) -> str:
+    """What the ledger calls it."""
+    if record.value is not None:
+        return record.value.decode()
+    return next(((value or b"").decode() for name, value in record.headers if name == TEXT_HEADER), "")
+
+
+class Reader(Client):
+    """One partition in a request."""
+
+    must_get_on = False  # there may be nothing to read
+
+    def __init__(self, world: "World", name: str, keys: list[TopicPartition]) -> None:
+        super().__init__(world, name)
+        self.positions = dict.fromkeys(keys, 0)
+
+    async def turn(self) -> None:
+        key = self.rng.choice(list(self.positions))
+        fetched = await self.fetch(key, self.positions[key], self.rng.choice((0, 100, 500)), 40_000)
+        if fetched is None:
+            await self.sleep(100, 500)
+            return
+        self.positions[key] = fetched
+        await self.sleep(100, 2_000)
+        if self.rng.random() < 0.05:
+            self.positions[key] = 0
+
+    async def rest(self) -> None:
+        key = self.rng.choice(list(self.positions))
+        fetched = await self.fetch(key, self.positions[key], 30_000, 200_000)
+        if fetched is None:
+            await self.sleep(5_000, 20_000)
+        else:
+            self.positions[key] = fetched
+
+    async def fetch(self, key: TopicPartition, position: int, max_wait_ms: int, max_bytes: int) -> int | None:
+        """Read once; the next position, or None when it could not be read now. All goes into the ledger."""
+        topic, index = key
+        version = self.rng.randint(4, 18)
+        request = FetchRequest(
+            max_wait_ms=max_wait_ms,
+            min_bytes=1,
+            max_bytes=1 << 20,
+            topics=[
+                FetchRequest.FetchTopic(
+                    topic=topic,
+                    topic_id=self.world.topic_ids[topic],
+                    partitions=[
+                        FetchRequest.FetchPartition(
+                            partition=index, fetch_offset=position, partition_max_bytes=max_bytes
+                        )
+                    ],
+                )
+            ],
+        )
+        response = await self.ask(ApiKey.FETCH, version, request, max_wait_ms + FETCH_LIMIT_MS)
+        (partition,) = response.responses[0].partitions
+        return await self.take(key, position, partition)
+
+    async def take(self, key: TopicPartition, position: int, partition: Any) -> int | None:
+        """What was told of a partition goes into the ledger; the next position, or None when it cannot be read now."""
+        error = expect(partition.error_code, f"Fetch {key} {position}", ErrorCode.OFFSET_OUT_OF_RANGE)
+        if error is ErrorCode.OFFSET_OUT_OF_RANGE:
+            return await self._out_of_range(key, position)
+        if error:
+            return None
+        next_offset = position
+        may_have_gaps = key[0] in self.world.compacted
+        for header, batch in record_batch.batches(partition.records or b""):
+            if not record_batch.crc_is_valid(batch):
+                raise Violation("batches are whole", f"{key} {header.base_offset}")
+            gap = header.base_offset > next_offset and not may_have_gaps
+            if header.last_offset < next_offset or gap:
+                raise Violation("no gap", f"{key}: {header.base_offset} where {next_offset} was next")
+            if header.last_offset >= partition.high_watermark:
+                raise Violation("nothing above the high watermark", f"{key} {header.last_offset}")
+            for record in record_batch.records(batch):
+                self.world.ledger.consume(key, record.offset, text_of(record))
+            next_offset = header.next_offset
+        self.progress += next_offset - position
+        return next_offset
+
+    async def _out_of_range(self, key: TopicPartition, position: int) -> int | None:
+        """Where to go on when the log no longer has the position: retention took it, or the broker has less than it
+        once showed, which it may not."""
+        start = await self.list_offset(key, -2)
+        end = await self.list_offset(key, -1)
+        if start is None or end is None:
+            return None
+        if start <= position <= end:  # it was so when the broker answered: it had just started
+            if self.world.is_calm_for(5_000):
+                raise Violation("answers make sense", f"{key}: {position} is out of range of {start}..{end}")
+            return None
+        if position > end and self.world.is_calm_for(5_000):
+            raise Violation("what was read stays", f"{key}: {position} was read, the end is {end}")
+        return start
+
+    async def list_offset(self, key: TopicPartition, timestamp: int) -> int | None:
+        """Where the log starts (-2) or ends (-1); None when that cannot be said now."""
+        partition = ListOffsetsRequest.ListOffsetsPartition(partition_index=key[1], timestamp=timestamp)
+        topic = ListOffsetsRequest.ListOffsetsTopic(name=key[0], partitions=[partition])
+        response = await self.ask(ApiKey.LIST_OFFSETS, 5, ListOffsetsRequest(replica_id=-1, topics=[topic]))
+        answer = response.topics[0].partitions[0]
+        return None if expect(answer.error_code, f"ListOffsets {key}") else int(answer.offset)

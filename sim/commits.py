@@ -1,0 +1,181 @@
+"""The book of committed offsets: what was asked, promised and seen, and when a promise may have run out.
+
+A promise ends when somebody asks to delete what it is about, and when the broker's own clock says that its time has
+passed (`offsets.retention.minutes`): not before, and for a group with members not at all.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from barnabas.sim.violation import Violation
+
+Owned = tuple[str, str, int]  # group, topic, partition
+DELETION_ENDS_MS = 10_000.0  # a deletion whose answer was lost has happened by then, or never will
+
+
+class _Asked(NamedTuple):
+    at_ms: float
+    wall_ms: int
+
+
+class Commits:
+    """Methods raise Violation. `now_ms` is the monotonic clock, `wall_ms` the broker's, `wall_peak_ms(since)` the
+    latest that the broker's has shown since an instant of the monotonic one."""
+
+    def __init__(
+        self, now_ms: Callable[[], float], wall_ms: Callable[[], int], wall_peak_ms: Callable[[float], int]
+    ) -> None:
+        self.now_ms = now_ms
+        self.wall_ms = wall_ms
+        self.wall_peak_ms = wall_peak_ms
+        self.retention_ms = float("inf")
+        self.asked: dict[Owned, dict[int, _Asked]] = {}  # by offset, the latest
+        self.acknowledged: dict[Owned, int] = {}  # the highest
+        self.fetched: dict[Owned, int] = {}  # the last that a client was told
+        self.table: dict[Owned, int] = {}  # what the broker's own table was last seen to hold
+        self.count = 0
+        self.expired = 0
+        self._not_seen: dict[Owned, int] = {}  # acknowledged, and the broker's table not looked at since
+        self._under_way: dict[str, int] = {}  # commits of a group that were sent and not answered
+        self._deletions: dict[str, int] = {}  # of a group, that were sent and not answered
+        self._deletion_ends_ms: dict[str, float] = {}  # of a group, the last
+        self._with_members: dict[str, None] = {}
+        self._empty_since: dict[str, _Asked] = {}  # of those with members
+
+    # -- what clients ask and are told
+
+    def ask(self, owned: Owned, offset: int) -> None:
+        """A client is about to commit; `answered` or `lost` follows."""
+        self.asked.setdefault(owned, {})[offset] = _Asked(self.now_ms(), self.wall_ms())
+        self._under_way[owned[0]] = self._under_way.get(owned[0], 0) + 1
+
+    def ended(self, owned: Owned) -> None:
+        """A commit was answered, or its connection is gone."""
+        self._under_way[owned[0]] -= 1
+
+    def acknowledge(self, owned: Owned, offset: int) -> None:
+        """The broker said that the offset is committed."""
+        self.count += 1
+        asked = self.asked.get(owned, {}).get(offset)
+        group_id = owned[0]
+        if asked is None or self._deletions.get(group_id) or asked.at_ms <= self._deletion_ends_ms.get(group_id, -1.0):
+            return  # it may have been deleted in the meantime
+        if offset >= self.acknowledged.get(owned, -1):
+            self.acknowledged[owned] = offset
+            self._not_seen[owned] = offset
+
+    def told(self, owned: Owned, offset: int, acknowledged_before: int) -> None:
+        """The broker told a client the committed offset (-1: none); what had been promised when it was asked."""
+        if offset >= 0 and offset not in self.asked.get(owned, {}):
+            raise Violation("no invented offset", f"{owned}: {offset}")
+        if offset < min(acknowledged_before, self.promised(owned)) and not self._runs_out(owned):
+            raise Violation("no commit goes back", f"{owned}: told {offset}, acknowledged was {acknowledged_before}")
+        if not self.is_being_deleted(owned[0]):
+            self.fetched[owned] = max(offset, self.fetched.get(owned, -1))
+
+    def promised(self, owned: Owned) -> int:
+        """What the broker must not fall behind of."""
+        return max(self.acknowledged.get(owned, -1), self.fetched.get(owned, -1))
+
+    # -- deletions
+
+    def ask_deletion(self, group_id: str, topics: tuple[str, ...] = ()) -> float:
+        """A client is about to delete a group, or its offsets of some topics; what it had may be gone from here on.
+        The result is for `acknowledge_deletion`: when it was asked, or -1 when commits are under way beside it."""
+        self._deletions[group_id] = self._deletions.get(group_id, 0) + 1
+        self._forget(group_id, topics)
+        return -1.0 if self._under_way.get(group_id) else self.now_ms()
+
+    def acknowledge_deletion(self, group_id: str, asked_ms: float, topics: tuple[str, ...] = ()) -> None:
+        """The broker said that it is deleted: what was committed before may not come back."""
+        self._forget(group_id, topics)
+        for owned, offsets in self.asked.items():
+            if owned[0] == group_id and (not topics or owned[1] in topics):
+                for offset in [offset for offset, asked in offsets.items() if asked.at_ms < asked_ms]:
+                    del offsets[offset]
+
+    def end_deletion(self, group_id: str, *, answered: bool) -> None:
+        """It was answered, or its connection is gone."""
+        self._deletions[group_id] -= 1
+        end_ms = self.now_ms() + (0.0 if answered else DELETION_ENDS_MS)
+        self._deletion_ends_ms[group_id] = max(end_ms, self._deletion_ends_ms.get(group_id, -1.0))
+
+    def is_being_deleted(self, group_id: str) -> bool:
+        """Whether a deletion may be on its way."""
+        return self._deletions.get(group_id, 0) > 0 or self.now_ms() <= self._deletion_ends_ms.get(group_id, -1.0)
+
+    def _forget(self, group_id: str, topics: tuple[str, ...]) -> None:
+        for book in (self.acknowledged, self.fetched, self.table, self._not_seen):
+            for owned in [o for o in book if o[0] == group_id and (not topics or o[1] in topics)]:
+                del book[owned]
+
+    # -- the broker's own table
+
+    def look(self, group_id: str, offsets: dict[tuple[str, int], int]) -> None:
+        """All that the broker's table has of a group."""
+        if self.is_being_deleted(group_id):
+            return
+        for key, offset in offsets.items():
+            owned = (group_id, *key)
+            known = self.table.get(owned, -1)
+            if offset != known:
+                if offset < known:
+                    raise Violation("no commit goes back", f"{owned}: {offset} after {known}")
+                if offset not in self.asked.get(owned, {}):
+                    raise Violation("no invented offset", f"{owned}: {offset}")
+                self.table[owned] = offset
+
+    def look_for_missing(self, present: dict[Owned, None]) -> None:
+        """All partitions that any group has an offset for: what was there before and is not has run out."""
+        for owned in [owned for owned in self.table if owned not in present]:
+            if self.is_being_deleted(owned[0]):
+                continue
+            if not self._runs_out(owned):
+                raise Violation("offsets stay for their time", f"{owned}: {self.table[owned]} is gone")
+            self.expired += 1
+            self._forget_one(owned)
+
+    def look_for_promised(self) -> None:
+        """What was acknowledged since the last look must be in the table."""
+        for owned, offset in self._not_seen.items():
+            if self.table.get(owned, -1) < offset:
+                raise Violation("acknowledged commits are there", f"{owned}: {self.table.get(owned)} below {offset}")
+        self._not_seen.clear()
+
+    def look_after_loading(self, table: dict[Owned, int]) -> None:
+        """A broker has loaded its groups: what earlier ones promised must be back."""
+        for owned in list({**self.fetched, **self.acknowledged}):
+            offset = self.promised(owned)
+            if table.get(owned, -1) < offset and not self.is_being_deleted(owned[0]):
+                if owned in table or not self._runs_out(owned):
+                    raise Violation("commits outlive the broker", f"{owned}: {table.get(owned)} below {offset}")
+                self._forget_one(owned)
+
+    def _forget_one(self, owned: Owned) -> None:
+        for book in (self.acknowledged, self.fetched, self.table, self._not_seen):
+            book.pop(owned, None)
+
+    # -- time
+
+    def has_members(self, group_id: str) -> None:
+        """The group is one with members: its offsets run out from when it is empty."""
+        self._with_members[group_id] = None
+        self._empty_since.setdefault(group_id, _Asked(self.now_ms(), self.wall_ms()))
+
+    def look_at_group(self, group_id: str, is_empty: bool) -> None:
+        """Whether the group is empty now."""
+        if not is_empty:
+            self._empty_since.pop(group_id, None)
+        elif group_id not in self._empty_since:
+            self._empty_since[group_id] = _Asked(self.now_ms(), self.wall_ms())
+
+    def _runs_out(self, owned: Owned) -> bool:
+        """Whether the retention allows that the offset is gone."""
+        if owned[0] in self._with_members:
+            begin = self._empty_since.get(owned[0])
+        else:
+            offsets = self.asked.get(owned, {})
+            begin = offsets.get(max(self.promised(owned), self.table.get(owned, -1)))
+        if begin is None:
+            return False
+        return self.wall_peak_ms(begin.at_ms) - begin.wall_ms >= self.retention_ms

@@ -1,0 +1,188 @@
+"""The broker's own state, looked at after every event that may have changed it."""
+
+from typing import Any, NamedTuple
+
+from barnabas.broker.broker import Broker
+from barnabas.coordination import payloads
+from barnabas.groups.classic import State
+from barnabas.offsets.table import partitions_of
+from barnabas.sim.commits import Owned
+from barnabas.sim.coordination import SimTree
+from barnabas.sim.ledger import Ledger, TopicPartition
+from barnabas.sim.violation import Violation
+
+LATE_MS = 2_000.0  # a timer that is later than this has been forgotten
+TIMERS_EVERY_MS = 2_000.0  # a group that did not change is looked at so often
+OFFSETS_PARTITIONS = 2
+CONSUMERS = "/consumers/"
+
+
+class Seen(NamedTuple):
+    """A partition's offsets as last looked at, in one leader epoch of one process."""
+
+    high_watermark: int
+    leader_epoch: int
+    log_start_offset: int
+    life: int
+
+
+class _SeenGroup(NamedTuple):
+    group: Any
+    state: State
+    generation: int
+    look_again_ms: float
+
+
+class Inspector:
+    """Compares what it sees with what it saw before and with the ledger. Its methods raise Violation."""
+
+    def __init__(self, ledger: Ledger, tree: SimTree, *, offsets_in_tree: bool) -> None:
+        self._ledger = ledger
+        self._tree = tree
+        self._offsets_in_tree = offsets_in_tree
+        self._partitions: dict[tuple[TopicPartition, bytes | None], Seen] = {}
+        self._groups: dict[str, _SeenGroup] = {}
+        self._tables: dict[int, tuple[object, int, list[int]]] = {}  # what each shard held
+        self._tree_zxid = -1
+        self._life_began_ms = 0.0
+        self._life = 0
+
+    def look(self, broker: Broker, life: int, now_ms: float) -> None:
+        """Look at a serving broker."""
+        if life != self._life:
+            self._life = life
+            self._life_began_ms = now_ms
+            self._groups.clear()
+        partitions = self._partitions
+        for partition in broker.replica_manager.partitions.values():
+            if not partition.is_leader:
+                continue
+            log = partition.log
+            key = ((partition.topic, partition.index), log.topic_id)
+            seen = partitions.get(key)
+            if (
+                seen is None
+                or seen[0] != log.high_watermark
+                or seen[1] != partition.leader_epoch
+                or seen[2] != log.log_start_offset
+                or seen[3] != life
+            ):
+                partitions[key] = self._look_at_partition(partition, key[0], seen, life)
+        table_changed = False
+        for shard in broker.group_coordinator.owned_shards():
+            groups = self._groups
+            for group_id, group in shard.groups.items():
+                known = groups.get(group_id)
+                if (
+                    known is None
+                    or known[0] is not group
+                    or known[1] is not group.state
+                    or known[2] != group.generation
+                    or known[3] <= now_ms
+                ):
+                    groups[group_id] = self._look_at_group(group, known, now_ms)
+            table = [
+                committed.offset
+                for topics in shard.offsets.committed.values()
+                for offsets in topics.values()
+                for committed in offsets.values()
+            ]
+            if self._tables.get(shard.partition) != (shard, len(shard.groups), table):
+                self._tables[shard.partition] = (shard, len(shard.groups), table)
+                table_changed = True
+        if self._offsets_in_tree and self._tree.zxid != self._tree_zxid:
+            self._tree_zxid = self._tree.zxid
+            table_changed = True
+        if table_changed:
+            self._look_at_offsets(broker, now_ms)
+
+    def look_after_loading(self, broker: Broker) -> None:
+        """A broker has started and loaded its groups: what earlier ones promised must be back."""
+        table = {(group_id, *key): o for group_id, of in self._offsets(broker).items() for key, o in of.items()}
+        self._ledger.commits.look_after_loading(table)
+
+    def look_at_everything(self, broker: Broker, life: int, now_ms: float) -> None:
+        """The same as `look`, whether or not anything seems to have changed."""
+        self._tables.clear()
+        self._tree_zxid = -1
+        self._groups = {group_id: seen._replace(look_again_ms=0.0) for group_id, seen in self._groups.items()}
+        self.look(broker, life, now_ms)
+
+    def _offsets(self, broker: Broker) -> dict[str, dict[TopicPartition, int]]:
+        offsets: dict[str, dict[TopicPartition, int]] = {}
+        if self._offsets_in_tree:
+            for path, data in self._tree.below(CONSUMERS):
+                parts = path.split("/")
+                if len(parts) == 6 and parts[3] == "offsets":
+                    offsets.setdefault(parts[2], {})[parts[4], int(parts[5])] = payloads.decode_offset(data)
+            return offsets
+        for shard in broker.group_coordinator.owned_shards():
+            for group_id, committed in shard.offsets.committed.items():
+                offsets[group_id] = {key: committed[key[0]][key[1]].offset for key in partitions_of(committed)}
+        return offsets
+
+    def _look_at_offsets(self, broker: Broker, now_ms: float) -> None:
+        commits = self._ledger.commits
+        present: dict[Owned, None] = {}
+        for group_id, offsets in self._offsets(broker).items():
+            commits.look(group_id, offsets)
+            for key in offsets:
+                present[group_id, *key] = None
+        shards = broker.group_coordinator.shards.values()
+        if len(shards) == OFFSETS_PARTITIONS and not any(shard.loading for shard in shards):
+            commits.look_for_missing(present)
+            self._look_for_gone(broker, now_ms)
+        commits.look_for_promised()
+
+    def _look_for_gone(self, broker: Broker, now_ms: float) -> None:
+        living = {group_id for shard in broker.group_coordinator.owned_shards() for group_id in shard.groups}
+        for group_id in [group_id for group_id in self._groups if group_id not in living]:
+            state = self._groups.pop(group_id).state
+            if state is not State.EMPTY and state is not State.DEAD:
+                raise Violation("a living group stays", f"{group_id} was {state.value} and is gone")
+            self._ledger.group_is_gone(group_id, now_ms)
+
+    def _look_at_partition(self, partition: Any, key: TopicPartition, seen: Seen | None, life: int) -> Seen:
+        high_watermark, end = partition.high_watermark, partition.log_end_offset
+        epoch, start = partition.leader_epoch, partition.log_start_offset
+        if not start <= high_watermark <= end:
+            raise Violation("the high watermark is in the log", f"{key}: {start} <= {high_watermark} <= {end}")
+        if start > self._ledger.log_start_allowed(key):
+            raise Violation("the log starts where it may", f"{key}: {start}, nobody deleted so much")
+        if seen is not None:
+            if epoch < seen.leader_epoch:
+                raise Violation("leader epochs only grow", f"{key}: {epoch} after {seen.leader_epoch}")
+            if seen.life == life and seen.leader_epoch == epoch:
+                if high_watermark < seen.high_watermark:
+                    detail = f"{key}: {high_watermark}, was {seen.high_watermark}"
+                    raise Violation("the high watermark never goes back", detail)
+                if start < seen.log_start_offset:
+                    detail = f"{key}: {start}, was {seen.log_start_offset}"
+                    raise Violation("the log start never goes back", detail)
+        return Seen(high_watermark, epoch, start, life)
+
+    def _look_at_group(self, group: Any, known: _SeenGroup | None, now_ms: float) -> _SeenGroup:
+        group_id, generation, state = group.group_id, group.generation, group.state
+        ledger = self._ledger
+        if known is None and generation < ledger.generations.get(group_id, -1):
+            detail = f"{group_id}: {generation} after a restart, {ledger.generations[group_id]} was handed out"
+            raise Violation("generations only grow", detail)
+        if known is not None and known.group is group and generation < known.generation:
+            raise Violation("generations only grow", f"{group_id}: {generation} after {known.generation}")
+        ledger.commits.look_at_group(group_id, state is State.EMPTY or state is State.DEAD)
+        seen = _SeenGroup(group, state, generation, now_ms + TIMERS_EVERY_MS)
+        if state is State.DEAD:
+            return seen
+        late_ms = now_ms - LATE_MS
+        if group.join_deadline_ms < late_ms or group.sync_deadline_ms < late_ms:
+            raise Violation("timers fire", f"{group_id} is {state.value} behind its deadline")
+        for member in group.members.values():
+            if member.session_deadline_ms < late_ms:
+                raise Violation("timers fire", f"{member.member_id} of {group_id} is behind its session deadline")
+            last_ms = ledger.last_sign_ms.get((group_id, member.member_id))
+            if last_ms is not None and member.awaiting_join is None and member.awaiting_sync is None:
+                # its session may have begun as late as with the answer to its last request
+                allowed_ms = member.session_timeout_ms + 3 * member.rebalance_timeout_ms + LATE_MS
+                if max(last_ms, self._life_began_ms) < now_ms - allowed_ms:
+                    raise Violation("the silent go", f"{member.member_id} of {group_id}, silent since {last_ms:.0f}")
+        return seen

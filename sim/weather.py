@@ -1,0 +1,148 @@
+"""The bad weather of a world: what is done to the broker, its machine, the network and the tree, one at a time."""
+
+import random
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+from barnabas.sim.network import SimTransport
+
+if TYPE_CHECKING:
+    from barnabas.sim.world import World
+
+Happening = Callable[[], Coroutine[Any, Any, None]]
+
+
+class Weather:
+    """Kinds of trouble and how often each comes. `change` brings one and waits until it is over."""
+
+    def __init__(self, world: "World", rng: random.Random) -> None:
+        self._world = world
+        self._rng = rng
+        power = world.power_can_fail
+        self._kinds: list[tuple[int, str, Happening]] = [
+            (4, "kill", self._kill),
+            (2, "clean restart", self._restart),
+            (2, "cut", self._cut),
+            (3, "resets", self._resets),
+            (1, "half-open", self._half_open),
+            (1, "clock step", self._step_clock),
+            (2, "session expires", self._expire),
+            (2, "tree trouble", self._trouble_the_tree),
+            (2 if power else 1, "disk error", self._break_the_disk),
+            (4 if power else 0, "power", self._lose_power),
+            (3 if power else 0, "power in an operation", self._lose_power_in_an_operation),
+            (2 if power else 0, "power in a start", self._lose_power_in_a_start),
+        ]
+
+    async def change(self) -> None:
+        """One kind of trouble, from its beginning to its end."""
+        (_, name, happen) = self._rng.choices(self._kinds, weights=[kind[0] for kind in self._kinds])[0]
+        world = self._world
+        world.note(f"weather: {name}")
+        world.is_disturbing = True
+        await happen()
+        world.is_disturbing = False
+        world.disturbed_ms = world.clock.monotonic_ms()
+
+    async def _pause(self) -> None:
+        await self._world.clock.sleep(self._rng.choice((1.0, 300.0, 8_000.0)))
+
+    # -- the process
+
+    async def _kill(self) -> None:
+        self._world.host.kill()
+        await self._pause()
+        await self._world.start_host()
+
+    async def _restart(self) -> None:
+        await self._world.host.stop()
+        await self._world.start_host()
+
+    # -- the machine
+
+    async def _lose_power(self) -> None:
+        self._world.machine_stops()
+        await self._pause()
+        await self._world.start_host()
+
+    async def _lose_power_in_an_operation(self) -> None:
+        world, disk = self._world, self._world.disk
+        disk.lose_power_at(disk.operations + self._rng.choice((0, 1, 2, 5, 12, 40)))
+        if self._rng.random() < 0.4 and world.host.life is not None:  # among the many of a stop
+            await world.host.stop()
+        for _ in range(20):
+            if world.host.life is None:
+                break
+            await world.clock.sleep(300)
+        if world.host.life is not None:
+            world.machine_stops()
+        elif disk.life == 0 or disk.is_losing_power:
+            disk.crash("torn")
+        await self._pause()
+        await world.start_host()
+
+    async def _lose_power_in_a_start(self) -> None:
+        world, disk = self._world, self._world.disk
+        world.host.kill() if self._rng.random() < 0.5 else world.machine_stops()
+        disk.lose_power_at(disk.operations + self._rng.randint(0, 30))
+        await world.start_host()
+        if disk.is_losing_power and world.host.life is not None:
+            world.machine_stops()
+            await world.start_host()
+
+    async def _break_the_disk(self) -> None:
+        """An error, after which only a restart helps."""
+        world = self._world
+        operation = self._rng.choice(("write", "sync", "write", "create", "rename", "sync_directory"))
+        part = self._rng.choice((*world.topic_ids, "__consumer_offsets", ""))
+        world.disk.fail(operation, part, times=1)
+        await world.clock.sleep(self._rng.choice((500.0, 5_000.0)))
+        world.disk.repair()
+        world.host.kill()
+        await world.start_host()
+
+    async def _step_clock(self) -> None:
+        self._world.host.step_wall_clock(self._rng.choice((-3_600_000, -5_000, 5_000, 3_600_000)))
+
+    # -- the network
+
+    async def _cut(self) -> None:
+        self._world.network.cut()
+        await self._world.clock.sleep(self._rng.choice((100.0, 3_000.0, 20_000.0, 40_000.0)))
+        self._world.network.heal()
+
+    async def _resets(self) -> None:
+        for transport in list(self._world.network.transports):
+            if self._rng.random() < 0.5:
+                self._world.network.reset(transport)
+
+    async def _half_open(self) -> None:
+        for client in self._world.clients:
+            if self._rng.random() < 0.3 and client.connection is not None and not client.connection.closed:
+                transport = client.connection.transport
+                assert isinstance(transport, SimTransport)
+                transport.vanish()
+                client.connection.connection_lost(None)
+                client.connection = None
+
+    # -- the tree
+
+    async def _expire(self) -> None:
+        world = self._world
+        if world.host.life is not None:
+            world.tree.expire(world.host.life.coordination.session_id)
+        await world.clock.sleep(self._rng.choice((0.0, 2_000.0)))
+
+    async def _trouble_the_tree(self) -> None:
+        world = self._world
+        world.tree_loss_rate = self._rng.choice((0.05, 0.3))
+        delay_ms = self._rng.choice((0.0, 20.0, 1_000.0))
+        world.tree.watch_delay_ms = lambda: world.tree_rng.uniform(0, delay_ms)
+        if self._rng.random() < 0.5:
+            await self._kill()
+        elif world.host.life is not None:
+            world.tree.expire(world.host.life.coordination.session_id)
+        await world.clock.sleep(2_000)
+        world.tree_loss_rate = 0.0
+        world.tree.watch_delay_ms = lambda: 0.0
+        await world.clock.sleep(1_000)

@@ -11,6 +11,7 @@ from barnabas.runtime.ports import Timer
 # Far apart, so that code which mixes the two clocks up fails at once.
 WALL_START_MS = 1_700_000_000_000
 MONOTONIC_START_MS = 5_000_000.0
+SAME_INSTANT = 1e-9  # seconds: the same sum, added up in another order
 
 
 class _Call(asyncio.Handle):
@@ -82,7 +83,8 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
                 raise RuntimeError("deadlock: every task waits and no timer is set")
             if timers[0][0] > self.now:
                 self.now = timers[0][0]
-        while timers and timers[0][0] <= self.now:
+        now = self.now + SAME_INSTANT
+        while timers and timers[0][0] <= now:
             calls.append(heapq.heappop(timers)[2])
         for _ in range(len(calls)):
             call = calls.popleft()
@@ -124,7 +126,7 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
         until = self.now + seconds
         self.call_at(until, self.stop)
         self.run_forever()
-        while self._calls or (self._timers and self._timers[0][0] <= until):
+        while self._calls or (self._timers and self._timers[0][0] <= until + SAME_INSTANT):
             self.call_soon(self.stop)
             self.run_forever()
 

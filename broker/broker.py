@@ -5,7 +5,8 @@ Nothing is decided here; whoever wants to know how a broker hangs together reads
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
 from barnabas.broker import api as _handlers  # noqa: F401  (importing it fills the table of APIs)
 from barnabas.broker.adoption import settle_folders
@@ -16,7 +17,7 @@ from barnabas.broker.server import Server
 from barnabas.config.broker import BrokerConfig
 from barnabas.config.listeners import Endpoint
 from barnabas.coordination import paths
-from barnabas.coordination.port import Coordination
+from barnabas.coordination.port import ConnectionLossError, Coordination
 from barnabas.groups.coordinator import OFFSETS_TOPIC, GroupCoordinator
 from barnabas.groups.runtime import CoordinatorLog, PartitionLog
 from barnabas.protocol.errors import ErrorCode
@@ -37,8 +38,12 @@ from barnabas.storage.log_manager import LogManager
 
 logger = logging.getLogger("barnabas.broker")
 
+T = TypeVar("T")
+
 WILDCARD_HOSTS = ("", "0.0.0.0", "::")
 LOOPBACK = "127.0.0.1"
+TREE_ANSWERS_WITHIN_MS = 5_000  # at the start
+TREE_RETRY_BACKOFF_MS = 100
 TOLD_WITHIN_MS = 10_000  # how long a starting broker waits for the controller's word about its partitions
 
 
@@ -105,24 +110,39 @@ class Broker:
             raise
 
     async def _start(self) -> None:
-        await self.coordination.start()
-        await registration.make_persistent_paths(self.coordination)
-        await self.config_changes.start()
+        env, tree, node_id, in_tree = self.env, self.coordination, self.node_id, self._in_tree
+        self.log_manager.open()  # first: whoever has no right to the data must not be heard of in the tree
+        await tree.start()
+        await in_tree(lambda: registration.make_persistent_paths(tree))
+        await in_tree(self.config_changes.start)
         self.log_manager.start()
-        await settle_folders(self.env, self.config, self.coordination, self.log_manager, self.node_id)
-        self.cluster_id = await registration.cluster_id(self.env, self.coordination, self.log_manager.meta.cluster_id)
+        await in_tree(lambda: settle_folders(env, self.config, tree, self.log_manager, node_id))
+        self.cluster_id = await in_tree(lambda: registration.cluster_id(env, tree, self.log_manager.meta.cluster_id))
         self.log_manager.initialise(self.node_id, self.cluster_id)
         self._advertised = {endpoint.name: endpoint for endpoint in self.config.advertised_endpoints}
         await self.server.listen(self.config.endpoints)
         self.group_coordinator.start()
         self.replica_manager.start()
         if not self.log_manager.was_clean:  # it may have lost records that the tree still says it has
-            await registration.leave_isrs(self.coordination, self.node_id)
-        await self._register()
+            left: list[tuple[str, int]] = []
+            await in_tree(lambda: registration.leave_isrs(tree, node_id, left))
+        await in_tree(self._register)
         await self._hear_from_the_controller()
         self.producer_ids.start()
         self.server.serve()
         logger.info("broker %d of cluster %s serves at %s", self.node_id, self.cluster_id, self.bootstrap)
+
+    async def _in_tree(self, step: Callable[[], Awaitable[T]]) -> T:
+        """A step of the start, taken again when an answer of the tree is lost: none minds if it had taken effect."""
+        give_up_ms = self.env.clock.monotonic_ms() + TREE_ANSWERS_WITHIN_MS
+        while True:
+            try:
+                return await step()
+            except ConnectionLossError as error:
+                if self.env.clock.monotonic_ms() >= give_up_ms:
+                    raise
+                logger.warning("the coordination tree does not answer, trying again: %s", error)
+                await self.env.clock.sleep(TREE_RETRY_BACKOFF_MS)
 
     async def _register(self) -> None:
         """Say in the tree that this broker lives; again with every new session, before the election."""
@@ -138,8 +158,8 @@ class Broker:
 
     async def _hear_from_the_controller(self) -> None:
         """Take part in the election, and wait until this broker has been told what the tree says of its partitions."""
-        deleted = await self.coordination.children(paths.DELETE_TOPICS)
-        topics = set(await self.coordination.children(paths.TOPICS)).difference(deleted)
+        deleted = await self._in_tree(lambda: self.coordination.children(paths.DELETE_TOPICS))
+        topics = set(await self._in_tree(lambda: self.coordination.children(paths.TOPICS))).difference(deleted)
         await self.controller.start()
         cache = self.metadata_cache
         told = asyncio.Event()

@@ -130,8 +130,10 @@ def decode_broker(broker_id: int, data: bytes, stat: Stat) -> LiveBroker:
     return LiveBroker(broker_id, stat.czxid, tuple(endpoints), node.rack)
 
 
-async def leave_isrs(coordination: Coordination, node_id: int) -> int:
-    """After an unclean stop, before registering: leave every ISR this broker is in, and every lead. How many nodes.
+async def leave_isrs(coordination: Coordination, node_id: int, left: list[tuple[str, int]]) -> None:
+    """After an unclean stop, before registering: leave every ISR this broker is in, and every lead.
+
+    `left` has what an earlier attempt may have left already, whose answer was lost; what is left now is added.
 
     The tree may still say this broker has records that its disk has lost. Where it is the last member it stays (nobody
     has more), but its lead ends too, so that it leads again in a new epoch: a follower that had fetched what was lost
@@ -150,16 +152,16 @@ async def leave_isrs(coordination: Coordination, node_id: int) -> int:
             changed = without_replica(LeaderAndIsr.decode(state[0], state[1].version), node_id)
             if changed is not None:
                 changes[partition] = changed
-    left = []
     for chunk in chunks(list(changes), PARTITIONS_PER_WRITE):
-        left += await _write_all(coordination, {partition: changes[partition] for partition in chunk})
+        left += chunk
+        await _write_all(coordination, {partition: changes[partition] for partition in chunk})
+    left[:] = dict.fromkeys(left)
     if left:
         logger.warning("broker %d stopped uncleanly: it has left the ISRs of %d partitions", node_id, len(left))
         await coordination.create(paths.ISR_CHANGE_PREFIX, encode_isr_change(left), sequential=True, make_parents=True)
-    return len(left)
 
 
-async def _write_all(coordination: Coordination, changes: dict[tuple[str, int], LeaderAndIsr]) -> list[tuple[str, int]]:
+async def _write_all(coordination: Coordination, changes: dict[tuple[str, int], LeaderAndIsr]) -> None:
     """Write these states as one change; those that somebody else has written meanwhile are left to them."""
     while changes:
         operations = [
@@ -172,4 +174,3 @@ async def _write_all(coordination: Coordination, changes: dict[tuple[str, int], 
             del changes[list(changes)[error.index]]
         else:
             break
-    return list(changes)

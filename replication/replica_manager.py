@@ -125,7 +125,7 @@ class ReplicaManager:
         if key in self._failed_logs:
             return
         self._failed_logs.add(key)
-        logger.error("%s-%d: the log failed (%s); giving the partition up", *key, partition.log.failed)
+        logger.debug("%s-%d: the log failed (%s); giving the partition up", *key, partition.log.failed)
         partition.stop(ErrorCode.KAFKA_STORAGE_ERROR)
         self._isr_writer.report_log_failure()
         for listener in self.on_leadership:

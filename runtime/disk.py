@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from barnabas.runtime.ports import Buffer, DirectoryLock, File
+from barnabas.runtime.ports import Buffer, DirectoryLock, File, SyncFailedError
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
@@ -64,7 +64,7 @@ class RealFile:
 
     def sync(self) -> None:
         """Return when the content is on stable storage."""
-        os.fsync(self._descriptor)
+        _sync(self._descriptor)
 
     def close(self) -> None:
         """Close without syncing."""
@@ -239,11 +239,18 @@ class RealDisk:
         return RealDirectoryLock(descriptor, identity)
 
 
+def _sync(descriptor: int) -> None:
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        raise SyncFailedError(*error.args) from error
+
+
 def _sync_path(path: str) -> OSError | None:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            os.fsync(descriptor)
+            _sync(descriptor)
         finally:
             os.close(descriptor)
     except OSError as error:
@@ -255,7 +262,7 @@ def _sync_all(descriptors: list[int], loop: asyncio.AbstractEventLoop, done: Cal
     failure: OSError | None = None
     for descriptor in descriptors:
         try:
-            os.fsync(descriptor)
+            _sync(descriptor)
         except OSError as error:
             failure = failure or error
         finally:

@@ -5,12 +5,27 @@
 """
 
 import asyncio
+import errno
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 Buffer = bytes | bytearray | memoryview
+
+
+# What was asked for was not done and nothing else happened: there may be room, or a free descriptor, later.
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+TOO_MANY_OPEN = (errno.EMFILE, errno.ENFILE)
+
+
+class SyncFailedError(OSError):
+    """What was written may be lost, whatever the reason: asked again, a system may claim that it is stored."""
+
+
+def may_pass(error: OSError) -> bool:
+    """Whether the same may work later, on the same files. Never true of a sync that failed."""
+    return error.errno in (*NO_ROOM, *TOO_MANY_OPEN) and not isinstance(error, SyncFailedError)
 
 
 class Timer(Protocol):
@@ -49,13 +64,13 @@ class File(Protocol):
         """Bytes from `position`; shorter than `length` only at the end of the file."""
 
     def write(self, position: int, data: Buffer) -> None:
-        """Write all of `data` at `position` (to append: at `size()`)."""
+        """Write all of `data` at `position` (to append: at `size()`). A part may be written when it fails."""
 
     def truncate(self, size: int) -> None:
         """Cut or extend with zeros to `size`."""
 
     def sync(self) -> None:
-        """Return when the content is on stable storage. Blocks; may take milliseconds."""
+        """Return when the content is on stable storage. Blocks; may take milliseconds. SyncFailedError."""
 
     def close(self) -> None:
         """Close without syncing. Harmless when closed."""
@@ -109,7 +124,7 @@ class Disk(Protocol):
         """Set the time of the last change."""
 
     def sync_directory(self, path: str) -> None:
-        """Make the folder's entries durable."""
+        """Make the folder's entries durable. SyncFailedError."""
 
     def sync_in_background(
         self, files: Sequence[File], done: Callable[[OSError | None], None], directories: Sequence[str] = ()

@@ -6,8 +6,9 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from barnabas.runtime.ports import Buffer, Clock, DirectoryLock, File
+from barnabas.runtime.ports import Buffer, Clock, DirectoryLock, File, SyncFailedError
 
+_UNBOUNDED = 1 << 40
 _WRITTEN_TOGETHER = 21  # up to the attributes of a batch
 
 
@@ -65,6 +66,7 @@ class SimFile:
         self._read_only = read_only
         self.path = path
         self.inode = inode
+        disk.open_files += 1
 
     def _check(self) -> None:
         if not self._open or self._life != self._disk.life:
@@ -88,9 +90,14 @@ class SimFile:
             raise OSError(errno.EBADF, f"opened for reading: {self.path}")
         self._disk.changes("write", self.path)
         content = bytes(data)
+        room = self._disk.room_for(self.inode, position + len(content))
+        if room < 0:
+            content = content[:room]
         _apply(self.inode.data, position, content)
         self.inode.unsynced.append((position, content))
         self.inode.modified_ms = self._disk.clock.now_ms()
+        if room < 0:
+            raise OSError(errno.ENOSPC, "simulated: no space left", self.path)
 
     def truncate(self, size: int) -> None:
         """Cut or extend; unsynced until `sync`."""
@@ -108,7 +115,12 @@ class SimFile:
 
     def close(self) -> None:
         """Close without syncing."""
+        if self._open and self._life == self._disk.life:
+            self._disk.open_files -= 1
         self._open = False
+
+    def __del__(self) -> None:
+        self.close()
 
 
 class _SimLock:
@@ -137,7 +149,10 @@ class SimDisk:
         self.on_change: Callable[[str, str], None] | None = None  # called before each change
         self.journal: list[tuple[str, str]] | None = None  # set to a list to see every change
         self.locks: set[str] = set()
-        self.capacity_bytes = 1 << 40
+        self.capacity_bytes = _UNBOUNDED  # writes beyond it are done in part and raise ENOSPC
+        self.open_files_limit: int | None = None  # opening one more raises EMFILE
+        self.open_files = 0
+        self.read_only = False  # changes raise EROFS
         self._root = _Directory(clock.now_ms())
         self._lose_power_at: int | None = None
         self._failures: list[tuple[str, str, OSError, list[int]]] = []
@@ -178,6 +193,7 @@ class SimDisk:
         """
         assert unsynced in ("lost", "kept", "torn", "scattered")
         self.life += 1
+        self.open_files = 0
         self.locks.clear()
         self._lose_power_at = None
         self._failures.clear()
@@ -244,7 +260,7 @@ class SimDisk:
         for kind, part, error, left in self._failures:
             if kind == operation and part in path and left[0] > 0:
                 left[0] -= 1
-                raise error
+                raise SyncFailedError(*error.args) if kind in ("sync", "sync_directory") else error
 
     def changes(self, operation: str, path: str) -> None:
         """Count a change, or stop there."""
@@ -255,7 +271,16 @@ class SimDisk:
         self.operations += 1
         if self.journal is not None:
             self.journal.append((operation, path))
+        if self.read_only and not operation.startswith("sync"):
+            raise OSError(errno.EROFS, "simulated: read-only file system", path)
         self.fails(operation, path)
+
+    def room_for(self, inode: _Inode, size: int) -> int:
+        """Bytes that would be left if the file grew to `size`; negative for how many are too many."""
+        if self.capacity_bytes == _UNBOUNDED:
+            return 0
+        growth = max(size - len(inode.data), 0)
+        return self.capacity_bytes - self._used(self._root) - growth if growth else 0
 
     # -- the tree
 
@@ -292,6 +317,10 @@ class SimDisk:
     def open(self, path: str, *, create: bool = False, read_only: bool = False) -> File:
         """Open a file."""
         self.fails("open", path)
+        if self.open_files_limit is not None and self.open_files >= self.open_files_limit:
+            raise OSError(errno.EMFILE, "simulated: too many open files", path)
+        if self.read_only and not read_only:
+            raise OSError(errno.EROFS, "simulated: read-only file system", path)
         parent, name = self._parent(path)
         if name not in parent.entries:
             if not create:
@@ -416,7 +445,7 @@ class SimDisk:
 
     def open_files_max(self) -> int:
         """What a real system usually allows."""
-        return 1024
+        return 1024 if self.open_files_limit is None else self.open_files_limit
 
     def total_and_free_bytes(self, path: str) -> tuple[int, int]:
         """Capacity, and what is left of it."""

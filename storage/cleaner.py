@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from barnabas.protocol import record_batch
 from barnabas.protocol.errors import CorruptBatchError
 from barnabas.protocol.record_batch import Record
-from barnabas.runtime.ports import Env, Timer
+from barnabas.runtime.ports import Env, Timer, may_pass
 from barnabas.storage.index import AbortedTransaction
 from barnabas.storage.log import Log
 from barnabas.storage.log_reader import marker_of
@@ -133,6 +133,7 @@ class Cleaner:
         self._log: Log | None = None
         self._timer: Timer | None = None
         self._uncleanable: set[tuple[str, int]] = set()
+        self._waiting_for_room = ""  # the log that could not be compacted the last time
 
     # -- scheduling
 
@@ -191,8 +192,13 @@ class Cleaner:
         except _Cancelled:
             logger.info("%s: compaction given up, the log changed", self._log.name)
         except (CorruptBatchError, OSError, ValueError) as error:
-            logger.error("%s cannot be compacted: %s", self._log.name, error)
-            self._uncleanable.add((self._log.topic, self._log.partition))
+            if isinstance(error, OSError) and may_pass(error):
+                if self._log.name != self._waiting_for_room:
+                    self._waiting_for_room = self._log.name
+                    logger.warning("%s will be compacted when that is possible: %s", self._log.name, error)
+            else:
+                logger.error("%s cannot be compacted: %s", self._log.name, error)
+                self._uncleanable.add((self._log.topic, self._log.partition))
         self._drop_work()
         return 0
 
@@ -236,6 +242,8 @@ class Cleaner:
             return
         if log.recovery_point < found.first_uncleanable:  # a record may only give way to one that a crash cannot lose
             log.flush()
+            if log.recovery_point < found.first_uncleanable:
+                return
         log.cleaning = True
         latest: dict[bytes, int] = {}
         map_end = yield from self._build_map(log, found, latest)

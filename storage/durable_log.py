@@ -8,13 +8,15 @@ when it is written, and what a crash loses of a new log's files the tree can say
 from collections.abc import Iterable, Sequence
 
 from barnabas.config.topic import TopicConfig
-from barnabas.runtime.ports import Disk, Env, File
+from barnabas.runtime.ports import Disk, Env, File, Timer, may_pass
 from barnabas.storage import checkpoints
 from barnabas.storage.leader_epochs import LeaderEpochCache
 from barnabas.storage.log_reader import LogReader
 from barnabas.storage.open_files import OpenFiles
 from barnabas.storage.producer_state import ProducerStateManager
 from barnabas.storage.segment import Segment
+
+_SYNC_AGAIN_MS = 1_000  # after a sync that could not even begin
 
 
 class DurableLog(LogReader):
@@ -58,6 +60,7 @@ class DurableLog(LogReader):
         self._unsynced_files: list[str] = []  # small ones beside the segments
         self._unsynced_folders: dict[str, None] = dict.fromkeys(unsynced_folders)
         self._last_flush_ms = env.clock.monotonic_ms()
+        self._sync_again_timer: Timer | None = None
 
     @property
     def unflushed_messages(self) -> int:
@@ -76,7 +79,10 @@ class DurableLog(LogReader):
         flush_together(self._env.disk, [self])
 
     def begin_flush(self) -> list[str] | None:
-        """Write what only memory has; the files to sync before `files_synced`. None: all is durable, or it failed."""
+        """Write what only memory has; the files to sync before `files_synced`.
+
+        None: all is durable, or the log failed, or is hindered: then the recovery point stays where it is.
+        """
         if self.failed is not None or self.closed:
             return None
         self._last_flush_ms = self._env.clock.monotonic_ms()
@@ -95,7 +101,7 @@ class DurableLog(LogReader):
                     files += segment.index_paths()
             epochs = self.leader_epochs.write()
         except OSError as error:
-            self.fail(error)
+            self.hinder(error)
             return None
         return files if epochs is None else [*files, epochs]
 
@@ -120,24 +126,39 @@ class DurableLog(LogReader):
         self._unsynced_folders.clear()
         self._syncing.clear()
         self.recovery_point = max(self.recovery_point, offset)
+        self.go_on()
 
     def flush_in_background(self) -> None:
         """As `flush`, without blocking: the recovery point rises when it is done."""
         offset = self.log_end_offset
         paths = self.begin_flush()
         if paths is not None:
+            small = [*self._unsynced_files]
             self._unsynced_files.clear()
-            self._sync_in_background(paths, offset)
+            self._sync_in_background(paths, offset, small)
 
-    def _sync_in_background(self, paths: list[str], offset: int) -> None:
+    def _sync_in_background(self, paths: list[str], offset: int, small: Sequence[str] = ()) -> None:
+        """`small`: those of the paths that the next flush would not find by itself, should this one not begin."""
         disk = self._env.disk
         state = [offset, 0]
         self._syncing.append(state)
         epochs_written = self.leader_epochs.written
         folders: list[str] = []
 
+        def is_awaited(error: OSError | None) -> bool:
+            """Whether it is of use: not after a failure, nor when all was flushed or truncated meanwhile."""
+            if error is not None and not self.closed:
+                if not may_pass(error):
+                    self.fail(error)
+                    return False
+                # It has not begun: what it was to sync stays unsynced, and holds up what comes later.
+                self._unsynced_files += small
+                self._unsynced_folders.update(dict.fromkeys(folders))
+                self._sync_again_later()
+            return error is None and not self.closed and any(state is other for other in self._syncing)
+
         def files_synced(error: OSError | None) -> None:
-            if not self._is_awaited(state, error):
+            if not is_awaited(error):
                 return
             if self.leader_epochs.written != epochs_written:  # a later sync will name them and lift the point further
                 self._syncing = [other for other in self._syncing if other is not state]
@@ -148,7 +169,7 @@ class DurableLog(LogReader):
                 disk.sync_in_background([], folders_synced, folders)
 
         def folders_synced(error: OSError | None) -> None:
-            if not self._is_awaited(state, error):
+            if not is_awaited(error):
                 return
             state[1] = 1
             while self._syncing and self._syncing[0][1]:
@@ -159,19 +180,28 @@ class DurableLog(LogReader):
             files.extend(disk.open(path) for path in paths)
             disk.sync_in_background(files, files_synced)
         except OSError as error:
-            self.fail(error)
+            is_awaited(error)
         finally:
             for file in files:
                 file.close()
 
-    def _is_awaited(self, state: list[int], error: OSError | None) -> bool:
-        """Whether a sync is still of use: not after a failure, nor when all was flushed or truncated meanwhile."""
-        if self.closed:
-            return False
-        if error is not None:
-            self.fail(error)
-            return False
-        return any(state is other for other in self._syncing)
+    def _sync_again_later(self) -> None:
+        def sync() -> None:
+            self._sync_again_timer = None
+            if self.failed is not None or self.closed or not self._syncing:
+                return
+            offset = self.log_end_offset
+            paths = self.begin_flush()
+            if paths is None:
+                self._sync_again_later()
+                return
+            self._syncing.clear()  # this one covers them
+            small = [*self._unsynced_files]
+            self._unsynced_files.clear()
+            self._sync_in_background(paths, offset, small)
+
+        if self._sync_again_timer is None and not self.closed:
+            self._sync_again_timer = self._env.clock.call_later(_SYNC_AGAIN_MS, sync)
 
     def _sync_indexes(self, segment: Segment) -> None:
         """Below the recovery point indexes are trusted: they must be as durable as the batches."""
@@ -201,6 +231,7 @@ class DurableLog(LogReader):
             snapshot = None if is_empty else self.producers.take_snapshot()
             if snapshot is not None:
                 self._unsynced_files.append(snapshot)
+            self.hindered = None  # unless the flush finds another reason
         except OSError as error:
             self.fail(error)
 
@@ -222,7 +253,10 @@ class DurableLog(LogReader):
 
 
 def flush_together(disk: Disk, logs: Iterable[DurableLog]) -> None:
-    """Flush logs: first all contents, then all names. Each step syncs many files at a time. Blocks."""
+    """Flush logs: first all contents, then all names. Each step syncs many files at a time. Blocks.
+
+    Those that fail or are hindered keep their recovery points.
+    """
     begun = []
     for log in logs:
         offset, files = log.log_end_offset, log.begin_flush()
@@ -232,15 +266,13 @@ def flush_together(disk: Disk, logs: Iterable[DurableLog]) -> None:
     folders: dict[str, None] = {}
     waiting = []
     for log, offset, files in begun:
-        _fail_if_any(log, files, failures)
-        if log.failed is None:
+        if not _stopped_by(log, files, failures):
             own = log.files_synced()
             folders.update(dict.fromkeys(own))
             waiting.append((log, offset, own))
     failures = disk.sync_all([], list(folders))
     for log, offset, own in waiting:
-        _fail_if_any(log, own, failures)
-        if log.failed is None:
+        if not _stopped_by(log, own, failures):
             log.flushed(offset)
 
 
@@ -254,7 +286,9 @@ def close_together(disk: Disk, logs: Iterable[DurableLog]) -> None:
         log.abandon()
 
 
-def _fail_if_any(log: DurableLog, paths: list[str], failures: dict[str, OSError]) -> None:
-    for path in paths if failures else ():
-        if path in failures:
-            log.fail(failures[path])
+def _stopped_by(log: DurableLog, paths: list[str], failures: dict[str, OSError]) -> bool:
+    """Whether the log must not go on with its flush; the worst of its failures is its own."""
+    own = [failures[path] for path in paths if path in failures] if failures else []
+    for error in own:
+        log.hinder(error)
+    return bool(own) or log.failed is not None

@@ -11,7 +11,7 @@ from bisect import bisect_left, bisect_right
 from struct import Struct
 from typing import NamedTuple
 
-from barnabas.runtime.ports import Disk
+from barnabas.runtime.ports import Disk, may_pass
 
 OFFSET_ENTRY_BYTES = 8
 TIME_ENTRY_BYTES = 12
@@ -110,7 +110,7 @@ class OffsetIndex:
         self._offsets.append(relative)
         self._positions.append(position)
         if len(self._offsets) - self._written >= _WRITE_BLOCK_ENTRIES:
-            self.write()
+            self.write_if_possible()
 
     def position_for(self, offset: int) -> int:
         """Where to begin looking for `offset`: no batch that holds it or a later one begins before."""
@@ -145,6 +145,14 @@ class OffsetIndex:
         _write_entries(self._disk, self.path, self._written * OFFSET_ENTRY_BYTES, flat.tobytes())
         self._written = len(self._offsets)
         self._stale = False
+
+    def write_if_possible(self) -> None:
+        """As `write`; what finds no room stays in memory, and the index `dirty`."""
+        try:
+            self.write()
+        except OSError as error:
+            if not may_pass(error):
+                raise
 
     @property
     def dirty(self) -> bool:
@@ -219,7 +227,7 @@ class TimeIndex:
         self._timestamps.append(timestamp)
         self._offsets.append(relative)
         if len(self._offsets) - self._written >= _WRITE_BLOCK_ENTRIES:
-            self.write()
+            self.write_if_possible()
 
     def offset_for(self, timestamp: int) -> int:
         """No record before this offset has a timestamp ≥ `timestamp`... of those that this index knows."""
@@ -247,6 +255,14 @@ class TimeIndex:
         _write_entries(self._disk, self.path, self._written * TIME_ENTRY_BYTES, data)
         self._written = len(self._offsets)
         self._stale = False
+
+    def write_if_possible(self) -> None:
+        """As `write`; what finds no room stays in memory, and the index `dirty`."""
+        try:
+            self.write()
+        except OSError as error:
+            if not may_pass(error):
+                raise
 
     @property
     def dirty(self) -> bool:

@@ -1,8 +1,12 @@
 """One partition's log: an append-only sequence of record batches in segments.
 
 All methods are plain and run to completion; what must not block (syncing a rolled segment, removing files after
-their delay) goes through the clock and the disk. After a failed write or sync the log is `failed` and refuses every
-further append: what is on disk behind the last sync is unknown from then on.
+their delay) goes through the clock and the disk.
+
+A write for which there was no room, or no free descriptor, has not happened: the file is cut back to its last good
+batch, the append refused, and the log is `hindered` until one succeeds. After any other failed write, and after every
+failed sync, it is `failed` and refuses all further appends: what is on disk behind the last sync is unknown from then
+on.
 """
 
 import logging
@@ -140,9 +144,9 @@ class Log(DurableLog):
                 if header.producer_id >= 0:
                     self._update_producers(header, header.base_offset + header.last_offset_delta, marker)
         self.producers.map_end_offset = next_offset
-        self._maybe_flush()
-        if self.failed is not None:
-            return self._refuse_failed()
+        error = self._maybe_flush()
+        if error is not None:
+            return error
         return AppendResult(
             ErrorCode.NONE,
             base_offset=base_offset,
@@ -201,9 +205,9 @@ class Log(DurableLog):
                     marker = marker_of(view[batch.position : batch.position + header.size_bytes])
                 self._update_producers(header, batch.last_offset, marker)
         self.producers.map_end_offset = expected
-        self._maybe_flush()
-        if self.failed is not None:
-            return self._refuse_failed()
+        failure = self._maybe_flush()
+        if failure is not None:
+            return failure
         return AppendResult(
             ErrorCode.NONE,
             base_offset=first_offset,
@@ -284,9 +288,11 @@ class Log(DurableLog):
                 segment = self._roll_to(self.log_end_offset if fits else first_offset)
             segment.append(view, batches)
         except OSError as error:
-            self.fail(error)
-            return self._refuse_failed()
+            self.hinder(error)
+            return self._refuse(error)
         self.log_end_offset = next_offset
+        if self.hindered is not None:
+            self.go_on()
         return None
 
     def _must_roll(self, segment: Segment, size: int, last_offset: int, max_timestamp: int, now_ms: int) -> bool:
@@ -312,14 +318,19 @@ class Log(DurableLog):
         self._roll_jitter_ms = self._env.rng.randint(0, jitter_ms) if jitter_ms > 0 else 0
 
     def _refuse_failed(self) -> AppendResult:
-        reason = "the log is closed" if self.failed is None else str(self.failed)
+        return self._refuse(self.failed or "the log is closed")
+
+    def _refuse(self, reason: object) -> AppendResult:
         return AppendResult(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name}: {reason}")
 
     # -- rolling
 
-    def _maybe_flush(self) -> None:
+    def _maybe_flush(self) -> AppendResult | None:
         if self.log_end_offset - self.recovery_point >= self.config.flush_messages:
             self.flush()
+            if self.hindered is not None:  # the batch stays, but who asks for flush.messages was promised a sync
+                return self._refuse(self.hindered)
+        return None if self.failed is None else self._refuse_failed()
 
     def roll(self) -> None:
         """Begin a new segment at the log end, unless the active one is empty."""
@@ -327,22 +338,23 @@ class Log(DurableLog):
             try:
                 self._roll_to(self.log_end_offset)
             except OSError as error:
-                self.fail(error)
+                self.hinder(error)
 
     def _roll_to(self, base_offset: int) -> Segment:
+        """Begin a segment. After an OSError that `may_pass` the old one is still the active one."""
         old = self.active_segment
         assert base_offset > old.base_offset
         already_flushed = self.recovery_point >= self.log_end_offset
         old.close_time_index()
         old.write_indexes()
-        snapshot = self.producers.take_snapshot()
-        if (
-            already_flushed
-        ):  # the recovery point has passed these indexes: once the next segment is there, they are trusted
+        written = [self.producers.take_snapshot()]
+        if already_flushed:  # the recovery point has passed these indexes: with the next segment they are trusted
             self.leader_epochs.flush()
             self._sync_indexes(old)
-        elif self.directory in self._unsynced_folders:  # a crash must not keep the new name and lose the older ones
-            self._env.disk.sync_directory(self.directory)
+        else:
+            written.append(self.leader_epochs.write())
+            if self.directory in self._unsynced_folders:  # a crash must not keep the new name and lose the older ones
+                self._env.disk.sync_directory(self.directory)
         new = Segment.create(
             self._files,
             self.directory,
@@ -350,18 +362,21 @@ class Log(DurableLog):
             now_ms=self._env.clock.now_ms(),
             index_interval_bytes=self.config.index_interval_bytes,
         )
+        if already_flushed:
+            try:
+                self._env.disk.sync_directory(self.directory)
+            except OSError:
+                new.delete_files()
+                raise
         self.segments.append(new)
         self._bases.append(base_offset)
         self._choose_jitter()
         if already_flushed:
-            self._env.disk.sync_directory(self.directory)
             self.recovery_point = max(self.recovery_point, base_offset)
             return new
         self._unsynced_folders.setdefault(self.directory)
-        extra = (snapshot, self.leader_epochs.write())
-        self._sync_in_background(
-            [old.path, *old.index_paths(), *(path for path in extra if path is not None)], base_offset
-        )
+        paths = [old.path, *old.index_paths(), *(path for path in written if path is not None)]
+        self._sync_in_background(paths, base_offset)
         return new
 
     # -- removing
@@ -410,7 +425,7 @@ class Log(DurableLog):
             logger.info("%s: %d segments went by retention, log start %d", self.name, count, self.log_start_offset)
             return count
         except OSError as error:
-            self.fail(error)
+            self.hinder(error)
             return 0
 
     def remove_segments(self, gone: list[Segment]) -> None:

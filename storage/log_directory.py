@@ -76,7 +76,8 @@ class LogDirectory:
     """Opened, loaded and begun in this order by LogManager, which knows the other directories.
 
     OSError from those three says that the disk does not work: `give_up`. Settings of topics come from
-    `topic_config`; `on_failed` hears of a log that refuses writes from now on.
+    `topic_config`; `on_failed` hears of a log that refuses writes from now on, `on_hindered` of one that could not be
+    written just now, and when that is over.
     """
 
     def __init__(
@@ -86,11 +87,13 @@ class LogDirectory:
         path: str,
         topic_config: Callable[[str], TopicConfig],
         on_failed: Callable[[Log], None],
+        on_hindered: Callable[[Log], None],
     ) -> None:
         self._env = env
         self._files = files
         self._topic_config = topic_config
         self._on_failed = on_failed
+        self._on_hindered = on_hindered
         self.path = path.rstrip("/") or "/"
         self.meta = Meta()
         self.folders: dict[tuple[str, int], str] = {}  # names of the logs that were found
@@ -98,10 +101,12 @@ class LogDirectory:
         self.cleaner_offsets: dict[tuple[str, int], int] = {}
         self.was_clean = False  # whether the last stop was
         self.failed: OSError | None = None  # why it could not be opened
+        self._is_begun = False
         self._lock: DirectoryLock | None = None
         self._recovery_points: dict[tuple[str, int], int] = {}
         self._written: dict[str, dict[tuple[str, int], int]] = {}  # by checkpoint file
         self._writing: dict[str, object] = {}
+        self._not_writable: set[str] = set()  # those that could not be written the last time
         self._names_timer: Timer | None = None
         self._unsynced_deletions: set[tuple[str, int]] = set()
 
@@ -176,11 +181,15 @@ class LogDirectory:
     def begin(self) -> None:
         """From here on a stop is clean only if `close` says so; what was recovered is made durable."""
         disk = self._env.disk
+        self._is_begun = True
         if self.was_clean:
             disk.remove(self.path_of(checkpoints.CLEAN_SHUTDOWN))
             disk.sync_directory(self.path)
         elif self.logs:
             flush_together(disk, self.logs.values())
+            for log in self.logs.values():
+                if log.hindered is not None:  # what was cut off could come back behind what is appended
+                    raise log.hindered
             self._write_now(checkpoints.RECOVERY_POINTS)
             logger.info("Recovered %d logs after an unclean stop", len(self.logs))
 
@@ -228,8 +237,11 @@ class LogDirectory:
         """When all logs are closed: checkpoints, marker (not when any log failed), lock."""
         if self._names_timer is not None:
             self._names_timer.cancel()
+        if not self._is_begun:  # the start was given up before: all is as the last stop left it
+            self._release_lock()
+            return
         self.checkpoint()
-        if all(log.failed is None for log in self.logs.values()):
+        if all(log.failed is None and log.hindered is None for log in self.logs.values()):
             checkpoints.write_text(
                 self._env.disk, self.path_of(checkpoints.CLEAN_SHUTDOWN), '{"version":0,"brokerEpoch":-1}'
             )
@@ -257,6 +269,7 @@ class LogDirectory:
                 "folder."
             ) from error
         log.on_failed = lambda: self._on_failed(log)
+        log.on_hindered = lambda: self._on_hindered(log)
         log.on_recovery_point_lowered = lambda: self._recovery_point_lowered(log)
         self.logs[key] = log
         return log
@@ -285,7 +298,10 @@ class LogDirectory:
         key = (log.topic, log.partition)
         del self.logs[key]
         if self.cleaner_offsets.pop(key, None) is not None:
-            self.write_cleaner_offsets()
+            try:
+                self.write_cleaner_offsets()
+            except OSError as error:  # on a full disk a topic must go all the same
+                logger.warning("%s still names %s, which is being deleted: %s", checkpoints.CLEANER_OFFSETS, key, error)
         end = f"-{log.partition}.{self._env.random_uuid().hex()}-{why}"
         path = self.path_of(log.topic[: _NAME_LENGTH_MAX - len(end)] + end)
         try:
@@ -349,15 +365,32 @@ class LogDirectory:
     def _recovery_point_lowered(self, log: Log) -> None:
         key = (log.topic, log.partition)
         if self._recovery_points.get(key, 0) > log.recovery_point and self.logs.get(key) is log:
-            self._write_now(checkpoints.RECOVERY_POINTS)
+            error = self._write_now(checkpoints.RECOVERY_POINTS)
+            if error is not None:
+                raise error
 
-    def _write_now(self, name: str) -> None:
-        offsets = self._written[name] = self._collect(name)
+    def _write_now(self, name: str) -> OSError | None:
+        offsets = self._collect(name)
         self._writing.pop(name, None)
         try:
             checkpoints.write_offsets(self._env.disk, self.path_of(name), offsets)
         except OSError as error:
-            logger.error("%s could not be written: %s", name, error)
+            self._not_written(name, error)
+            return error
+        self._was_written(name, offsets)
+        return None
+
+    def _was_written(self, name: str, offsets: dict[tuple[str, int], int]) -> None:
+        self._written[name] = offsets
+        if name in self._not_writable:
+            self._not_writable.discard(name)
+            logger.warning("%s is written again", self.path_of(name))
+
+    def _not_written(self, name: str, error: OSError) -> None:
+        """The older file stays: after a crash more has to be looked at. Said once, tried again every time."""
+        if name not in self._not_writable:
+            self._not_writable.add(name)
+            logger.error("%s could not be written: %s", self.path_of(name), error)
 
     def write_later(self, name: str) -> None:
         """Write, if anything changed, and give the file its name when a thread has synced it."""
@@ -376,9 +409,10 @@ class LogDirectory:
                 if error is not None:
                     raise error
                 disk.rename(temporary, path)
-                self._written[name] = offsets
             except OSError as failure:
-                logger.error("%s could not be written: %s", name, failure)
+                self._not_written(name, failure)
+            else:
+                self._was_written(name, offsets)
 
         try:
             file = disk.open(temporary, create=True)
@@ -389,4 +423,4 @@ class LogDirectory:
             finally:
                 file.close()
         except OSError as error:
-            logger.error("%s could not be written: %s", name, error)
+            self._not_written(name, error)

@@ -3,26 +3,28 @@
 import errno
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import chain, islice
 
 from barnabas.config.broker import BrokerConfig
 from barnabas.config.topic import TopicConfig
 from barnabas.protocol import uuids
-from barnabas.runtime.ports import Env, Timer
+from barnabas.runtime.ports import NO_ROOM, Env, Timer
 from barnabas.storage import checkpoints
 from barnabas.storage.cleaner import Cleaner
 from barnabas.storage.durable_log import close_together
 from barnabas.storage.log import Log
 from barnabas.storage.log_directory import OFFSET_CHECKPOINTS, DataDirectoryError, LogDirectory, Meta, paths_of
-from barnabas.storage.open_files import OpenFiles
+from barnabas.storage.open_files import OpenFiles, share_out
 from barnabas.storage.recovery import OldFormatError
+from barnabas.storage.troubles import HINDERED, OFFLINE, OVER, Troubles
 
 logger = logging.getLogger("barnabas.storage")
 
 _NEVER_MS = 2**63 - 1
-_OPEN_FILES_MIN = 64
-_FLUSHES_PER_TICK = 64  # each holds some files open until it is done
+_FLUSHES_PER_TICK = 64
+_FILES_PER_FLUSH = 8  # that each holds open until it is done, about
 _LOGS_PER_PIECE = 200  # of upkeep that looks at all of them: about a millisecond
 _ENDED = object()
 
@@ -44,13 +46,16 @@ class LogManager:
         self._env = env
         self.config = config
         self._topic_overrides = topic_overrides
-        self._files = OpenFiles(env.disk, max(_OPEN_FILES_MIN, env.disk.open_files_max() // 2))  # the rest for clients
+        shares = share_out(env.disk.open_files_max())
+        self._files = OpenFiles(env.disk, shares.segments)
+        self._flushes_per_tick = min(_FLUSHES_PER_TICK, shares.reserve // _FILES_PER_FLUSH)
+        self._troubles = Troubles(env.clock)
         self._configs: dict[str, TopicConfig] = {}
         self._default_config: TopicConfig | None = None
         self._topics_with_fewer_logs: set[str] = set()
         self._timers: dict[str, Timer] = {}
         self.directories = [
-            LogDirectory(env, self._files, path, self.topic_config, self._log_failed)
+            LogDirectory(env, self._files, path, self.topic_config, self._log_failed, self._log_hindered)
             for path in paths_of(data_directories)
         ]
         self.on_failed: list[Callable[[Log], None]] = []
@@ -58,21 +63,34 @@ class LogManager:
 
     # -- start and stop
 
-    def start(self) -> None:
-        """Lock and load. DataDirectoryError when a directory is in use, another's, or says what cannot be true,
-        and when none can be read.
-        """
-        try:
+    def open(self) -> None:
+        """Lock the directories and read whose they are, before anybody is told of this broker. DataDirectoryError."""
+        if self.open_directories:
+            return  # by the broker, before this
+        with self._giving_up():
             self._in_each(LogDirectory.open)
             self._check_that_they_agree()
+
+    def start(self) -> None:
+        """Load, and begin the upkeep. DataDirectoryError when a directory is in use, another's, or says what cannot be
+        true, and when none can be used.
+        """
+        self.open()
+        with self._giving_up():
             self._in_each(LogDirectory.load)
             self._in_each(LogDirectory.begin)
+        self.config.on_change.append(self._broker_config_changed)
+        self._begin_upkeep()
+
+    @contextmanager
+    def _giving_up(self) -> Iterator[None]:
+        """All directories, when one step of the start says that there is to be none."""
+        try:
+            yield
         except BaseException:
             for directory in self.directories:
                 directory.give_up(directory.failed)
             raise
-        self.config.on_change.append(self._broker_config_changed)
-        self._begin_upkeep()
 
     def _in_each(self, step: Callable[[LogDirectory], None]) -> None:
         """Take a step of starting in every directory that works; one whose disk does not is left out from then on."""
@@ -84,10 +102,7 @@ class LogManager:
                 step(directory)
             except OSError as error:
                 directory.give_up(error)
-                problems.append(
-                    f"The data directory {directory.path} cannot be read: {error}. "
-                    "Check that it is a folder on a healthy disk that this user may write to."
-                )
+                problems.append(f"The data directory {directory.path} cannot be used: {error}. {_advice(error)}")
             except OldFormatError as error:
                 raise DataDirectoryError(str(error)) from error
             except checkpoints.CheckpointError as error:
@@ -148,6 +163,7 @@ class LogManager:
             self.config.on_change.remove(self._broker_config_changed)
         close_together(self._env.disk, self.all())
         self._files.close_all()
+        self._troubles.close()
         for directory in self.open_directories:
             try:
                 directory.close()
@@ -271,7 +287,11 @@ class LogManager:
         for topic in gone.difference(topic for place in self.directories for topic, _ in place.logs):
             self._configs.pop(topic, None)
 
+    def _log_hindered(self, log: Log) -> None:
+        self._troubles.tell(HINDERED if log.hindered is not None else OVER, log)
+
     def _log_failed(self, log: Log) -> None:
+        self._troubles.tell(OFFLINE, log)
         for callback in self.on_failed:
             callback(log)
 
@@ -354,7 +374,7 @@ class LogManager:
     def _flush_due(self) -> None:
         if self._shortest_flush_ms() < _NEVER_MS:
             due = (log for log in self.all() if log.is_flush_due)
-            for log in islice(due, _FLUSHES_PER_TICK):
+            for log in islice(due, self._flushes_per_tick):
                 log.flush_in_background()
 
     def apply_retention(self) -> None:
@@ -381,3 +401,12 @@ class LogManager:
             if number % _LOGS_PER_PIECE == 0:
                 yield
             log.producers.expire(now_ms, self.config.producer_id_expiration_ms)
+
+
+def _advice(error: OSError) -> str:
+    """What helps against an error of a data directory."""
+    if error.errno in NO_ROOM:
+        return "Free some space on its disk, then start again."
+    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+        return "Let this user write to it: it may be mounted read-only, or belong to another user."
+    return "Check that it is a folder on a healthy disk that this user may write to."

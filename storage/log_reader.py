@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from barnabas.protocol import record_batch
 from barnabas.protocol.errors import CorruptBatchError, ErrorCode
-from barnabas.runtime.ports import Buffer
+from barnabas.runtime.ports import Buffer, may_pass
 from barnabas.storage.open_files import FileRange
 from barnabas.storage.producer_state import EndTransactionMarker, ProducerStateManager
 from barnabas.storage.segment import Segment, StoredBatch
@@ -74,7 +74,9 @@ class LogReader:
         self.high_watermark = log_start_offset
         self.producers = producers
         self.failed: OSError | None = None
+        self.hindered: OSError | None = None  # why the last write or look was not possible; the next one may be
         self.on_failed: Callable[[], None] | None = None
+        self.on_hindered: Callable[[], None] | None = None  # also when it is over
 
     def __repr__(self) -> str:
         return f"Log({self.name}, {self.log_start_offset}..{self.log_end_offset})"
@@ -104,9 +106,28 @@ class LogReader:
         """Never write again in this process."""
         if self.failed is None:
             self.failed = error
-            logger.error("%s is offline: %s", self.name, error)
+            self.hindered = None
             if self.on_failed is not None:
                 self.on_failed()
+
+    def hinder(self, error: OSError) -> None:
+        """Something could not be done, and everything is as before: it is tried again, if the error `may_pass`.
+
+        With any other error the log fails.
+        """
+        if not may_pass(error):
+            self.fail(error)
+        elif self.hindered is None and self.failed is None:
+            self.hindered = error
+            if self.on_hindered is not None:
+                self.on_hindered()
+
+    def go_on(self) -> None:
+        """It could be written again."""
+        if self.hindered is not None:
+            self.hindered = None
+            if self.on_hindered is not None:
+                self.on_hindered()
 
     def replace_segments(self, segments: list[Segment]) -> None:
         """The log consists of these from now on."""
@@ -155,7 +176,8 @@ class LogReader:
                     )
                 return FetchData(ErrorCode.NONE, b"", found.first_offset, found.next_offset, file_range)
         except OSError as error:
-            self.fail(error)
+            if not may_pass(error):
+                self.fail(error)
             return FetchData(ErrorCode.KAFKA_STORAGE_ERROR, b"", -1, -1)
         except CorruptBatchError as error:
             logger.error("%s: damaged data at or behind offset %d: %s", self.name, offset, error)

@@ -1,16 +1,31 @@
 """A bounded number of open files, the least recently used closed first, and ranges of them that answers refer to."""
 
-import errno
 import logging
 from asyncio import Transport
 from collections.abc import Callable
+from typing import NamedTuple
 
 from barnabas.protocol.message import Reference
-from barnabas.runtime.ports import Disk, File, Network
+from barnabas.runtime.ports import TOO_MANY_OPEN, Disk, File, Network
 
 logger = logging.getLogger("barnabas.storage")
 
-TOO_MANY = (errno.EMFILE, errno.ENFILE)
+_RESERVE_MIN, _RESERVE_MAX = 32, 256
+
+
+class OpenFilesShares(NamedTuple):
+    """How many descriptors are for what."""
+
+    segments: int  # kept open by OpenFiles
+    connections: int
+    reserve: int  # files opened for a moment (indexes, snapshots, checkpoints), syncs, the tree, listeners
+
+
+def share_out(open_files_max: int) -> OpenFilesShares:
+    """Divide what the process may have open, so that clients cannot take from the logs what they need."""
+    reserve = min(max(open_files_max // 8, _RESERVE_MIN), _RESERVE_MAX)
+    half = max((open_files_max - reserve) // 2, 4)
+    return OpenFilesShares(half, half, reserve)
 
 
 class _Referenced:
@@ -158,7 +173,7 @@ class OpenFiles:
     def make_room(self, error: OSError) -> bool:
         """If the system has no more descriptors, keep half as many from now on; whether to try again is worth it."""
         idle = [path for path, file in self._files.items() if file not in self._referenced]
-        if error.errno not in TOO_MANY or not idle:
+        if error.errno not in TOO_MANY_OPEN or not idle:
             return False
         self._limit = max(1, len(self) // 2)
         logger.warning("too many open files: keeping %d open; raise the limit (ulimit -n)", self._limit)

@@ -4,6 +4,7 @@
 again for the batches behind the last snapshot when a log is opened: the state is a function of the log.
 """
 
+import contextlib
 import logging
 from collections.abc import Iterable
 from struct import Struct
@@ -289,6 +290,10 @@ class ProducerStateManager:
         try:
             file.truncate(0)
             file.write(0, data)
+        except OSError:
+            with contextlib.suppress(OSError):  # half a snapshot is found out when it is read
+                self._disk.remove(path)
+            raise
         finally:
             file.close()
         self.last_snapshot_offset = offset

@@ -1,5 +1,6 @@
 """One segment of a log: a file of record batches and its three indexes."""
 
+import errno
 import zlib
 from array import array
 from bisect import bisect_right
@@ -8,7 +9,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from barnabas.protocol.errors import CorruptBatchError
-from barnabas.runtime.ports import Buffer, File
+from barnabas.runtime.ports import Buffer, File, may_pass
 from barnabas.storage.index import OffsetIndex, TimeIndex, TransactionIndex
 from barnabas.storage.open_files import FileRange, OpenFiles
 
@@ -150,12 +151,16 @@ class Segment:
             index_interval_bytes=index_interval_bytes,
             suffix=suffix,
         )
-        file = files.get(segment.path, create=True)
-        if file.size():
-            file.truncate(0)
-        for path in (segment.offset_index.path, segment.time_index.path):
-            if files.disk.exists(path):
-                files.disk.remove(path)
+        try:
+            file = files.get(segment.path, create=True)
+            if file.size():
+                file.truncate(0)
+            for path in (segment.offset_index.path, segment.time_index.path):
+                if files.disk.exists(path):
+                    files.disk.remove(path)
+        except OSError:
+            segment.delete_files()  # left behind, it would begin in the middle of what is appended meanwhile
+            raise
         segment.offset_index.reset()
         segment.time_index.reset()
         segment._loaded = True
@@ -180,10 +185,13 @@ class Segment:
         self._loaded = True
 
     def unload(self) -> None:
-        """Give the memory of the indexes back."""
+        """Give the memory of the indexes back, unless they cannot be written."""
         self._forget_recent()
         if self._loaded:
-            self.write_indexes()
+            try:
+                self.write_indexes()
+            except OSError:
+                return
             self.offset_index.unload()
             self.time_index.unload()
             self._loaded = False
@@ -194,7 +202,8 @@ class Segment:
         for batch in self.batches():
             self._index(batch.position, batch.size, batch.last_offset, batch.max_timestamp)
         self.close_time_index()
-        self.write_indexes()
+        self.offset_index.write_if_possible()
+        self.time_index.write_if_possible()
 
     def reset_indexes(self) -> None:
         """Empty indexes, to be filled by `index_recovered`."""
@@ -414,11 +423,17 @@ class Segment:
     # -- changing it
 
     def append(self, data: Buffer, batches: list[AppendedBatch]) -> None:
-        """Write batches at the end. OSError leaves the segment unusable: the caller fails the log."""
+        """Write batches at the end, all or nothing. After an OSError that `may_pass` the segment is as it was."""
         if not self._loaded:
             self.load()
         position = self.size
-        self._files.get(self.path).write(position, data)
+        file = self._files.get(self.path)
+        try:
+            file.write(position, data)
+        except OSError as error:
+            if may_pass(error):
+                self._cut_back(file, position, error)
+            raise
         self.size = position + len(data)
         if not position:
             self._first_timestamp = batches[0].max_timestamp
@@ -431,6 +446,14 @@ class Segment:
             self._recent_positions.append(position + batch.position)
             following = batches[slot + 1].position if slot + 1 < len(batches) else end
             self._index(position + batch.position, following - batch.position, batch.last_offset, batch.max_timestamp)
+
+    def _cut_back(self, file: File, position: int, error: OSError) -> None:
+        """There was no room: what was written of it must not be taken for a batch."""
+        try:
+            file.truncate(position)
+        except OSError as worse:
+            message = f"{self.path} could not be cut back to {position} after a failed write: {worse}"
+            raise OSError(errno.EIO, message) from error
 
     def is_index_full(self, index_bytes_max: int) -> bool:
         """Whether one of the index files has reached segment.index.bytes."""

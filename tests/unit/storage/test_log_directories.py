@@ -158,7 +158,7 @@ def test_the_others_serve_when_one_directory_does_not_work_at_the_start(disks, r
     disks.manager.shutdown()
     disks.disk.fail(broken, "/b", times=1000)
     manager = disks.open()
-    assert "The data directory /b cannot be read: [Errno 5] simulated" in caplog.text
+    assert "The data directory /b cannot be used: [Errno 5] simulated" in caplog.text
     assert places(manager) == {"/a": ["t"], "/b": []}
     assert len(read(manager.get("t", 0))) == 3
     with pytest.raises(OSError, match="it may be in a data directory that is offline: /b") as refused:
@@ -177,7 +177,7 @@ def test_the_others_serve_when_one_directory_does_not_work_at_the_start(disks, r
 def test_without_any_directory_that_works_there_is_no_start(disks):
     for path in disks.directories:
         disks.disk.open(path, create=True)
-    with pytest.raises(DataDirectoryError, match=r"/a cannot be read: .* The data directory /b cannot be read: "):
+    with pytest.raises(DataDirectoryError, match=r"/a cannot be used: .* The data directory /b cannot be used: "):
         disks.open()
 
 

@@ -79,7 +79,7 @@ def test_meta_properties_that_cannot_be_read_are_refused(world, content):
 
 def test_a_file_in_the_place_of_the_directory_is_refused(world):
     world.disk.open("/data", create=True)
-    with pytest.raises(DataDirectoryError, match="cannot be read"):
+    with pytest.raises(DataDirectoryError, match="cannot be used"):
         world.open()
 
 

@@ -1,0 +1,185 @@
+"""A broker process that can be killed, and a blocking client that talks to it."""
+
+import json
+import os
+import resource
+import shlex
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from barnabas.protocol import frames, messages
+from barnabas.protocol.api_keys import ApiKey
+from barnabas.protocol.record_batch import Record, batches, build, records
+
+ANSWER_WITHIN_S = 20.0
+
+
+class Client:
+    """One blocking connection. OSError when the broker has gone."""
+
+    def __init__(self, port: int, answer_within_s: float = ANSWER_WITHIN_S) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), answer_within_s)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.socket.close()
+
+    def ask(self, api: ApiKey, version: int, message: Any) -> Any:
+        """The decoded answer."""
+        self.send(api, version, message)
+        return self.answer(api, version)
+
+    def send(self, api: ApiKey, version: int, message: Any) -> None:
+        """Send a request; `answer` gets what comes back, in order."""
+        self.socket.sendall(frames.encode_request(api, version, 1, "crash-test", message))
+
+    def answer(self, api: ApiKey, version: int) -> Any:
+        """The next decoded answer."""
+        (size,) = struct.unpack(">i", self._read(4))
+        return frames.decode_response(api, version, memoryview(self._read(size)))[1]
+
+    def _read(self, size: int) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            more = self.socket.recv(size - len(data))
+            if not more:
+                raise ConnectionError("closed")
+            data += more
+        return bytes(data)
+
+    def create_topic(self, name: str, partitions: int, **configs: str) -> int:
+        """The error code. An underscore in a setting's name stands for a dot."""
+        create = messages.CreateTopicsRequest
+        rows = [create.CreatableTopicConfig(name=key.replace("_", "."), value=text) for key, text in configs.items()]
+        topic = create.CreatableTopic(name=name, num_partitions=partitions, replication_factor=1, configs=rows)
+        response = self.ask(ApiKey.CREATE_TOPICS, 7, create(topics=[topic], timeout_ms=20_000))
+        error: int = response.topics[0].error_code
+        return error
+
+    def init_producer_id(self) -> tuple[int, int]:
+        """Id and epoch of a new idempotent producer."""
+        request = messages.InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=-1)
+        response = self.ask(ApiKey.INIT_PRODUCER_ID, 4, request)
+        if response.error_code:
+            raise ConnectionError(f"no producer id: error {response.error_code}")
+        return response.producer_id, response.producer_epoch
+
+    def produce(self, topic: str, partition: int, batch: bytes | bytearray) -> Any:
+        """The answer for the one partition."""
+        return (
+            self.ask(ApiKey.PRODUCE, 9, produce_request([(topic, partition, batch)]))
+            .responses[0]
+            .partition_responses[0]
+        )
+
+    def committed(self, group: str, topic: str, partition: int) -> Any:
+        """The error code of the group, and the offset."""
+        fetch = messages.OffsetFetchRequest
+        rows = [fetch.OffsetFetchRequestTopic(name=topic, partition_indexes=[partition])]
+        response = self.ask(ApiKey.OFFSET_FETCH, 7, fetch(group_id=group, topics=rows))
+        return response.error_code, response.topics[0].partitions[0].committed_offset if response.topics else -1
+
+    def fetch(self, topic: str, partition: int, offset: int, max_bytes: int = 1 << 20) -> Any:
+        """The answer for the one partition, at once."""
+        fetch = messages.FetchRequest
+        rows = [fetch.FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=max_bytes)]
+        topics = [fetch.FetchTopic(topic=topic, partitions=rows)]
+        request = fetch(max_wait_ms=0, min_bytes=0, max_bytes=max_bytes, topics=topics)
+        return self.ask(ApiKey.FETCH, 11, request).responses[0].partitions[0]
+
+    def values(self, topic: str, partition: int) -> list[bytes | None]:
+        """All records of a partition, by offset without a gap."""
+        found: list[bytes | None] = []
+        while True:
+            row = self.fetch(topic, partition, len(found))
+            assert row.error_code == 0
+            if not row.records:
+                return found
+            for _, batch in batches(row.records):
+                for record in records(batch, max_bytes=1 << 24):
+                    assert record.offset == len(found)
+                    found.append(record.value)
+
+
+def produce_request(entries: list[tuple[str, int, bytes | bytearray]]) -> messages.ProduceRequest:
+    """A produce with acks=all of one batch for each partition."""
+    produce = messages.ProduceRequest
+    topics: dict[str, list[Any]] = {}
+    for topic, partition, batch in entries:
+        topics.setdefault(topic, []).append(produce.PartitionProduceData(index=partition, records=batch))
+    data = [produce.TopicProduceData(name=topic, partition_data=rows) for topic, rows in topics.items()]
+    return produce(acks=-1, timeout_ms=10_000, topic_data=data)
+
+
+def batch(values: list[bytes], keys: list[bytes] | None = None, **producer: int) -> bytearray:
+    """A record batch of now."""
+    now_ms = int(time.time() * 1000)
+    return build(
+        [Record(index, now_ms, keys[index] if keys else None, value, []) for index, value in enumerate(values)],
+        **producer,
+    )
+
+
+class Process:
+    """A broker process on a data directory.
+
+    `port` 0 takes a free one. `command` runs another broker than ours: words with {port} and {data} in them.
+    """
+
+    def __init__(
+        self,
+        data: Path,
+        port: int = 0,
+        *,
+        open_files: int | None = None,
+        settings: dict[str, str] | None = None,
+        command: str | None = None,
+        wait: bool = True,
+    ) -> None:
+        def limit() -> None:
+            if open_files is not None:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, open_files))
+
+        words = [sys.executable, "-m", "barnabas.broker.main", "start", "--json", "--profile", "ci"]
+        words += ["--log-level", "warning", "--listeners", f"PLAINTEXT://127.0.0.1:{port}"]
+        for key, text in {"log.dirs": str(data), **(settings or {})}.items():
+            words += ["--set", f"{key}={text}"]
+        if command is not None:
+            words = shlex.split(command.format(port=port, data=data))
+        self.port = port
+        self.log = data.with_suffix(".log")
+        self.started = time.monotonic()
+        with self.log.open("a") as log:
+            output = log if command is not None else subprocess.PIPE
+            self.process = subprocess.Popen(words, stdout=output, stderr=log, text=True, preexec_fn=limit)
+        if wait:
+            self.wait_until_ready()
+
+    def wait_until_ready(self) -> None:
+        """Until it says that it serves."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, self.log.read_text()[-3000:]
+        self.port = int(json.loads(line)["bootstrap"].rpartition(":")[2])
+
+    def end(self, number: int = signal.SIGTERM) -> None:
+        """Send a signal and wait."""
+        if self.process.poll() is None:
+            os.kill(self.process.pid, number)
+        self.process.wait(30)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+
+
+def free_port() -> int:
+    """One that no outgoing connection is given: a client that asks for it while nobody listens must be refused."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1]) % 20_000 + 10_000

@@ -1,0 +1,445 @@
+"""SIGKILL of a broker under producers, committers and groups, round after round.
+
+    python tests/crash/kill_rounds.py --rounds 20                 ten producers, four committers, two groups
+    python tests/crash/kill_rounds.py --rounds 20 --small         many topics, tiny segments, compaction all the time
+    python tests/crash/kill_rounds.py --rounds 3 --command 'run-kafka {port} {data}'   another broker, in the foreground
+
+After each kill: everything that was acknowledged is there, once, in order, at the offset that was told; what was read
+and checked before has not changed by a byte; committed offsets are at least what was acknowledged and at most what was
+asked for; no partition has two owners in a generation; producers, committers and groups go on. Times are from exec to
+the first right answer. Exit code 1 when anything is wrong; then the data directory stays.
+"""
+
+import argparse
+import hashlib
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from barnabas.protocol import messages, record_batch
+from barnabas.protocol.api_keys import ApiKey
+from barnabas.protocol.errors import ErrorCode
+from broker_process import Client, Process, free_port
+from kill_load import (
+    COORDINATOR_MOVES,
+    Acknowledged,
+    Books,
+    Committer,
+    Group,
+    LibrdkafkaMember,
+    LibrdkafkaProducer,
+    Member,
+    Partition,
+    Producer,
+    Worker,
+)
+
+GOES_ON_WITHIN_S = 30.0
+FETCH_BYTES = 4 << 20
+KEYS = 20  # per producer of a compacted topic
+OFFSETS_TOPIC = "__consumer_offsets"
+
+SMALL_SETTINGS = {
+    "offsets.topic.num.partitions": "5",
+    "offsets.topic.segment.bytes": "20000",
+    "log.cleaner.backoff.ms": "20",
+    "log.cleaner.min.cleanable.ratio": "0.01",
+    "log.segment.delete.delay.ms": "200",
+    "log.flush.offset.checkpoint.interval.ms": "50",
+    "log.flush.start.offset.checkpoint.interval.ms": "50",
+    "replica.high.watermark.checkpoint.interval.ms": "50",
+}
+SMALL_TOPIC = {"segment_index_bytes": "64", "index_interval_bytes": "2000"}  # full after some 20 kB
+COMPACTED_TOPIC = SMALL_TOPIC | {
+    "cleanup_policy": "compact",
+    "min_cleanable_dirty_ratio": "0.01",
+    "flush_messages": "50",
+}
+
+
+class Options(NamedTuple):
+    """How much of everything."""
+
+    rounds: int = 20
+    seed: int = 1
+    producers: int = 10
+    committers: int = 4
+    members: int = 3
+    topics: int = 1
+    partitions: int = 6
+    small: bool = False
+    librdkafka: bool = True
+    alive_s: tuple[float, float] = (1.0, 4.0)
+    command: str | None = None
+
+
+class Row(NamedTuple):
+    """What one round took."""
+
+    alive_s: float
+    records: int
+    commits: int
+    generation: int
+    killed_starting: int
+    metadata_ms: float
+    fetch_ms: float
+    offsets_ms: float
+    group_ms: float
+    checked: int
+
+
+class _Checked(NamedTuple):
+    """What was read of a partition, up to an offset."""
+
+    end: int
+    digest: bytes
+
+
+class Checker:
+    """Reads partitions from their beginning and compares them with the books."""
+
+    def __init__(self, books: Books) -> None:
+        self.books = books
+        self._checked: dict[Partition, _Checked] = {}
+        self._offsets: dict[Partition, dict[int, list[int]]] = {}  # of each producer's records, by number
+
+    def check(
+        self, client: Client, partition: Partition, owed: dict[int, list[Acknowledged]], exactly: bool = False
+    ) -> int:
+        """A partition from which nothing is deleted; how many records it has. `exactly`: nothing else is in it."""
+        before = self._checked.get(partition, _Checked(0, hashlib.sha256().digest()))
+        offsets = self._offsets.setdefault(partition, {})
+        digest = hashlib.sha256()
+        unchanged = before.end == 0
+        position = 0
+        while data := self._fetch(client, partition, position):
+            for header, batch in record_batch.batches(data):
+                if header.base_offset != position:
+                    self._problem(partition, f"a gap from {position} to {header.base_offset}")
+                if header.base_offset == before.end and not unchanged:
+                    unchanged = True
+                    if digest.digest() != before.digest:
+                        self._problem(partition, f"what was checked up to {before.end} has changed")
+                digest.update(batch)
+                position = header.base_offset + header.last_offset_delta + 1
+                if header.base_offset >= before.end:
+                    self._take_up(partition, batch, offsets)
+        if position == before.end and digest.digest() == before.digest:
+            unchanged = True
+        if not unchanged:
+            self._problem(partition, f"it ends at {position}, and had been read up to {before.end}")
+        self._checked[partition] = _Checked(position, digest.digest())
+        for producer, rows in owed.items():
+            self._compare(partition, producer, rows, offsets.get(producer, []), exactly)
+        return position
+
+    def _fetch(self, client: Client, partition: Partition, position: int) -> Any:
+        row = client.fetch(*partition, position, FETCH_BYTES)
+        if row.error_code:
+            self._problem(partition, f"cannot be read at {position}: {ErrorCode(row.error_code).name}")
+            return b""
+        return row.records
+
+    def _take_up(self, partition: Partition, batch: Any, offsets: dict[int, list[int]]) -> None:
+        for record in record_batch.records(batch):
+            producer, number = map(int, record.value.split()[:2])
+            known = offsets.setdefault(producer, [])
+            if number != len(known):
+                what = "is there again" if number < len(known) else f"follows on {len(known) - 1}"
+                self._problem(partition, f"producer {producer}: record {number} at offset {record.offset} {what}")
+            known.append(record.offset)
+
+    def _compare(
+        self, partition: Partition, producer: int, rows: list[Acknowledged], there: list[int], exactly: bool
+    ) -> None:
+        total = 0
+        for first, count, offset in rows:
+            total = max(total, first + count)
+            if there[first : first + count] != list(range(offset, offset + count)):
+                found = there[first : first + count] or "nothing"
+                self._problem(
+                    partition, f"producer {producer}: {count} records from {first} are not at {offset} but {found}"
+                )
+                return
+        if exactly and len(there) != total:
+            self._problem(partition, f"producer {producer}: {len(there)} records for {total} acknowledged ones")
+
+    def check_compacted(self, client: Client, partition: Partition, owed: dict[int, list[Acknowledged]]) -> int:
+        """A compacted partition: offsets and numbers rise, and each key has its last acknowledged record or a later."""
+        last: dict[int, int] = {}
+        latest: dict[tuple[int, int], int] = {}
+        where: dict[tuple[int, int], int] = {}
+        position = count = 0
+        while data := self._fetch(client, partition, position):
+            for header, batch in record_batch.batches(data):
+                if header.base_offset < position:
+                    self._problem(partition, f"offset {header.base_offset} follows on {position - 1}")
+                position = header.base_offset + header.last_offset_delta + 1
+                for record in record_batch.records(batch):
+                    producer, number = map(int, record.value.split()[:2])
+                    if number <= last.get(producer, -1):
+                        self._problem(partition, f"producer {producer}: record {number} after {last[producer]}")
+                    last[producer] = number
+                    latest[producer, number % KEYS] = number
+                    where[producer, number] = record.offset
+                    count += 1
+        for producer, rows in owed.items():
+            for first, length, offset in rows:
+                for number in range(first, first + length):
+                    if latest.get((producer, number % KEYS), -1) < number:
+                        self._problem(partition, f"producer {producer}: record {number} and all later ones of its key")
+                    if where.get((producer, number), offset + number - first) != offset + number - first:
+                        self._problem(partition, f"producer {producer}: record {number} is not at its offset")
+        return count
+
+    def _problem(self, partition: Partition, text: str) -> None:
+        self.books.problem(f"{partition[0]}-{partition[1]}: {text}")
+
+
+class Rounds:
+    """A broker, its clients, and the kills."""
+
+    def __init__(self, options: Options, folder: Path, say: Callable[[str], None]) -> None:
+        self.options = options
+        self.folder = folder
+        self.say = say
+        self.rng = random.Random(options.seed)
+        self.books = Books()
+        self.checker = Checker(self.books)
+        self.port = free_port()
+        self.process: Process | None = None
+        names = [f"load-{number}" for number in range(options.topics)]
+        self.partitions = [(name, index) for name in names for index in range(options.partitions)]
+        self.compacted = [("compacted", index) for index in range(2)] if options.small else []
+        self.group = Group("group", self.partitions, self.books)
+        self.other_group = Group("librdkafka-group", self.partitions, self.books)
+        self.workers: list[Worker] = []
+        self.committers: list[Committer] = []
+        self.rows: list[Row] = []
+
+    # -- the cast
+
+    def _make_workers(self) -> None:
+        options = self.options
+        words = (self.port, self.books, options.seed)
+        for number in range(options.producers):
+            if options.librdkafka and number % 4 == 3:
+                self.workers.append(LibrdkafkaProducer(number, self.partitions, *words))
+            elif self.compacted and number % 4 == 2:
+                self.workers.append(Producer(number, self.compacted, *words, keys=KEYS))
+            else:
+                self.workers.append(Producer(number, self.partitions, *words))
+        self.committers = [Committer(number, self.partitions, *words) for number in range(options.committers)]
+        self.workers += self.committers
+        self.workers += [Member(number, self.group, *words) for number in range(options.members)]
+        if options.librdkafka:
+            self.workers += [LibrdkafkaMember(number, self.other_group, *words) for number in range(2)]
+
+    # -- the story
+
+    def run(self) -> list[str]:
+        """All rounds; what was wrong."""
+        try:
+            self._begin()
+            for number in range(self.options.rounds):
+                self._round(number)
+                if self.books.problems:
+                    break
+            self._finish()
+        finally:
+            for worker in self.workers:
+                worker.stopping = True
+            if self.process is not None:
+                self.process.end()
+        log = self.process.log.read_text() if self.process is not None else ""
+        if "Traceback" in log:
+            self.books.problem(log[log.index("Traceback") - 300 :][:3000])
+        return self.books.problems
+
+    def _start(self) -> Process:
+        settings = SMALL_SETTINGS if self.options.small else {}
+        self.process = Process(
+            self.folder / "data", self.port, settings=settings, command=self.options.command, wait=False
+        )
+        return self.process
+
+    def _begin(self) -> None:
+        self._answers(self._start(), lambda client: True)
+        client = Client(self.port)
+        configs = SMALL_TOPIC if self.options.small else {}
+        for name in dict.fromkeys(name for name, _ in self.partitions):
+            assert client.create_topic(name, self.options.partitions, **configs) == 0
+        if self.compacted:
+            assert client.create_topic("compacted", len(self.compacted), **COMPACTED_TOPIC) == 0
+        client.close()
+        self._make_workers()
+        for worker in self.workers:
+            worker.start()
+        self._everybody_goes_on()
+
+    def _everybody_goes_on(self) -> float:
+        """Wait until every producer and committer was told something, and both groups; how long the groups took, ms."""
+        started = time.monotonic()
+        before = {worker: worker.steps for worker in self.workers}
+        groups = [
+            [worker for worker in self.workers if isinstance(worker, kind)] for kind in (Member, LibrdkafkaMember)
+        ]
+        alone = [[worker] for worker in self.workers if not isinstance(worker, (Member, LibrdkafkaMember))]
+        waiting = [some for some in groups[:1] + groups[1:] + alone if some]
+        group_ms = 0.0
+        while waiting and not self.books.problems:
+            waiting = [some for some in waiting if all(worker.steps == before[worker] for worker in some)]
+            if groups[0] not in waiting and not group_ms:
+                group_ms = (time.monotonic() - started) * 1000
+            if time.monotonic() > started + GOES_ON_WITHIN_S:
+                names = ", ".join(worker.name for some in waiting for worker in some)
+                self.books.problem(f"does not go on within {GOES_ON_WITHIN_S} s: {names}")
+                break
+            time.sleep(0.005)
+        return group_ms
+
+    def _round(self, number: int) -> None:
+        alive_s = self.rng.uniform(*self.options.alive_s)
+        time.sleep(alive_s)
+        records, commits = self.books.records, self.books.commits
+        assert self.process is not None
+        self.process.end(signal.SIGKILL)
+        killed_starting = 0
+        while self.rng.random() < 0.25:  # also while it recovers
+            process = self._start()
+            time.sleep(self.rng.uniform(0.02, 0.5))
+            process.end(signal.SIGKILL)
+            killed_starting += 1
+        owed = self.books.snapshot()
+        acknowledged = [(committer, dict(committer.book.acknowledged)) for committer in self.committers]
+        process = self._start()
+        metadata_ms = self._answers(process, self._knows_everything)
+        fetch_ms = self._answers(process, lambda client: self._serves(client, owed))
+        offsets_ms = self._answers(process, lambda client: self._remembers(client, acknowledged))
+        group_ms = (time.monotonic() - process.started) * 1000 + self._everybody_goes_on()
+        checked = self._check(owed)
+        row = Row(
+            alive_s, records, commits, self.group.generation, killed_starting,
+            metadata_ms, fetch_ms, offsets_ms, group_ms, checked,
+        )  # fmt: skip
+        self.rows.append(row)
+        self.say(line_of(number + 1, row))
+
+    def _finish(self) -> None:
+        """Everybody stops; then nothing is on its way, and the logs hold what was acknowledged and nothing else."""
+        for worker in self.workers:
+            worker.stopping = True
+        for worker in self.workers:
+            worker.join(GOES_ON_WITHIN_S)
+            if worker.is_alive():
+                self.books.problem(f"{worker.name} does not end")
+        if not self.books.problems:
+            self._check(self.books.snapshot(), exactly=True)
+
+    # -- what is looked at
+
+    def _check(self, owed: dict[Partition, dict[int, list[Acknowledged]]], exactly: bool = False) -> int:
+        client = Client(self.port)
+        count = 0
+        for partition in self.partitions:
+            count += self.checker.check(client, partition, owed.get(partition, {}), exactly)
+        for partition in self.compacted:
+            count += self.checker.check_compacted(client, partition, owed.get(partition, {}))
+        for committer in self.committers:
+            committer.book.check(client, committer.partitions)
+        client.close()
+        return count
+
+    def _answers(self, process: Process, is_right: Callable[[Client], bool]) -> float:
+        """Milliseconds from exec until a question is answered rightly."""
+        while True:
+            try:
+                client = Client(self.port)
+                try:
+                    if is_right(client):
+                        return (time.monotonic() - process.started) * 1000
+                finally:
+                    client.close()
+            except OSError:
+                pass
+            assert process.process.poll() is None, process.log.read_text()[-3000:]
+            assert time.monotonic() < process.started + GOES_ON_WITHIN_S, "the broker does not serve"
+            time.sleep(0.01)
+
+    def _knows_everything(self, client: Client) -> bool:
+        response = client.ask(ApiKey.METADATA, 9, messages.MetadataRequest(topics=None))
+        led = {
+            (topic.name, row.partition_index)
+            for topic in response.topics
+            for row in topic.partitions
+            if row.leader_id >= 0 and not row.error_code
+        }
+        return led.issuperset(self.partitions)
+
+    def _serves(self, client: Client, owed: dict[Partition, dict[int, list[Acknowledged]]]) -> bool:
+        """The last acknowledged record of some partition."""
+        for partition in self.partitions:
+            ends = [rows[-1].offset for rows in owed.get(partition, {}).values()]
+            row = client.fetch(*partition, max(ends, default=0), 1 << 16)
+            if row.error_code or (ends and not row.records):
+                return False
+        return True
+
+    def _remembers(self, client: Client, acknowledged: list[tuple[Committer, dict[Partition, int]]]) -> bool:
+        for committer, offsets in acknowledged:
+            for partition, offset in offsets.items():
+                error, committed = client.committed(committer.book.group, *partition)
+                if error in COORDINATOR_MOVES:
+                    return False
+                if committed < offset:
+                    self.books.problem(f"{committer.book.group}: {partition} is at {committed}, told was {offset}")
+        return True
+
+
+HEADINGS = "round  alive   records  commits  generation  starts killed  metadata   fetch  offsets  group on  checked"
+
+
+def line_of(number: int, row: Row) -> str:
+    """A line under HEADINGS; times in milliseconds."""
+    did = f"{row.alive_s:4.1f}s {row.records:9} {row.commits:8}  {row.generation:10}  {row.killed_starting:13}"
+    took = f"{row.metadata_ms:8.0f}{row.fetch_ms:8.0f} {row.offsets_ms:8.0f}  {row.group_ms:8.0f}"
+    return f"{number:5}  {did}  {took} {row.checked:8}"
+
+
+def main() -> int:
+    """Exit code 1 when anything was wrong."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--seed", type=int, help="when to kill, and what the clients do; random when not given")
+    parser.add_argument("--small", action="store_true", help="twenty topics, tiny segments, compaction all the time")
+    parser.add_argument("--command", help="another broker")
+    said = parser.parse_args()
+    seed = random.randrange(10**6) if said.seed is None else said.seed
+    options = Options(rounds=said.rounds, seed=seed, command=said.command)
+    if said.small:
+        options = options._replace(small=True, topics=20, partitions=3)
+    folder = Path(tempfile.mkdtemp(prefix="kill-rounds-"))
+    print(f"seed {seed}, data in {folder}")
+    print(HEADINGS)
+    rounds = Rounds(options, folder, lambda line: print(line, flush=True))
+    problems = rounds.run()
+    for problem in problems[:20]:
+        print(f"WRONG: {problem}")
+    if problems:
+        print(f"{len(problems)} problems; --seed {seed}, the data stays in {folder}")
+        return 1
+    worst = [max(values) for values in list(zip(*rounds.rows))[5:9]]
+    print("worst: metadata {:.0f}, fetch {:.0f}, offsets {:.0f}, the group goes on {:.0f} ms".format(*worst))
+    print(f"{rounds.books.records} records and {rounds.books.commits} commits acknowledged, all right")
+    shutil.rmtree(folder)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,107 @@
+"""A real process on a disk of its own that is full or read-only. Needs the right to mount one."""
+
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from barnabas.protocol import messages
+from barnabas.protocol.api_keys import ApiKey
+from barnabas.protocol.errors import ErrorCode
+from broker_process import Client, Process, batch
+
+
+def mount(*words: str) -> None:
+    try:
+        subprocess.run(["mount", *words], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("needs the right to mount a file system")
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """An empty one of six megabytes."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount("-t", "tmpfs", "-o", "size=6m", "tmpfs", str(folder))
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def commit(client: Client, offset: int) -> ErrorCode:
+    commit = messages.OffsetCommitRequest
+    row = commit.OffsetCommitRequestPartition(partition_index=0, committed_offset=offset)
+    topics = [commit.OffsetCommitRequestTopic(name="t", partitions=[row])]
+    answer = client.ask(ApiKey.OFFSET_COMMIT, 7, commit(group_id="g", topics=topics))
+    return ErrorCode(answer.topics[0].partitions[0].error_code)
+
+
+def fill(client: Client, acknowledged: list[bytes], partition: int = 0, size: int = 60_000) -> ErrorCode:
+    """Produce until that is refused."""
+    while True:
+        value = b"%d %s" % (len(acknowledged), bytes(size))
+        error = ErrorCode(client.produce("t", partition, batch([value])).error_code)
+        if error:
+            return error
+        acknowledged.append(value)
+
+
+def test_a_full_disk_refuses_what_it_cannot_keep_and_goes_on_when_there_is_room(
+    start: Callable[..., Process], disk: Path
+) -> None:
+    ballast = disk / "ballast"
+    ballast.write_bytes(bytes(3_000_000))
+    process = start(disk)
+    client = Client(process.port)
+    assert client.create_topic("t", 1) == 0
+    client.ask(ApiKey.FIND_COORDINATOR, 3, messages.FindCoordinatorRequest(key="g"))
+    while commit(client, 1):
+        pass
+    acknowledged: list[bytes] = []
+    for size in (60_000, 5_000, 300, 0):
+        assert fill(client, acknowledged, size=size) is ErrorCode.KAFKA_STORAGE_ERROR
+    assert client.values("t", 0) == acknowledged
+    committed = 1
+    while (error := commit(client, committed + 1)) is ErrorCode.NONE:  # the last page of its file has some room left
+        committed += 1
+    assert error is ErrorCode.NOT_COORDINATOR
+    assert client.committed("g", "t", 0) == (0, committed)
+    assert client.create_topic("other", 1) == ErrorCode.KAFKA_STORAGE_ERROR
+    ballast.unlink()
+    acknowledged.append(b"again")
+    assert client.produce("t", 0, batch([b"again"])).error_code == 0
+    assert commit(client, 10_000) is ErrorCode.NONE
+    assert client.create_topic("other", 1) == 0
+    assert client.values("t", 0) == acknowledged
+    process.end(signal.SIGKILL)
+    client = Client(start(disk).port)
+    assert client.values("t", 0) == acknowledged
+    assert client.committed("g", "t", 0) == (0, 10_000)
+    told = [line for line in process.log.read_text().splitlines() if " t-0: " in line]
+    assert ["refused writes" in line for line in told] == [True, False]
+    assert told[1].endswith("t-0: written again")
+
+
+def test_a_read_only_directory_is_refused_at_the_start_or_left_out_if_there_are_others(
+    start: Callable[..., Process], disk: Path, tmp_path: Path
+) -> None:
+    both = {"log.dirs": f"{tmp_path / 'first'},{disk}"}
+    process = start(tmp_path / "first", settings=both)
+    client = Client(process.port)
+    assert client.create_topic("t", 4) == 0
+    assert {client.produce("t", index, batch([b"1"])).error_code for index in range(4)} == {0}
+    process.end()
+    mount("-o", "remount,ro", str(disk))
+    with pytest.raises(AssertionError, match=r"Read-only file system.* Let this user write to it"):
+        start(disk)
+    process = start(tmp_path / "first", settings=both)
+    client = Client(process.port)
+    errors = [ErrorCode(client.produce("t", index, batch([b"2"])).error_code) for index in range(4)]
+    assert sorted(errors) == [0, 0, ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.KAFKA_STORAGE_ERROR]
+    assert "Let this user write to it" in process.log.read_text()
+    process.end()
+    mount("-o", "remount,rw", str(disk))
+    client = Client(start(tmp_path / "first", settings=both).port)
+    served = [client.values("t", index) for index in range(4)]
+    assert served == [[b"1"] if error else [b"1", b"2"] for error in errors]

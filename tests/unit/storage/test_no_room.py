@@ -1,0 +1,219 @@
+"""No room on the disk, or no free descriptor: nothing is acknowledged that is not there, and the log goes on later."""
+
+import errno
+import logging
+
+import pytest
+from barnabas.protocol.errors import ErrorCode
+from barnabas.storage.log_directory import DataDirectoryError
+from barnabas.storage.open_files import share_out
+
+SETTINGS = {"segment_bytes": 1_000, "index_interval_bytes": 150}
+FAILURES_IN_A_ROW = 4
+
+
+class Shortage:
+    """Some of the operations in which there may be no room fail: from one of them on, a few in a row."""
+
+    def __init__(self, disk, begin, code):
+        self.left = range(begin, begin + FAILURES_IN_A_ROW)
+        self.count = 0
+        self.code = code
+        self.kinds = ("write", "create", "make_directory") if code == errno.ENOSPC else ("open",)
+        disk.on_change = self.meet
+        opened = disk.open
+
+        def open_counted(path, **options):
+            self.meet("open", path)
+            return opened(path, **options)
+
+        disk.open = open_counted
+        synced = disk.sync_directory
+
+        def sync_directory(path):
+            self.meet("open", path)
+            synced(path)
+
+        disk.sync_directory = sync_directory
+
+    def meet(self, operation, path):
+        if operation in self.kinds:
+            self.count += 1
+            if self.count - 1 in self.left:
+                raise OSError(self.code, "simulated shortage", path)
+
+
+def work(world, log, steps=25):
+    """Append as an idempotent producer that asks again; the values that were acknowledged."""
+    acknowledged = []
+    attempts = 0
+    while len(acknowledged) < steps:
+        attempts += 1
+        assert attempts < 10 * steps
+        value = b"%d %s" % (len(acknowledged), b"." * (attempts * 37 % 150))  # a smaller one may still fit
+        fields = {"producer_id": 7, "producer_epoch": 0, "base_sequence": len(acknowledged)}
+        result = world.append(log, (b"k", value), **fields)
+        if result.error == 0:
+            assert result.base_offset == len(acknowledged)
+            acknowledged.append(value)
+        else:
+            assert result.error is ErrorCode.KAFKA_STORAGE_ERROR
+        if attempts % 3 == 0:
+            log.flush() if attempts > 15 else log.flush_in_background()
+        world.clock.advance(300)
+    return acknowledged
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EMFILE])
+@pytest.mark.parametrize("ending", ["restart", "crash", "power cut"])
+def test_wherever_there_is_no_room_the_log_goes_on_when_there_is(make_world, read, monkeypatch, code, ending):
+    monkeypatch.setattr("barnabas.storage.index._WRITE_BLOCK_ENTRIES", 2)
+    begin, met = 0, True
+    while met:
+        world = make_world()
+        log = world.log(**SETTINGS)
+        shortage = Shortage(world.disk, begin, code)
+        acknowledged = work(world, log)
+        assert log.failed is None
+        assert log.hindered is None
+        assert [value for _, _, value in read(log)] == acknowledged
+        met = shortage.count > begin
+        shortage.left = ()
+        world.clock.advance(3_000)
+        assert log.recovery_point >= log.active_segment.base_offset  # every sync was made up for
+        if ending == "restart":
+            manager = world.restart()
+        else:
+            log.flush()
+            manager = world.crash("kept" if ending == "crash" else "lost")
+        log = manager.get("t", 0)
+        assert [value for _, _, value in read(log)] == acknowledged
+        assert log.producers.get(7).last_sequence == len(acknowledged) - 1
+        begin += FAILURES_IN_A_ROW - 1
+    assert begin > 20
+
+
+def test_a_write_that_fits_in_part_leaves_nothing_behind(world, read, caplog):
+    log = world.log()
+    world.fill(log, 3)
+    size = world.disk.file_size(log.active_segment.path)
+    total, free = world.disk.total_and_free_bytes("/data")
+    world.disk.capacity_bytes = total - free + 100
+    with caplog.at_level(logging.WARNING):
+        refused = [world.append(log, (b"k", bytes(500))) for _ in range(3)]
+    assert {result.error for result in refused} == {ErrorCode.KAFKA_STORAGE_ERROR}
+    assert "no space left" in refused[0].error_message
+    assert world.disk.file_size(log.active_segment.path) == size == log.active_segment.size
+    assert [offset for offset, _, _ in read(log)] == [0, 1, 2]
+    assert [record.message for record in caplog.records] == [
+        "t-0: refused writes, which were not acknowledged, and will try again with each request: "
+        "[Errno 28] simulated: no space left: '/data/t-0/00000000000000000000.log'"
+    ]
+    world.disk.capacity_bytes = 1 << 40
+    caplog.clear()
+    world.fill(log, 1)
+    assert [record.message for record in caplog.records] == ["t-0: written again"]
+    assert [offset for offset, _, _ in read(world.crash("kept").get("t", 0))] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+def test_a_failed_sync_is_final_whatever_its_reason(world, code):
+    log = world.log()
+    world.fill(log, 3)
+    world.disk.fail("sync", "t-0", OSError(code, "simulated"))
+    log.flush()
+    assert log.failed is not None
+    assert world.append(log, (b"k", b"v")).error is ErrorCode.KAFKA_STORAGE_ERROR
+    assert log.recovery_point == 0
+
+
+def test_what_cannot_be_cut_back_is_final(world):
+    log = world.log()
+    world.fill(log, 3)
+    world.disk.fail("write", ".log", OSError(errno.ENOSPC, "simulated"))
+    world.disk.fail("truncate", ".log", OSError(errno.ENOSPC, "simulated"))
+    assert world.append(log, (b"k", b"v")).error is ErrorCode.KAFKA_STORAGE_ERROR
+    assert "could not be cut back" in str(log.failed)
+
+
+def test_flush_messages_acknowledges_nothing_that_it_could_not_sync(world):
+    log = world.log(flush_messages=1)
+    world.fill(log, 1)
+    world.disk.fail("create", "leader-epoch", OSError(errno.ENOSPC, "simulated"))
+    assert world.append(log, (b"k", b"v"), epoch=5).error is ErrorCode.KAFKA_STORAGE_ERROR
+    assert log.recovery_point == 1
+    assert world.append(log, (b"k", b"v"), epoch=5).error == 0
+    assert log.recovery_point == 3  # the batch that was refused is there all the same, as any may be
+
+
+def test_many_logs_on_a_broken_disk_are_told_in_one_line(world, caplog):
+    world.open()
+    logs = [world.manager.get_or_create("many", index, None) for index in range(30)]
+    world.disk.read_only = True
+    with caplog.at_level(logging.WARNING):
+        for log in logs:
+            assert world.append(log, (b"k", b"v")).error is ErrorCode.KAFKA_STORAGE_ERROR
+        world.clock.advance(2_000)
+    first, others = [record.message for record in caplog.records if "many" in record.message]
+    assert first.startswith("many-0: offline until the next start: [Errno 30]")
+    assert others.startswith("29 more logs (many-1, many-2, many-3, many-4, many-5, …): offline")
+
+
+def test_checkpoints_that_find_no_room_are_told_once(world, caplog):
+    log = world.log()
+    world.disk.fail("write", "replication-offset-checkpoint", OSError(errno.ENOSPC, "simulated"), times=3)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(6):
+            world.fill(log, 1)
+            world.clock.advance(5_000)
+    told = [record.message for record in caplog.records if "replication-offset-checkpoint" in record.message]
+    assert [text.partition(": ")[0] for text in told] == [
+        "/data/replication-offset-checkpoint could not be written",
+        "/data/replication-offset-checkpoint is written again",
+    ]
+
+
+def test_compaction_waits_for_room(world, read):
+    world.broker.log_cleaner_backoff_ms = 100
+    log = world.log(cleanup_policy=("compact",), min_cleanable_dirty_ratio=0.01, **SETTINGS)
+    world.disk.fail("create", ".cleaned", OSError(errno.ENOSPC, "simulated"), times=3)
+    for _ in range(30):
+        world.append(log, (b"same", bytes(100)))
+    log.set_high_watermark(30)
+    world.clock.advance(10_000)
+    assert log.failed is None
+    assert len(read(log)) < 15
+
+
+def test_a_topic_goes_although_the_disk_is_full(world):
+    log = world.log()
+    world.manager.directories[0].cleaner_offsets["t", 0] = 5
+    world.disk.fail("create", "cleaner-offset-checkpoint", OSError(errno.ENOSPC, "simulated"))
+    world.manager.delete("t", 0)
+    assert world.manager.get("t", 0) is None
+    assert not world.disk.exists("/data/t-0")
+    assert log.closed
+
+
+@pytest.mark.parametrize(
+    ("shortage", "advice"),
+    [({"capacity_bytes": 0}, "Free some space"), ({"read_only": True}, "it may be mounted read-only")],
+)
+def test_a_start_that_cannot_write_says_what_to_do(world, shortage, advice):
+    log = world.log(**SETTINGS)
+    world.fill(log, 20)
+    world.disk.crash("kept")
+    for name, value in shortage.items():
+        setattr(world.disk, name, value)
+    with pytest.raises(DataDirectoryError, match=advice):
+        world.open()
+    world.disk.capacity_bytes, world.disk.read_only = 1 << 40, False
+    assert world.open().get("t", 0).log_end_offset == 20
+
+
+@pytest.mark.parametrize("limit", [64, 256, 1024, 4096, 1 << 20])
+def test_descriptors_are_shared_so_that_some_are_left_for_what_is_opened_shortly(limit):
+    shares = share_out(limit)
+    assert shares.segments + shares.connections + shares.reserve <= limit
+    assert shares.reserve >= 32
+    assert min(shares.segments, shares.connections) >= limit // 4

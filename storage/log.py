@@ -10,6 +10,7 @@ on.
 """
 
 import logging
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 
 from barnabas.config.topic import TopicConfig
@@ -390,13 +391,17 @@ class Log(DurableLog):
             if self.high_watermark < offset:
                 self.set_high_watermark(offset)
 
-    def delete_old_segments(self, now_ms: int) -> int:
-        """Apply retention; how many segments went. Again, until none did: only so many go at a time."""
+    def raise_start_by_retention(self, now_ms: int) -> bool:
+        """Raise the log start above what retention gives up; whether whole segments lie below it now.
+
+        They go with `remove_segments_below_start`, once that start is written down: a crash may bring back any of
+        their names, and what comes back then lies below the log start and not in front of a hole.
+        """
         if self.failed is not None or self.closed or self.cleaning:
-            return 0
+            return False
         delete = "delete" in self.config.cleanup_policy
         if not delete and self.log_start_offset == self._bases[0]:
-            return 0
+            return False
         timed = delete and self.config.retention_ms >= 0
         ends = [*self._bases[1:], self.log_end_offset]
         try:
@@ -416,17 +421,28 @@ class Log(DurableLog):
                 delete=delete,
             )
             if not count:
-                return 0
-            count = min(count, _SEGMENTS_REMOVED_AT_ONCE)
+                return False
             if count == len(self.segments):
                 self._roll_to(self.log_end_offset)
             self.delete_records_before(self._bases[count])
+            return True
+        except OSError as error:
+            self.fail(error)
+            return False
+
+    def remove_segments_below_start(self) -> int:
+        """Remove segments that have nothing at or above the log start; how many went. Again, until none did: only so
+        many go at a time."""
+        count = min(bisect_right(self._bases, self.log_start_offset) - 1, _SEGMENTS_REMOVED_AT_ONCE)
+        if count <= 0 or self.failed is not None or self.closed or self.cleaning:
+            return 0
+        try:
             self.remove_segments(self.segments[:count])
-            logger.info("%s: %d segments went by retention, log start %d", self.name, count, self.log_start_offset)
-            return count
         except OSError as error:
             self.hinder(error)
             return 0
+        logger.info("%s: %d segments went by retention, log start %d", self.name, count, self.log_start_offset)
+        return count
 
     def remove_segments(self, gone: list[Segment]) -> None:
         """Take segments out of the log: renamed now, removed after file.delete.delay.ms, their snapshots too."""

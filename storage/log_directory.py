@@ -348,6 +348,10 @@ class LogDirectory:
         for name in OFFSET_CHECKPOINTS:
             self._write_now(name)
 
+    def write_log_starts(self) -> None:
+        """Before files go: write where the logs begin. A full disk is no reason to keep them."""
+        self._write_now(checkpoints.LOG_START_OFFSETS)
+
     def write_cleaner_offsets(self) -> None:
         """Write up to where each log is compacted. OSError."""
         checkpoints.write_offsets(self._env.disk, self.path_of(checkpoints.CLEANER_OFFSETS), self.cleaner_offsets)
@@ -358,7 +362,7 @@ class LogDirectory:
         if name == checkpoints.HIGH_WATERMARKS:
             return {key: log.high_watermark for key, log in logs}
         if name == checkpoints.LOG_START_OFFSETS:
-            return {k: log.log_start_offset for k, log in logs if log.log_start_offset > log.segments[0].base_offset}
+            return {key: log.log_start_offset for key, log in logs if log.log_start_offset > 0}
         self._recovery_points = {key: log.recovery_point for key, log in logs}
         return self._recovery_points
 

@@ -384,10 +384,20 @@ class LogManager:
 
     def _retain(self) -> Iterator[None]:
         now_ms = self._env.clock.now_ms()
+        for directory in list(self.open_directories):
+            shortened = []
+            for number, log in enumerate(list(directory.logs.values()), 1):
+                if number % _LOGS_PER_PIECE == 0:
+                    yield
+                if log.raise_start_by_retention(now_ms):
+                    shortened.append(log)
+            if shortened:
+                directory.write_log_starts()
+            for log in shortened:
+                while log.remove_segments_below_start():
+                    yield
         for number, log in enumerate(self.all(), 1):
             if number % _LOGS_PER_PIECE == 0:
-                yield
-            while log.delete_old_segments(now_ms):
                 yield
             for segment in () if log.closed else log.segments[:-1]:
                 if segment.touched:

@@ -339,3 +339,25 @@ def test_a_crash_around_a_truncation_never_mixes_the_two_histories_wrongly(make_
             begin = {1: 0, 2: 5}[epoch]
             # A crash can bring segments back that retention had removed, when the epochs were cut there already.
             assert start in {max(begin, log.log_start_offset), max(begin, world.retained_from)}, operation
+
+
+@pytest.mark.parametrize("checkpoints", [1, 2])
+def test_a_crash_behind_retention_leaves_no_hole_in_the_log(make_world, read, checkpoints):
+    """Each removed file's new name may be lost on its own: what comes back lies below the log start."""
+    for seed in range(30):
+        world = make_world(seed=seed)
+        log = world.log("t", segment_bytes=500, file_delete_delay_ms=60_000)
+        world.fill(log, 60)
+        log.flush()
+        world.manager.checkpoint()
+        world.set(log, retention_bytes=1000)
+        world.manager.apply_retention()
+        assert len(log.segments) < 5
+        start = log.log_start_offset
+        for _ in range(checkpoints - 1):
+            world.manager.checkpoint()
+        log = world.crash("torn").get("t", 0)
+        assert log.log_start_offset == start
+        assert [offset for offset, _, _ in read(log)] == list(range(start, 60))
+        world.manager.apply_retention()
+        assert log.segments[0].base_offset == start

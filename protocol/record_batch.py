@@ -236,10 +236,15 @@ def whole_batches_bytes(buffer: Buffer) -> int:
     return position
 
 
+def checksum(buffer: memoryview, position: int, end: int) -> int:
+    """What the CRC of the batch between the two has to be."""
+    return crc32c(buffer[position + _CHECKED_FROM : end])
+
+
 def crc_is_valid(batch: Buffer) -> bool:
     """Whether a whole batch is what its writer wrote."""
     crc: int = _UINT32.unpack_from(batch, _CRC_AT)[0]
-    return crc32c(memoryview(batch)[_CHECKED_FROM:]) == crc
+    return checksum(memoryview(batch), 0, len(batch)) == crc
 
 
 def validate_records(buffer: Buffer, *, check_crc: bool = True) -> list[BatchHeader]:
@@ -281,7 +286,7 @@ def validate_produced(buffer: Buffer) -> BatchHeader:
 
 
 def _check(header: BatchHeader, batch: Buffer, check_crc: bool) -> None:
-    if check_crc and crc32c(memoryview(batch)[_CHECKED_FROM:]) != header.crc:
+    if check_crc and checksum(memoryview(batch), 0, len(batch)) != header.crc:
         raise CorruptBatchError("the checksum of a batch is wrong")
     codec = header.attributes & CODEC_MASK
     if codec > Compression.ZSTD:
@@ -451,7 +456,7 @@ def _assemble(header: BatchHeader, payload: bytearray, level: int | None) -> byt
 
 
 def _set_crc(buffer: bytearray | memoryview, position: int, size: int) -> None:
-    crc = crc32c(memoryview(buffer)[position + _CHECKED_FROM : position + size])
+    crc = checksum(memoryview(buffer), position, position + size)
     _UINT32.pack_into(buffer, position + _CRC_AT, crc)
 
 

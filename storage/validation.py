@@ -130,7 +130,7 @@ def _check_header(view: memoryview, position: int, config: TopicConfig, is_clien
     if size > config.max_message_bytes:
         message = f"the batch has {size} bytes, max.message.bytes is {config.max_message_bytes}"
         return _refused(ErrorCode.MESSAGE_TOO_LARGE, message)
-    if not record_batch.crc_is_valid(view[position:end]):
+    if record_batch.checksum(view, position, end) != header.crc:
         return _refused(ErrorCode.CORRUPT_MESSAGE, "the checksum does not match")
     if header.record_count <= 0 or header.last_offset_delta + 1 != header.record_count:
         message = f"{header.record_count} records do not span {header.last_offset_delta + 1} offsets"

@@ -4,6 +4,8 @@ acks=1 and acks=0 are answered without waiting; acks=all is parked once for all 
 are refused (INVALID_TXN_STATE): their partition cannot have been added to a transaction.
 """
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import Callable, Sequence
 from struct import Struct
@@ -53,7 +55,7 @@ def produce_failed(request: ProduceRequest, error: ErrorCode) -> ProduceResponse
 
 
 @api(ApiKey.PRODUCE, versions=(3, 13), announced_from=0, failure=produce_failed)
-def produce(broker: "Broker", request: ProduceRequest, context: RequestContext) -> Reply:
+def produce(broker: Broker, request: ProduceRequest, context: RequestContext) -> Reply:
     """Append to each partition on its own; the answer goes out when all are decided."""
     version = context.api_version
     acks = request.acks
@@ -122,11 +124,11 @@ def produce(broker: "Broker", request: ProduceRequest, context: RequestContext) 
 
 
 def append_in_turns(
-    broker: "Broker",
+    broker: Broker,
     entries: Sequence[tuple[str, int, Buffer]],
     append: Callable[[Sequence[tuple[str, int, Buffer]]], list[AppendResult] | Pending[list[AppendResult]]],
     answer_to: Callable[[list[AppendResult]], Reply],
-) -> "asyncio.Future[Reply]":
+) -> asyncio.Future[Reply]:
     """To very many partitions; to all of them, even if the client does not wait for its answer."""
     if sum([len(records) for _, _, records in entries]) <= READ_BUFFER_BYTES:
         # The frame may lie in the memory that the next read of any connection goes into; a larger one has its own.
@@ -153,7 +155,7 @@ def unreadable(records: Buffer | None, version: int) -> ErrorCode:
 
 
 def fill(
-    broker: "Broker",
+    broker: Broker,
     response: ProduceResponse,
     places: list[tuple[str, int]],
     answers: list[ProduceResponse.PartitionProduceResponse],
@@ -179,7 +181,7 @@ def fill(
 
 
 def tell_leader(
-    broker: "Broker",
+    broker: Broker,
     response: ProduceResponse,
     answer: ProduceResponse.PartitionProduceResponse,
     place: tuple[str, int],

@@ -190,20 +190,27 @@ def _many(count: int, frame_of: Callable[[int], bytes]) -> Callable[[Broker], Ca
     return make
 
 
-def _poll(broker: Broker) -> Callable[[], tuple[int, Transport]]:
-    """A fetch that waits, and the produce that wakes it: two answers."""
-    consumer, producer = Client(broker), Client(broker)
-    consumer.connection.transport = producer.connection.transport
-    transport = producer.transport
-    records = produce_frame("poll", 0, batch([bytes(100)]))
-    partition = broker.replica_manager.partitions[("poll", 0)]
+def _poll(count: int) -> Callable[[Broker], Callable[[], tuple[int, Transport]]]:
+    """Fetches that wait for one partition, and the produce that wakes them; an answer each."""
 
-    def step() -> tuple[int, Transport]:
-        consumer.feed(fetch_frame("poll", 0, partition.log_end_offset, max_wait_ms=5_000))
-        producer.feed(records)
-        return 2, transport
+    def make(broker: Broker) -> Callable[[], tuple[int, Transport]]:
+        consumers, producer = [Client(broker) for _ in range(count)], Client(broker)
+        transport = producer.transport
+        for consumer in consumers:
+            consumer.connection.transport = transport  # type: ignore[assignment]
+        records = produce_frame("poll", 0, batch([bytes(100)]))
+        partition = broker.replica_manager.partitions[("poll", 0)]
 
-    return step
+        def step() -> tuple[int, Transport]:
+            frame = fetch_frame("poll", 0, partition.log_end_offset, max_wait_ms=5_000)
+            for consumer in consumers:
+                consumer.feed(frame)
+            producer.feed(records)
+            return count + 1, transport
+
+        return step
+
+    return make
 
 
 HEARTBEAT = frames.encode_request(
@@ -219,7 +226,8 @@ REQUESTS: dict[str, Callable[[Broker], Callable[[], tuple[int, Transport]]]] = {
     "produce-1": _one(produce_frame("bench", 0, batch([bytes(100)]))),
     "fetch-16k": _one(fetch_frame("log", 0, 1500, max_wait_ms=500, max_bytes=17_000)),
     "fetch-1m": _one(fetch_frame("log", 0, 1500, max_wait_ms=500)),
-    "poll": _poll,
+    "poll": _poll(1),
+    "poll-shared": _poll(200),
     "heartbeat": _one(HEARTBEAT),
 }
 

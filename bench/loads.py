@@ -329,6 +329,7 @@ def _long_polls(consumers: int, partitions: int) -> Load:
         loop = asyncio.get_running_loop()
         produced_at = [0.0] * partitions
         offsets = [0] * consumers
+        frames_of = [(-1, b"")] * partitions
         latencies = Latencies()
         records = batch([bytes(100)])
         produce = [produce_frame(topic, partition, records) for partition in range(partitions)]
@@ -339,8 +340,10 @@ def _long_polls(consumers: int, partitions: int) -> Load:
             if opened[index].lost or opened[index].transport.is_closing():
                 return
             partition = index % partitions
-            frame = fetch_frame(topic, partition, offsets[index], max_wait_ms=5_000, max_bytes=65536)
-            opened[index].transport.write(frame)
+            if frames_of[partition][0] != offsets[index]:  # made once for all who wait for the same
+                frame = fetch_frame(topic, partition, offsets[index], max_wait_ms=5_000, max_bytes=65536)
+                frames_of[partition] = offsets[index], frame
+            opened[index].transport.write(frames_of[partition][1])
 
         def consumer(index: int) -> Callable[[memoryview], None]:
             def answered(answer: memoryview) -> None:

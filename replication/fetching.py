@@ -5,7 +5,7 @@ stable offset, a follower by the log end, and a follower's fetch offset is its a
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from barnabas.config.broker import BrokerConfig
 from barnabas.protocol.errors import ErrorCode
@@ -33,7 +33,6 @@ class FetchParams:
     """What a fetch request asks of all its partitions. Waiting in ms, sizes in bytes."""
 
     __slots__ = (
-        "client_host",
         "isolation_level",
         "listener",
         "max_bytes",
@@ -54,7 +53,6 @@ class FetchParams:
         isolation_level: int = 0,
         version: int = 13,
         rack: str = "",
-        client_host: str = "",
         listener: str = "",
     ) -> None:
         self.replica_id = replica_id
@@ -64,7 +62,6 @@ class FetchParams:
         self.isolation_level = isolation_level
         self.version = version
         self.rack = rack
-        self.client_host = client_host
         self.listener = listener
 
 
@@ -396,30 +393,74 @@ class ParkedFetch:
             assert isinstance(hosted, Partition), "an unreadable partition is answered at once"
             hosted.fetch_waiters[self] = position
             self._partitions.append(hosted)
-        self._timer: Timer = fetching.clock.call_later(params.max_wait_ms, self._complete)
+        self._timer: Timer = fetching.clock.call_later(params.max_wait_ms, self._time_is_up)
         fetching.parked_count += 1
 
-    def partition_moved(self, position: int) -> None:
-        """Count what can be read now; enough, or anything unexpected, ends the wait."""
+    def partition_moved(self, position: int, answers: dict[Any, list[FetchResult]] | None) -> None:
+        """Count what can be read now; enough, or anything unexpected, ends the wait.
+
+        Who asks for the same as another that was just answered gets the same, without a look at anything.
+        """
+        if answers is None:
+            if self._is_enough(position):
+                self._end(self._read())
+            return
+        asked = self._what_is_asked()
+        results = answers.get(asked)
+        if results is None:
+            if not self._is_enough(position):
+                return
+            results = self._read()
+            if not any(isinstance(result.records, FileRange) for result in results):  # a range is one answer's own
+                answers[asked] = results
+        self._end(results)
+
+    def _what_is_asked(self) -> tuple[object, ...]:
+        """All that the results depend on, but for the state of the partitions."""
+        params = self._params
+        asked: list[object] = [
+            params.replica_id,
+            params.min_bytes,
+            params.max_bytes,
+            params.isolation_level,
+            params.version,
+            params.rack,
+            params.listener,
+        ]
+        for requested in self._requested:
+            asked += (
+                requested.topic,
+                requested.topic_id,
+                requested.index,
+                requested.fetch_offset,
+                requested.max_bytes,
+                requested.current_leader_epoch,
+                requested.last_fetched_epoch,
+            )
+        return tuple(asked)
+
+    def _is_enough(self, position: int) -> bool:
         requested = self._requested[position]
         partition = self._fetching.find(self._params, requested)
         if not isinstance(partition, Partition):
-            self._complete()
-            return
+            return True
         log = partition.log
         offset = requested.fetch_offset
         if not log.log_start_offset <= offset <= log.log_end_offset:
-            self._complete()
-            return
+            return True
         if requested.last_fetched_epoch >= 0 and diverging_epoch(partition, offset, requested.last_fetched_epoch):
-            self._complete()
-            return
+            return True
         bound = self._fetching.upper_bound(self._params, partition)
         available = min(log.bytes_between(offset, bound), requested.max_bytes) if bound > offset else 0
         self._total += available - self._available[position]
         self._available[position] = available
-        if self._total >= self._params.min_bytes:
-            self._complete()
+        return self._total >= self._params.min_bytes
+
+    def _read(self) -> list[FetchResult]:
+        return self._fetching.read(self._params, self._requested, acknowledges=False)[0]
+
+    def _time_is_up(self) -> None:
+        self._end(self._read())
 
     def _leave(self) -> None:
         self._timer.cancel()
@@ -427,8 +468,7 @@ class ParkedFetch:
         for partition in self._partitions:
             partition.fetch_waiters.pop(self, None)
 
-    def _complete(self) -> None:
-        if self.pending.done or self.pending.cancelled:
-            return
-        self._leave()
-        self.pending.complete(self._fetching.read(self._params, self._requested, acknowledges=False)[0])
+    def _end(self, results: list[FetchResult]) -> None:
+        if not self.pending.done and not self.pending.cancelled:
+            self._leave()
+            self.pending.complete(results)

@@ -7,7 +7,7 @@ waits is woken later, through `Wakes`.
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from barnabas.protocol.errors import ErrorCode
 from barnabas.replication import isr as isr_policy
@@ -45,8 +45,11 @@ class PartitionHost(Protocol):
 class FetchWaiter(Protocol):
     """A parked fetch, as the partitions it waits for see it."""
 
-    def partition_moved(self, position: int) -> None:
-        """Something moved in the partition at `position` of the fetch: complete it if that is enough."""
+    def partition_moved(self, position: int, answers: dict[Any, Any] | None) -> None:
+        """Something moved in the partition at `position` of the fetch: complete it if that is enough.
+
+        `answers` is for waiters to share with those that come after them in this wake; None where nobody does.
+        """
 
 
 class Partition:
@@ -429,5 +432,6 @@ class Partition:
                 while (released := self._delete_waiters.release_first(low_watermark)) is not None:
                     released(ErrorCode.NONE)
         if self.fetch_waiters:
+            answers: dict[Any, Any] | None = {} if len(self.fetch_waiters) > 1 else None
             for fetch, position in list(self.fetch_waiters.items()):
-                fetch.partition_moved(position)
+                fetch.partition_moved(position, answers)

@@ -229,7 +229,6 @@ def fetch(broker: "Broker", request: FetchRequest, context: RequestContext) -> R
             isolation_level=request.isolation_level,
             version=version,
             rack=request.rack_id,
-            client_host=context.client_host,
             listener=context.listener_name,
         ),
         to_read,

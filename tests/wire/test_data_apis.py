@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from barnabas.protocol import record_batch
+from barnabas.protocol import frames, record_batch
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import (
@@ -15,6 +15,7 @@ from barnabas.protocol.messages import (
     ProduceRequest,
 )
 from barnabas.protocol.record_batch import Record
+from barnabas.sim.disk import SimFile
 
 World = Any  # of conftest.py
 
@@ -124,6 +125,50 @@ def test_a_fetch_waits_for_what_is_produced(world: World) -> None:
         await producing.ask(ApiKey.PRODUCE, 9, produce("long-poll", batch(b"a"), partition=1))
         assert await waiting.answer() is not None
         assert world.env.clock.monotonic_ms() - begun < 1100
+
+    world.env.run(run())
+
+
+def test_who_waits_for_the_same_is_answered_from_one_read(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.create_topic("crowd", 2)
+    same: dict[str, Any] = {"max_wait_ms": 30_000}
+    requests = [
+        *[(12, fetch("crowd", (0, 0), **same))] * 3,
+        *[(12, fetch("crowd", (0, 0), (1, 0), **same))] * 2,
+        (12, fetch("crowd", (0, 0), session_epoch=-1, **same)),  # neither a session nor a version changes what is read
+        (11, fetch("crowd", (0, 0), **same)),
+        (12, fetch("crowd", (0, 0), isolation_level=1, **same)),
+        (12, fetch("crowd", (0, 0), max_bytes=10, **same)),
+        (12, fetch("crowd", (1, 0), (0, 0), **same)),
+    ]
+    reads = []
+    read = SimFile.read
+
+    def counted(file: SimFile, position: int, length: int) -> bytes:
+        reads.append(file.path)
+        return read(file, position, length)
+
+    async def run() -> None:
+        clients = [await world.connect() for _ in requests]
+        producer = await world.connect()
+        for client, (version, request) in zip(clients, requests, strict=True):
+            client.send(ApiKey.FETCH, version, request)
+        waiting = [await world.connect(), await world.connect()]
+        for client in waiting:
+            client.send(ApiKey.FETCH, 12, fetch("crowd", (0, 0), min_bytes=100_000, max_wait_ms=1000))
+        await world.env.clock.sleep(10)
+        assert world.broker.replica_manager.fetching.parked_count == len(requests) + 2
+        monkeypatch.setattr(SimFile, "read", counted)
+        await producer.ask(ApiKey.PRODUCE, 9, produce("crowd", batch(b"a")))
+        for client, (version, request) in zip(clients, requests, strict=True):
+            found = frames.decode_response(ApiKey.FETCH, version, memoryview(await client.answer()))[1]
+            row = partitions(found)[0]
+            assert values(row.records) == [b"a"]
+            assert (row.aborted_transactions == []) == (request.isolation_level == 1)
+        assert len([path for path in reads if "crowd" in path]) == 6, "one for each kind of request"
+        for client in waiting:
+            found = frames.decode_response(ApiKey.FETCH, 12, memoryview(await client.answer()))[1]
+            assert values(partitions(found)[0].records) == [b"a"], "when its time was up"
 
     world.env.run(run())
 

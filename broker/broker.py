@@ -86,7 +86,7 @@ class Broker:
         self.topic_admin = TopicAdmin(env, config, coordination, self.metadata_cache)
         self.producer_ids = ProducerIds(env.clock, coordination, self.node_id)
         self.group_coordinator = GroupCoordinator(
-            env, config, self._offsets_log, self._offsets_partition_count, self.metadata_cache, coordination
+            env, config, self._offsets_log, self.offsets_partition_count, self.metadata_cache, coordination
         )
         self.replica_manager.on_leadership.append(self.group_coordinator.on_leadership)
         self.replica_manager.on_deleted.append(self.group_coordinator.on_partitions_deleted)
@@ -95,6 +95,7 @@ class Broker:
         self.fetch_sessions = FetchSessionCache(env.rng, config.max_incremental_fetch_session_cache_slots)
         self.server = Server(env, config, self)
         self._advertised: dict[str, Endpoint] = {}
+        self._offsets_partitions = 0
 
     # ------------------------------------------------------------------ life
 
@@ -240,5 +241,11 @@ class Broker:
         partition = self.replica_manager.leader_partition(OFFSETS_TOPIC, index)
         return PartitionLog(partition) if isinstance(partition, Partition) else partition
 
-    def _offsets_partition_count(self) -> int:
-        return self.metadata_cache.partition_count(OFFSETS_TOPIC) or self.config.offsets_topic_num_partitions
+    def offsets_partition_count(self) -> int:
+        """As many as there were when this broker first knew of them.
+
+        Added ones count from its next start on, as in Kafka: they would move groups away from their offsets.
+        """
+        if not self._offsets_partitions:
+            self._offsets_partitions = self.metadata_cache.partition_count(OFFSETS_TOPIC)
+        return self._offsets_partitions or self.config.offsets_topic_num_partitions

@@ -38,7 +38,7 @@ logger = logging.getLogger("barnabas.broker")
 FRAME_SIZE = Struct(">i")
 READ_BUFFER_BYTES = 256 * 1024
 HELD_BYTES_MAX = 64 * 1024  # read ahead of a parked request, at most (and one read more)
-FRAME_CAPACITY_FIRST = 8 * 1024  # memory given to an incomplete frame before its bytes have come
+FRAME_CAPACITY_FIRST = 1024  # memory given to an incomplete frame before its bytes have come
 FRAME_CAPACITY_GROWTH = 4
 FRAMES_PER_TURN = 256  # then the other connections come first
 PART_JOINED_BELOW = 32 * 1024  # to copy that much costs less than another send
@@ -132,7 +132,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self.closed = False
         self.transport.set_write_buffer_limits(WRITE_BUFFER_HIGH, WRITE_BUFFER_LOW)
-        if not self._server.serving:
+        if not self._server.may_read(self):
             self.transport.pause_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -35,6 +35,7 @@ class Server:
         self.senders = Senders(env.clock)
         self.frame_bytes_max = config.socket_request_max_bytes
         self.connections: dict[Connection, None] = {}
+        self._waiting: dict[Connection, None] = {}  # beyond max.connections: not read until another one goes
         self.ports: dict[str, int] = {}  # listener name -> the port in use
         self.serving = False  # until then connections are accepted, but not read
         self.requests = 0
@@ -44,6 +45,7 @@ class Server:
         self._connections_of: dict[str, int] = {}  # client host -> connections
         self._failures_of: dict[int, int] = {}  # api key -> handler failures
         self._sweep: Timer | None = None
+        config.on_change.append(self._settings_changed)
 
     async def listen(self, endpoints: Sequence[Endpoint]) -> None:
         """Accept connections on all endpoints. OSError when an address cannot be had."""
@@ -73,16 +75,24 @@ class Server:
         if self._sweep is not None:
             self._sweep.cancel()
             self._sweep = None
-        for connection in list(self.connections):
+        waiting, self._waiting = self._waiting, {}
+        for connection in [*waiting, *self.connections]:
             connection.close()
 
     # ------------------------------------------------------------------ connections
 
     def admit(self, connection: Connection) -> str | None:
-        """Count a new connection; or say why it is refused."""
-        host = connection.client_host
+        """Count a new connection, or let it wait for a place; or say why it is refused.
+
+        Beyond max.connections Kafka stops accepting: as many as a listener holds then (socket.listen.backlog.size)
+        are accepted and not read until another one goes. Too many from one address are refused at once.
+        """
         if len(self.connections) >= self.config.max_connections:
-            return f"max.connections={self.config.max_connections} are open"
+            if len(self._waiting) >= self.config.socket_listen_backlog_size:
+                return f"max.connections={self.config.max_connections} are open, and as many wait as may"
+            self._waiting[connection] = None
+            return None
+        host = connection.client_host
         of_host = self._connections_of.get(host, 0)
         limit = self._limit_of(host)
         if of_host >= limit:
@@ -90,6 +100,27 @@ class Server:
         self._connections_of[host] = of_host + 1
         self.connections[connection] = None
         return None
+
+    def may_read(self, connection: Connection) -> bool:
+        """Whether the connection has a place, and the broker serves."""
+        return self.serving and connection in self.connections
+
+    def _admit_waiting(self) -> None:
+        while self._waiting and len(self.connections) < self.config.max_connections:
+            connection = next(iter(self._waiting))
+            del self._waiting[connection]
+            refusal = self.admit(connection)
+            if refusal is not None:
+                logger.warning("refused a connection from %s: %s", connection.client_host, refusal)
+                connection.close()
+            else:
+                connection.last_active_ms = self.env.clock.monotonic_ms()
+                if self.serving:
+                    connection.transport.resume_reading()
+
+    def _settings_changed(self, names: frozenset[str]) -> None:
+        if "max.connections" in names:
+            self._admit_waiting()
 
     def _limit_of(self, host: str) -> int:
         for entry in self.config.max_connections_per_ip_overrides.split(","):
@@ -100,6 +131,7 @@ class Server:
 
     def forget(self, connection: Connection) -> None:
         """A connection is gone. Harmless for one that was refused."""
+        self._waiting.pop(connection, None)
         if connection not in self.connections:
             return
         del self.connections[connection]
@@ -108,6 +140,7 @@ class Server:
             self._connections_of[connection.client_host] = left
         else:
             del self._connections_of[connection.client_host]
+        self._admit_waiting()
 
     def _sweep_later(self) -> None:
         span = self.config.connections_max_idle_ms

@@ -55,7 +55,7 @@ queued.max.requests | INT | 500 | >= 1 | - | -
 security.inter.broker.protocol | STRING | PLAINTEXT | PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL | - | -
 socket.connection.setup.timeout.max.ms | LONG | 30000 | - | - | -
 socket.connection.setup.timeout.ms | LONG | 10000 | - | - | -
-socket.listen.backlog.size | INT | 50 | >= 1 | - | Connections waiting to be accepted.
+socket.listen.backlog.size | INT | 1024 | >= 1 | - | Connections waiting to be accepted (Kafka: 50); those beyond it try again after a second.
 socket.receive.buffer.bytes | INT | 102400 | - | - | -
 socket.request.max.bytes | INT | 104857600 | >= 1 | - | Largest request frame.
 socket.send.buffer.bytes | INT | 102400 | - | - | -

@@ -116,6 +116,8 @@ class ConfigChanges:
             data, _ = await self._coordination.get(notice)
             entity_type, _, name = payloads.decode_config_change(data).partition("/")
             await self.entity_changed(entity_type, name)
+            if entity_type not in (TOPICS, BROKERS):
+                logger.info("settings of %s/%s changed", entity_type, name)
         except NoNodeError:
             return
         except ValueError as error:  # written by hand: those that follow still count

@@ -353,5 +353,4 @@ class TopicAdmin:
                 if not isinstance(error.cause, lost):
                     raise
                 continue
-            logger.info("settings of %s changed", entity_path)
             return True

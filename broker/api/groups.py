@@ -101,11 +101,10 @@ def _coordinator(broker: Broker, key: str, key_type: int, context: RequestContex
     if key_type != GROUP:
         return ErrorCode.INVALID_REQUEST, -1, "", -1
     cache = broker.metadata_cache
-    count = cache.partition_count(OFFSETS_TOPIC)
-    if not count:
+    if not cache.contains(OFFSETS_TOPIC):
         broker.auto_topics.create(OFFSETS_TOPIC)
     else:
-        leader = cache.leader(OFFSETS_TOPIC, partition_for(key, count))
+        leader = cache.leader(OFFSETS_TOPIC, partition_for(key, broker.offsets_partition_count()))
         endpoint = None if leader is None else broker.endpoint(leader.broker_id, context)
         if leader is not None and endpoint is not None:
             return ErrorCode.NONE, leader.broker_id, endpoint.host, endpoint.port

@@ -1,8 +1,9 @@
 """CreateTopics (key 19) versions 0-7, DeleteTopics (20) versions 0-6, CreatePartitions (37) versions 0-3.
 
 Only the controller's broker does them; another answers NOT_CONTROLLER. Each writes into the coordination tree and
-waits, up to TimeoutMs, until the metadata cache shows the effect: then clients see it too. TimeoutMs of zero or less
-starts the work and answers REQUEST_TIMED_OUT. Left out: authorization, create.topic.policy.class.name (Java code) and
+waits, up to TimeoutMs, until the metadata cache shows the effect: then clients see it too. With a TimeoutMs of zero or
+less nothing is done, as in Kafka 4.1: REQUEST_TIMED_OUT. What was written a moment ago may not be in the cache yet,
+so whether a topic exists is asked of the tree. Left out: authorization, create.topic.policy.class.name (Java code) and
 the controller mutation quota.
 """
 
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from barnabas.broker.context import RequestContext
 from barnabas.broker.dispatch import api
+from barnabas.coordination import paths
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import (
@@ -23,6 +25,7 @@ from barnabas.protocol.messages import (
     DeleteTopicsResponse,
 )
 from barnabas.replication.metadata_cache import NO_TOPIC_ID
+from barnabas.replication.topic_admin import topic_name_problem
 from barnabas.runtime.turns import ended
 
 if TYPE_CHECKING:
@@ -43,6 +46,17 @@ METADATA_TOPIC = "__cluster_metadata"  # the log of KRaft's quorum, which client
 def twice(names: Iterable[object]) -> set[object]:
     """Those that stand there more than once."""
     return {name for name, count in Counter(names).items() if count > 1}
+
+
+async def exists(broker: "Broker", name: str, timeout_ms: int) -> bool:
+    """Whether there is such a topic; one that was made a moment ago is waited for until this broker knows of it."""
+    cache = broker.metadata_cache
+    if cache.contains(name) or topic_name_problem(name) is not None:
+        return cache.contains(name)
+    tree = broker.coordination
+    if await tree.exists(paths.topic(name)) is None or await tree.exists(paths.delete_topic(name)) is not None:
+        return False
+    return await ended(cache.wait_for(lambda: cache.contains(name), timeout_ms))
 
 
 # --- CreateTopics ---
@@ -69,6 +83,8 @@ async def create_topics(
     """
     if not broker.controller.active:
         return create_topics_failed(request, ErrorCode.NOT_CONTROLLER)
+    if request.timeout_ms <= 0:
+        return create_topics_failed(request, ErrorCode.REQUEST_TIMED_OUT)
     wanted = sum(1 + (len(t.assignments) or max(t.num_partitions, 1)) for t in request.topics)
     if wanted > CREATIONS_MAX:
         return CreateTopicsResponse(
@@ -94,7 +110,7 @@ async def create_topics(
         )
         for result in created:
             result.topic_id = cache.topic_id(result.name)
-            if request.timeout_ms <= 0 or not cache.has_leaders(result.name, counts[result.name]):
+            if not cache.has_leaders(result.name, counts[result.name]):
                 results[result.name] = refused(result.name, ErrorCode.REQUEST_TIMED_OUT, None)
                 results[result.name].topic_id = result.topic_id
     return CreateTopicsResponse(topics=list(results.values()))
@@ -178,6 +194,8 @@ async def delete_topics(
     if not broker.config.delete_topic_enable:
         old = context.api_version < 3
         return delete_topics_failed(request, ErrorCode.INVALID_REQUEST if old else ErrorCode.TOPIC_DELETION_DISABLED)
+    if request.timeout_ms <= 0:
+        return delete_topics_failed(request, ErrorCode.REQUEST_TIMED_OUT)
     cache = broker.metadata_cache
     asked: list[tuple[str | None, bytes]] = [(name, NO_TOPIC_ID) for name in request.topic_names]
     asked += [(topic.name, topic.topic_id) for topic in request.topics]
@@ -193,7 +211,7 @@ async def delete_topics(
             refuse(result, ErrorCode.INVALID_REQUEST, "The topic is named more than once.")
         elif name is None and cache.topic_name(topic_id) is None:
             refuse(result, ErrorCode.UNKNOWN_TOPIC_ID, "No topic has this id.")
-        elif name is not None and not cache.contains(name):
+        elif name is not None and not await exists(broker, name, request.timeout_ms):
             refuse(result, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "There is no such topic.")
         else:
             result.name = name if name is not None else cache.topic_name(topic_id)
@@ -205,7 +223,7 @@ async def delete_topics(
         names = [result.name for result in going if result.name is not None]
         await ended(cache.wait_for(lambda: not any(cache.contains(name) for name in names), request.timeout_ms))
     for result in going:
-        if request.timeout_ms <= 0 or cache.contains(result.name or ""):
+        if cache.contains(result.name or ""):
             refuse(result, ErrorCode.REQUEST_TIMED_OUT, None)
     return DeleteTopicsResponse(responses=list(results.values()))
 
@@ -230,6 +248,8 @@ async def create_partitions(
     """Raise the number of partitions; Count is the new total."""
     if not broker.controller.active:
         return create_partitions_failed(request, ErrorCode.NOT_CONTROLLER)
+    if request.timeout_ms <= 0:
+        return create_partitions_failed(request, ErrorCode.REQUEST_TIMED_OUT)
     cache = broker.metadata_cache
     duplicates = twice(topic.name for topic in request.topics)
     results = {}
@@ -238,7 +258,7 @@ async def create_partitions(
             await broker.turns.take()
         if topic.name in duplicates:
             error, message = ErrorCode.INVALID_REQUEST, "The topic is named more than once."
-        elif not cache.contains(topic.name):
+        elif not await exists(broker, topic.name, request.timeout_ms):
             error, message = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None
         elif topic.count - cache.partition_count(topic.name) > CREATIONS_MAX:
             error, message = ErrorCode.POLICY_VIOLATION, TOO_MANY
@@ -258,6 +278,6 @@ async def create_partitions(
             )
         )
         for name, count in counts.items():
-            if request.timeout_ms <= 0 or not cache.has_leaders(name, count):
+            if not cache.has_leaders(name, count):
                 results[name].error_code = ErrorCode.REQUEST_TIMED_OUT
     return CreatePartitionsResponse(results=list(results.values()))

@@ -16,8 +16,11 @@ from barnabas.protocol.messages import (
     DescribeConfigsRequest,
     DescribeLogDirsRequest,
     DescribeProducersRequest,
+    FindCoordinatorRequest,
     IncrementalAlterConfigsRequest,
     ListConfigResourcesRequest,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
     ProduceRequest,
 )
 
@@ -69,15 +72,53 @@ def listed(world: World, kind: int) -> list[str]:
 # --- topics ---
 
 
-@pytest.mark.parametrize("timeout_ms", [0, -1])
-def test_no_time_to_wait_starts_the_creation_and_the_deletion(world: World, timeout_ms: int) -> None:
+@pytest.mark.parametrize(("timeout_ms", "is_done"), [(-1, False), (0, False), (1000, True)])
+def test_without_time_nothing_is_done(world: World, timeout_ms: int, is_done: bool) -> None:
+    """As in Kafka 4.1, whose controller finds that the time for it is over."""
     name = f"hurry{timeout_ms}"
-    assert create(world, topic(name), timeout_ms=timeout_ms)[name].error_code == ErrorCode.REQUEST_TIMED_OUT
-    assert world.ask(ApiKey.DELETE_TOPICS, 5, DeleteTopicsRequest(topic_names=[name], timeout_ms=timeout_ms)).responses[
-        0
-    ].error_code in (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    error = ErrorCode.NONE if is_done else ErrorCode.REQUEST_TIMED_OUT
+    assert create(world, topic(name), timeout_ms=timeout_ms)[name].error_code == error
     world.env.run(world.env.clock.sleep(100))
-    assert create(world, topic(name))[name].error_code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
+    assert world.broker.metadata_cache.contains(name) is is_done
+    stays = f"stays{timeout_ms}"
+    create(world, topic(stays))
+    grow = CreatePartitionsRequest(
+        topics=[CreatePartitionsRequest.CreatePartitionsTopic(name=stays, count=3, assignments=None)],
+        timeout_ms=timeout_ms,
+    )
+    assert world.ask(ApiKey.CREATE_PARTITIONS, 3, grow).results[0].error_code == error
+    world.env.run(world.env.clock.sleep(100))
+    assert world.broker.metadata_cache.partition_count(stays) == (3 if is_done else 1)
+    delete = DeleteTopicsRequest(topic_names=[stays], timeout_ms=timeout_ms)
+    assert world.ask(ApiKey.DELETE_TOPICS, 5, delete).responses[0].error_code == error
+    world.env.run(world.env.clock.sleep(100))
+    assert world.broker.metadata_cache.contains(stays) is not is_done
+
+
+@pytest.mark.parametrize("then", ["delete", "grow"])
+def test_a_topic_is_there_for_others_from_the_moment_it_is_written(world: World, then: str) -> None:
+    """Its creator waits until the broker knows of it; another client need not ask twice."""
+    name = f"young-{then}"
+
+    async def run() -> Any:
+        maker, other = await world.connect(), await world.connect()
+        maker.send(ApiKey.CREATE_TOPICS, 5, CreateTopicsRequest(topics=[topic(name)], timeout_ms=10_000))
+        while await world.broker.coordination.exists(f"/brokers/topics/{name}") is None:
+            await world.env.clock.sleep(0)
+        assert not world.broker.metadata_cache.contains(name)
+        if then == "delete":
+            request: Any = DeleteTopicsRequest(topic_names=[name], timeout_ms=10_000)
+            answer = (await other.ask(ApiKey.DELETE_TOPICS, 5, request)).responses[0]
+        else:
+            rows = [CreatePartitionsRequest.CreatePartitionsTopic(name=name, count=3, assignments=None)]
+            request = CreatePartitionsRequest(topics=rows, timeout_ms=10_000)
+            answer = (await other.ask(ApiKey.CREATE_PARTITIONS, 3, request)).results[0]
+        for client in (maker, other):
+            client.transport.close()
+        return answer
+
+    assert world.env.run(run()).error_code == ErrorCode.NONE
+    assert world.broker.metadata_cache.partition_count(name) == (0 if then == "delete" else 3)
 
 
 def test_each_topic_of_a_request_stands_for_itself(world: World) -> None:
@@ -371,3 +412,47 @@ def test_producers_of_a_partition(world: World) -> None:
     assert written.partitions[1].error_message is None
     assert absent.partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert absent.partitions[0].error_message
+
+
+def test_added_offsets_partitions_count_from_the_next_start(make_world: type[World]) -> None:
+    """As in Kafka 4.1: groups would move away from their offsets."""
+    world = make_world()
+    while not world.broker.metadata_cache.contains("__consumer_offsets"):
+        world.ask(ApiKey.FIND_COORDINATOR, 3, FindCoordinatorRequest(key="any"))
+        world.env.clock.advance(1000)
+    world.create_topic("read")
+    groups = [f"group-{number}" for number in range(10)]
+
+    def committed(group: str) -> int:
+        asked = OffsetFetchRequest.OffsetFetchRequestTopic(name="read", partition_indexes=[0])
+        response = world.ask(ApiKey.OFFSET_FETCH, 7, OffsetFetchRequest(group_id=group, topics=[asked]))
+        return -response.error_code or int(response.topics[0].partitions[0].committed_offset)
+
+    for group in groups:
+        row = OffsetCommitRequest.OffsetCommitRequestPartition(partition_index=0, committed_offset=7)
+        commit = OffsetCommitRequest.OffsetCommitRequestTopic(name="read", partitions=[row])
+        response = world.ask(ApiKey.OFFSET_COMMIT, 8, OffsetCommitRequest(group_id=group, topics=[commit]))
+        assert response.topics[0].partitions[0].error_code == ErrorCode.NONE
+    assert [committed(group) for group in groups] == [7] * 10
+    added = CreatePartitionsRequest.CreatePartitionsTopic(name="__consumer_offsets", count=50, assignments=None)
+    grown = world.ask(ApiKey.CREATE_PARTITIONS, 3, CreatePartitionsRequest(topics=[added], timeout_ms=5000))
+    assert grown.results[0].error_code == ErrorCode.NONE
+    world.env.clock.advance(1000)
+    assert [committed(group) for group in groups] == [7] * 10
+    world.env.run(world.broker.stop())
+    assert world.broker.server.handler_failures == 0
+
+
+def test_a_change_of_settings_is_one_line_in_the_log(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    create(world, topic("told-once"))
+    for kind, name, setting, value in (
+        (TOPIC, "told-once", "retention.ms", "1000"),
+        (BROKER, "", "log.retention.ms", "77000"),
+        (GROUP, "told-once", "consumer.session.timeout.ms", "50000"),
+    ):
+        caplog.clear()
+        with caplog.at_level(logging.INFO, "barnabas"):
+            assert change(world, kind, name, (setting, SET, value)) == ErrorCode.NONE
+            world.env.clock.advance(100)
+        assert len(caplog.records) == 1, (kind, caplog.messages)
+    change(world, BROKER, "", ("log.retention.ms", DELETE, None))

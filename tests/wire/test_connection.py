@@ -319,12 +319,63 @@ def test_a_too_new_api_versions_learns_what_is_served_and_goes_on(harness: Harne
 # ---------------------------------------------------------------------- limits of the server
 
 
-@pytest.mark.parametrize(("already_open", "is_refused"), [(1, False), (2, False), (3, True)])
-def test_connections_are_limited(make_harness: MakeHarness, already_open: int, is_refused: bool) -> None:
+@pytest.mark.parametrize(("already_open", "waits"), [(1, False), (2, False), (3, True)])
+def test_beyond_max_connections_one_waits_for_a_place(
+    make_harness: MakeHarness, already_open: int, waits: bool
+) -> None:
+    """As in Kafka, which stops accepting: the client is connected, and not heard before another one goes."""
     harness = make_harness({"max.connections": "3"})
-    for number in range(already_open):
-        harness.connect(f"192.0.2.{number}")
-    assert harness.connect("192.0.2.99").closed is is_refused
+    others = [harness.connect(f"192.0.2.{number}") for number in range(already_open)]
+    late = harness.connect("192.0.2.99")
+    late.request(ApiKey.API_VERSIONS, 0, ApiVersionsRequest())
+    assert not late.closed
+    assert late.correlation_ids() == ([] if waits else [1])
+    others[0].lose()
+    assert late.correlation_ids() == [1]
+    assert len(harness.server.connections) == already_open
+
+
+@pytest.mark.parametrize(("already_waiting", "is_refused"), [(0, False), (1, False), (2, True)])
+def test_as_many_wait_as_a_listener_holds(make_harness: MakeHarness, already_waiting: int, is_refused: bool) -> None:
+    harness = make_harness({"max.connections": "1", "socket.listen.backlog.size": "2"})
+    harness.connect()
+    waiting = [harness.connect() for _ in range(already_waiting)]
+    assert harness.connect().closed is is_refused
+    assert not any(wire.closed for wire in waiting)
+
+
+def test_who_waits_for_a_place_is_counted_by_its_address_when_it_gets_one(make_harness: MakeHarness) -> None:
+    harness = make_harness({"max.connections": "2", "max.connections.per.ip": "1"})
+    first, second = harness.connect("192.0.2.1"), harness.connect("192.0.2.2")
+    again, gone, third = harness.connect("192.0.2.1"), harness.connect("192.0.2.3"), harness.connect("192.0.2.4")
+    gone.lose()
+    second.lose()
+    assert again.closed
+    assert third.reading
+    assert not first.closed
+
+
+def test_more_connections_are_allowed_while_some_wait(make_harness: MakeHarness) -> None:
+    harness = make_harness({"max.connections": "1"})
+    _, second, third = harness.connect(), harness.connect(), harness.connect()
+    harness.config.set_dynamic({"max.connections": "2"}, {})
+    assert (second.reading, third.reading) == (True, False)
+    harness.server.close()
+    assert second.closed
+    assert third.closed
+
+
+def test_a_frame_that_never_ends_is_no_sign_of_life(make_harness: MakeHarness) -> None:
+    """One byte a while (slow loris): closed as if it were silent."""
+    harness = make_harness({"connections.max.idle.ms": "1000"})
+    harness.env.run(harness.server.listen([]))
+    wire = harness.connect()
+    wire.feed(struct.pack(">i", 1000))
+    for _ in range(12):
+        harness.env.clock.advance(100)
+        if not wire.closed:
+            wire.feed(b"\0")
+    assert wire.closed
 
 
 @pytest.mark.parametrize(("already_open", "is_refused"), [(0, False), (1, False), (2, True)])

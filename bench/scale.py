@@ -1,8 +1,8 @@
 """Does a request cost the same when there is much of everything? `python -m bench scale`
 
-Processor time of the broker and rate of produce, fetch, heartbeat and commit, one in flight: with ten partitions and
-groups, then with 10,000 partitions, 10,000 groups of one member each and 5,000 idle connections; there both on ten of
-them (hot) and on all in turn (spread).
+Memory of each, as it is made. Then processor time of the broker and rate of produce, fetch, heartbeat and commit, one
+in flight: with ten partitions and groups, then with 10,000 partitions, 10,000 groups of one member each, 10,000 that
+only commit and 5,000 idle connections; there both on ten of them (hot) and on all in turn (spread).
 """
 
 import resource
@@ -87,6 +87,25 @@ async def costs(target: Target, connection: Connection, places: Sequence[Place],
     return found
 
 
+class Growth:
+    """What much of something took: time, and memory for each."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._began = time.monotonic()
+        self._resident_mb = target.resident_mb()
+
+    def tell(self, what: str, count: int) -> None:
+        """Print it, and begin anew."""
+        seconds, resident_mb = time.monotonic() - self._began, self._target.resident_mb()
+        each = (resident_mb - self._resident_mb) * 1000 / count
+        print(
+            f"  {self._target.name}: {count} {what} in {seconds:.1f} s, {each:.1f} KB each, {resident_mb:.0f} MB",
+            flush=True,
+        )
+        self._began, self._resident_mb = time.monotonic(), resident_mb
+
+
 async def run(target: Target) -> None:
     """See the module."""
     connection = await connect(target.address)
@@ -98,20 +117,19 @@ async def run(target: Target) -> None:
         await members.join(f"scale-{index}")
     ten = await costs(target, connection, few, members.heartbeats)
 
-    began = time.monotonic()
+    growth = Growth(target)
     names = [f"scale-{index}" for index in range(TOPICS)]
     for name in names:
         await create_topics(connection, [name], PARTITIONS_PER_TOPIC)
-    made = time.monotonic() - began
-    began = time.monotonic()
+    growth.tell("partitions", TOPICS * PARTITIONS_PER_TOPIC)
     for index in range(10, GROUPS):
         await members.join(f"scale-{index}")
-    joined = time.monotonic() - began
+    growth.tell("groups of one member", GROUPS)
+    commits = [commit_frame(f"scale-{index}-simple", "scale", [0], 5) for index in range(GROUPS)]
+    await closed_loop([connection], [commits], 5.0, compare=False)  # each at least once
+    growth.tell("groups of one offset", GROUPS)
     idle = await connect_many(target.address, IDLE_CONNECTIONS)
-    print(
-        f"  {target.name}: {TOPICS * PARTITIONS_PER_TOPIC} partitions made in {made:.1f} s, {GROUPS} groups joined in "
-        f"{joined:.1f} s, {len(idle)} idle connections, {target.resident_mb():.0f} MB"
-    )
+    growth.tell("idle connections", IDLE_CONNECTIONS)
     hot = await costs(target, connection, few, members.heartbeats[:10])
     many = [(name, index) for index in range(PARTITIONS_PER_TOPIC) for name in names]
     spread = await costs(target, connection, many, members.heartbeats)

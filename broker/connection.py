@@ -25,6 +25,7 @@ from barnabas.broker.dispatch import TABLE, Api
 from barnabas.protocol import frames
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ProtocolError
+from barnabas.protocol.frames import EncodedResponse
 from barnabas.protocol.message import Part, Reference
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Buffer
@@ -367,6 +368,9 @@ class Connection(asyncio.BufferedProtocol):
             return
         if reply is CLOSE:
             self.close()
+            return
+        if type(reply) is EncodedResponse:
+            self._write([reply.frame(context.correlation_id)])
             return
         try:
             parts = frames.encode_response(api.key, context.api_version, context.correlation_id, reply)

@@ -11,6 +11,7 @@ from barnabas.broker.dispatch import Api
 from barnabas.broker.senders import Senders
 from barnabas.config.broker import BrokerConfig
 from barnabas.config.listeners import Endpoint
+from barnabas.config.settings import address_limits
 from barnabas.coordination.port import CoordinationError
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.ports import Env, Listener, Timer
@@ -123,11 +124,8 @@ class Server:
             self._admit_waiting()
 
     def _limit_of(self, host: str) -> int:
-        for entry in self.config.max_connections_per_ip_overrides.split(","):
-            address, _, limit = entry.rpartition(":")
-            if address.strip() == host[1:]:
-                return int(limit)
-        return self.config.max_connections_per_ip
+        limits = address_limits(self.config.max_connections_per_ip_overrides)
+        return limits.get(host[1:], self.config.max_connections_per_ip)
 
     def forget(self, connection: Connection) -> None:
         """A connection is gone. Harmless for one that was refused."""

@@ -141,7 +141,12 @@ def problems(values: Mapping[str, str]) -> Iterator[ConfigError]:
             found = True
             yield problem
     if not found:
-        yield from _combined_problems(BrokerConfig(_with_identity(values)))
+        try:
+            config = BrokerConfig(_with_identity(values))
+        except ConfigError as error:  # it is for node.id that broker.id is out of bounds
+            yield ConfigError(str(error), key="broker.id")
+        else:
+            yield from _combined_problems(config)
 
 
 def check_dynamic(config: BrokerConfig, changed: Mapping[str, str], *, cluster: bool) -> None:

@@ -48,7 +48,7 @@ listeners | STRING | PLAINTEXT://:9092 | - | broker | Where to listen: NAME://ho
 max.connection.creation.rate | INT | 2147483647 | >= 0 | cluster | -
 max.connections | INT | 2147483647 | >= 0 | cluster | Connections of all clients.
 max.connections.per.ip | INT | 2147483647 | >= 0 | cluster | Connections from one address.
-max.connections.per.ip.overrides | STRING | empty | - | cluster | Other limits for some addresses: address:number, comma separated.
+max.connections.per.ip.overrides | STRING | empty | address limits | cluster | Other limits for some addresses: address:number, comma separated.
 num.network.threads | INT | 3 | >= 1 | cluster | -
 queued.max.request.bytes | LONG | -1 | - | - | -
 queued.max.requests | INT | 500 | >= 1 | - | -

@@ -7,6 +7,7 @@ from barnabas.config.broker import BrokerConfig, problems
 from barnabas.config.listeners import own_endpoints, read_endpoints
 from barnabas.config.settings import ConfigError
 
+_SHOWN_CHARACTERS_MAX = 500
 _BLANKS = " \t\f"
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
@@ -92,7 +93,15 @@ def _unescape(text: str) -> str:
 
 def complaints(source: str, file: Properties) -> list[str]:
     """Everything wrong with a server.properties, each naming the file and the line where there is one."""
-    return [f"{_place(source, file, problem)}: {problem}" for problem in problems(file.values)]
+    return [f"{_place(source, file, problem)}: {_printable(str(problem))}" for problem in problems(file.values)]
+
+
+def _printable(text: str) -> str:
+    """As one line that does nothing to a terminal, whatever file it was that was named by mistake."""
+    shown = text if len(text) <= _SHOWN_CHARACTERS_MAX else text[:_SHOWN_CHARACTERS_MAX] + "…"
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode() for character in shown
+    )
 
 
 def _place(source: str, file: Properties, problem: ConfigError) -> str:
@@ -104,7 +113,9 @@ def notes(source: str, file: Properties) -> list[str]:
     """What a server.properties asks for that has no effect here. The file must be without complaints."""
     config = BrokerConfig.of(file.values)
     found = [
-        f"{source}:{file.lines[name]}: {name} {_why(name)}" for name in config.without_effect() if name in file.lines
+        f"{source}:{file.lines[name]}: {_printable(name)} {_why(name)}"
+        for name in config.without_effect()
+        if name in file.lines
     ]
     kept = {endpoint.name for endpoint in own_endpoints(config.listeners, config.controller_listener_names)}
     for endpoint in read_endpoints(config.listeners):

@@ -133,7 +133,31 @@ class ThrottledReplicas(Check):
 
 def _is_pair_of_numbers(text: str) -> bool:
     partition, colon, broker = text.partition(":")
-    return bool(colon) and all(part.isascii() and part.isdigit() for part in (partition, broker))
+    return bool(colon) and _is_number(partition) and _is_number(broker)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit()
+
+
+class AddressLimits(Check):
+    """address:number pairs, or nothing."""
+
+    __slots__ = ()
+
+    def verify(self, key: str, value: Value) -> None:
+        """Raise ConfigError for anything else."""
+        assert isinstance(value, str)
+        for word in split_list(value):
+            address, _, limit = word.rpartition(":")
+            if not address or not _is_number(limit):
+                raise invalid(key, value, f"{word!r} is not address:number")
+
+
+def address_limits(text: str) -> dict[str, int]:
+    """The pairs of a value that was checked."""
+    pairs = (word.rpartition(":") for word in split_list(text))
+    return {address.strip(): int(limit) for address, _, limit in pairs}
 
 
 class Setting:
@@ -219,6 +243,8 @@ def read_table(text: str) -> Table:
 def _read_check(text: str) -> Check:
     if text == "throttled replicas":
         return ThrottledReplicas()
+    if text == "address limits":
+        return AddressLimits()
     if text.startswith(">= "):
         return Between(int(text[3:]), None)
     if ".." in text:

@@ -26,8 +26,8 @@ Handler = Callable[[Any, Any, RequestContext], Any]
 class Wire(asyncio.Transport):
     """The transport of a connection under test, and the client at its other end."""
 
-    def __init__(self, server: Server, peer: str = "192.0.2.7", read_size: int = 1 << 30) -> None:
-        super().__init__({"peername": (peer, 50_000), "sockname": ("198.51.100.1", 9092)})
+    def __init__(self, server: Server, peer: str | None = "192.0.2.7", read_size: int = 1 << 30) -> None:
+        super().__init__({"peername": peer and (peer, 50_000), "sockname": ("198.51.100.1", 9092)})
         self.written: list[bytes] = []
         self.reading = True
         self.closed = False
@@ -253,7 +253,7 @@ class Harness:
         self.server = Server(self.env, self.config, SimpleNamespace())  # type: ignore[arg-type]
         self.server.serving = True
 
-    def connect(self, peer: str = "192.0.2.7", read_size: int = 1 << 30) -> Wire:
+    def connect(self, peer: str | None = "192.0.2.7", read_size: int = 1 << 30) -> Wire:
         """A new client."""
         return Wire(self.server, peer, read_size)
 

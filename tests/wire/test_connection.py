@@ -388,6 +388,13 @@ def test_connections_of_one_address_are_limited(make_harness: MakeHarness, alrea
     assert not harness.connect("192.0.2.2").closed
 
 
+def test_a_client_that_has_gone_before_it_is_admitted_is_nobody_in_particular(harness: Harness) -> None:
+    wire = harness.connect(peer=None)  # the system does not know any more who it was
+    assert not wire.closed
+    wire.lose()
+    assert not harness.server.connections
+
+
 def test_a_closed_connection_frees_its_place(make_harness: MakeHarness) -> None:
     harness = make_harness({"max.connections.per.ip": "1"})
     harness.connect().lose()

@@ -3,7 +3,7 @@
 import pytest
 from barnabas.config.broker import BrokerConfig, check_dynamic, problems
 from barnabas.config.listeners import Endpoint
-from barnabas.config.settings import ConfigError
+from barnabas.config.settings import ConfigError, address_limits
 from barnabas.config.topic import TOPIC_SETTINGS, TopicConfig
 from barnabas.protocol.errors import ErrorCode
 
@@ -111,6 +111,18 @@ def test_endpoints() -> None:
     assert config.advertised_endpoints == (Endpoint("PLAINTEXT", "a", 1),)
     assert [str(endpoint) for endpoint in config.endpoints] == ["PLAINTEXT://h:9092", "INSIDE://[::1]:9094"]
     assert BrokerConfig.of({}).advertised_endpoints == ()
+
+
+@pytest.mark.parametrize("text", ["10.0.0.1", "10.0.0.1:x", ":5", "10.0.0.1:-5", "a:1,,b:2"])
+def test_limits_of_addresses_are_refused_when_they_cannot_be_read(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"max\.connections\.per\.ip\.overrides: .* is not address:number"):
+        BrokerConfig.of({"max.connections.per.ip.overrides": text})
+
+
+def test_limits_of_addresses() -> None:
+    assert address_limits(BrokerConfig.of({}).max_connections_per_ip_overrides) == {}
+    config = BrokerConfig.of({"max.connections.per.ip.overrides": "10.0.0.1:5, ::1:7"})
+    assert address_limits(config.max_connections_per_ip_overrides) == {"10.0.0.1": 5, "::1": 7}
 
 
 def test_data_directories() -> None:

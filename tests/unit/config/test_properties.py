@@ -143,6 +143,18 @@ def test_a_key_that_is_not_kafkas_is_refused() -> None:
     assert complaints("old", read(ZOOKEEPER)) == ["old:12: Unknown configuration confluent.support.metrics.enable"]
 
 
+def test_a_number_that_no_broker_can_have_is_told_at_its_line() -> None:
+    (complaint,) = complaints("f", read("num.partitions=1\nbroker.id=-2"))
+    assert complaint == "f:2: Invalid value -2 for configuration node.id: Value must be at least 0"
+
+
+def test_what_is_not_text_is_told_on_one_printable_line() -> None:
+    (complaint,) = complaints("f", read("\x1b[31mkey\x85\u2028=" + "v" * 10_000))
+    assert complaint == "f:1: Unknown configuration \\x1b[31mkey\\x85\\u2028"
+    (complaint,) = complaints("f", read("node.id=" + "v" * 10_000))
+    assert len(complaint) < 600
+
+
 def test_the_shipped_file_is_good_and_says_nothing_idle() -> None:
     file = read((Path(config_package.__file__).parent / "server.properties").read_text())
     assert complaints("server.properties", file) == []

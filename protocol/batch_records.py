@@ -9,10 +9,12 @@ nearly always, a call for what is longer.
 
 from collections.abc import Iterator
 
+from barnabas.protocol.compression import Buffer
 from barnabas.protocol.errors import CorruptBatchError, ErrorCode
 from barnabas.protocol.varint import encode_signed
 
 SMALLEST_RECORD_BYTES = 7
+_TIMESTAMPS_END = 1 << 63
 
 
 def broken(message: str) -> CorruptBatchError:
@@ -162,7 +164,39 @@ def check(data: bytes, count: int, base_timestamp: int) -> RecordChecks:
         raise broken("bytes are left over behind the records of a batch")
     if lowest is None:
         return RecordChecks(-1, -1, -1, None)
+    if base_timestamp + lowest < -_TIMESTAMPS_END or base_timestamp + highest >= _TIMESTAMPS_END:
+        raise broken("a timestamp has more than 64 bits")
     return RecordChecks(base_timestamp + lowest, base_timestamp + highest, highest_at, first_keyless)
+
+
+def check_lengths(data: Buffer, position: int, count: int) -> None:
+    """Only that so many records lie one behind the other from `position` to the end: a tenth of the time of `check`.
+
+    CorruptBatchError with INVALID_RECORD.
+    """
+    size = len(data)
+    found = 0
+    try:
+        while position < size:
+            length = data[position]
+            if length < 128:
+                position += 1 + (length >> 1)
+            else:
+                byte = data[position + 1]
+                if byte < 128:
+                    position += 2 + ((length & 127 | byte << 7) >> 1)
+                else:
+                    length, position = _long_unsigned(data, position)
+                    position += length >> 1
+            if length & 1:
+                raise broken("a record of negative length")
+            found += 1
+    except IndexError:
+        raise broken("the records of a batch end too early") from None
+    if position != size:
+        raise broken("a record is longer than its batch")
+    if found != count:
+        raise broken(f"{found} records in a batch of {count}")
 
 
 def iterate(
@@ -196,7 +230,10 @@ def iterate(
                     position += 1
                 else:
                     delta, position = _long_unsigned(data, position - 1, 10)
-            record.timestamp = base_timestamp + (delta >> 1 ^ -(delta & 1)) if append_time is None else append_time
+            timestamp = base_timestamp + (delta >> 1 ^ -(delta & 1)) if append_time is None else append_time
+            if not -_TIMESTAMPS_END <= timestamp < _TIMESTAMPS_END:
+                raise broken("a timestamp has more than 64 bits")
+            record.timestamp = timestamp
             delta = data[position]
             position += 1
             if delta > 127:
@@ -253,7 +290,7 @@ def iterate(
         raise broken("bytes are left over behind the records of a batch")
 
 
-def _long_unsigned(data: bytes, position: int, maximum_bytes: int = 5) -> tuple[int, int]:
+def _long_unsigned(data: Buffer, position: int, maximum_bytes: int = 5) -> tuple[int, int]:
     """A varint of more than one byte. IndexError at the end of the data, CorruptBatchError when it does not end."""
     value = shift = 0
     for at in range(position, position + maximum_bytes):

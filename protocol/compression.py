@@ -1,7 +1,8 @@
 """The codecs of record batches, each with a limit on what may come out.
 
-A few bytes can claim to unpack to gigabytes, so no codec is allowed more memory than the limit: gzip and snappy know
-or are told where to stop, LZ4 goes block by block, zstd writes into a buffer that never grows beyond it.
+A few bytes can claim to unpack to gigabytes, so no codec is allowed more memory than the limit: gzip and LZ4 go step
+by step, snappy says its size, zstd writes into a buffer that never grows beyond the limit. They all fill a `BytesIO`,
+which gives its bytes away without a copy.
 `cramjam` (snappy, LZ4, zstd) and `zlib` are imported when first needed.
 
 Framings, as Kafka's clients write them: gzip members; the chunks of snappy-java (a bare snappy block is read, too);
@@ -11,6 +12,7 @@ an LZ4 frame of independent blocks without checksums; zstd frames.
 import struct
 from collections.abc import Callable
 from enum import IntEnum
+from io import BytesIO
 
 from barnabas.protocol.errors import CorruptBatchError, ErrorCode
 
@@ -85,26 +87,23 @@ def _gzip(data: Buffer, level: int) -> bytes:
 def _gunzip(data: memoryview, limit: int) -> bytes:
     import zlib
 
-    pieces: list[bytes] = []
-    size = 0
+    out = BytesIO()
     rest: Buffer = data
     try:
         while len(rest):
             member = zlib.decompressobj(31)
             while not member.eof:
-                step = min(_GZIP_STEP_BYTES, limit - size + 1)  # in one step zlib would hold twice the limit
+                step = min(_GZIP_STEP_BYTES, limit - out.tell() + 1)  # in one step zlib would hold twice the limit
                 piece = member.decompress(rest, step)
-                size += len(piece)
-                if size > limit:
+                if out.write(piece) and out.tell() > limit:
                     raise _too_large(limit)
-                pieces.append(piece)
                 rest = member.unconsumed_tail
                 if not piece and not member.eof:
                     raise CorruptBatchError("gzip data ends too early")
             rest = member.unused_data
     except zlib.error as error:
         raise CorruptBatchError(f"broken gzip data: {error}") from None
-    return b"".join(pieces)
+    return out.getvalue()
 
 
 def _snappy(data: Buffer, level: int) -> bytes:
@@ -121,8 +120,8 @@ def _snappy(data: Buffer, level: int) -> bytes:
 
 def _unsnappy(data: memoryview, limit: int) -> bytes:
     if data[:8] != _SNAPPY_MAGIC:
-        return _unsnappy_block(data, limit)
-    out = bytearray()
+        return _unsnappy_block(data, limit, limit)
+    out = BytesIO()
     position = 16
     while position < len(data):
         if len(data) - position < 4:
@@ -134,19 +133,23 @@ def _unsnappy(data: memoryview, limit: int) -> bytes:
         position += 4
         if size < 0 or size > len(data) - position:
             raise CorruptBatchError("a snappy block is longer than its stream")
-        out += _unsnappy_block(data[position : position + size], limit - len(out), limit)
+        out.write(_unsnappy_block(data[position : position + size], limit - out.tell(), limit))
         position += size
-    return bytes(out)
+    return out.getvalue()
 
 
-def _unsnappy_block(block: memoryview, room: int, limit: int | None = None) -> bytes:
+def _unsnappy_block(block: memoryview, room: int, limit: int) -> bytes:
     import cramjam
 
     content = bytes(block)
     try:
-        if cramjam.snappy.decompress_raw_len(content) > room:
-            raise _too_large(room if limit is None else limit)
-        return bytes(cramjam.snappy.decompress_raw(content))
+        size = cramjam.snappy.decompress_raw_len(content)
+        if size > room:
+            raise _too_large(limit)
+        out = BytesIO(bytes(size))
+        with out.getbuffer() as buffer:
+            cramjam.snappy.decompress_raw_into(content, buffer)
+        return out.getvalue()
     except cramjam.DecompressionError as error:
         raise CorruptBatchError(f"broken snappy data: {error}") from None
 
@@ -167,7 +170,7 @@ def _lz4(data: Buffer, level: int) -> bytes:
 
 
 def _unlz4(data: memoryview, limit: int) -> bytes:
-    """Block checksums and the content checksum are skipped: the batch's own CRC has covered all of it."""
+    """Checksums of blocks are checked and the one of the content is not, as in Kafka; what follows is not looked at."""
     import cramjam
 
     if len(data) < 7 or data[:4] != _LZ4_MAGIC:
@@ -180,7 +183,7 @@ def _unlz4(data: memoryview, limit: int) -> bytes:
     if len(data) <= position or _xxh32_short(bytes(data[4:position])) >> 8 & 0xFF != data[position]:
         raise CorruptBatchError("the descriptor of an LZ4 frame is broken")
     position += 1
-    out = bytearray()
+    out = BytesIO()
     buffer = bytearray(block_bytes)
     unpacked = memoryview(buffer)
     try:
@@ -188,22 +191,36 @@ def _unlz4(data: memoryview, limit: int) -> bytes:
             (size,) = _UINT32_LITTLE.unpack_from(data, position)
             position += 4
             if size == 0:
-                return bytes(out)
+                if flags & 0x04:
+                    _UINT32_LITTLE.unpack_from(data, position)  # the content's checksum
+                return out.getvalue()
             stored, size = size & _LZ4_STORED, size & ~_LZ4_STORED
             if size > block_bytes or size > len(data) - position:
                 raise CorruptBatchError("an LZ4 block is larger than its frame allows")
             block = bytes(data[position : position + size])
-            position += size + (4 if flags & 0x10 else 0)
-            if stored:
-                out += block
+            position += size
+            if flags & 0x10:
+                out.write(_unlz4_checked(block_descriptor, data[position - size - 4 : position + 4]))
+                position += 4
+            elif stored:
+                out.write(block)
             else:
-                out += unpacked[: cramjam.lz4.decompress_block_into(block, buffer)]
-            if len(out) > limit:
+                out.write(unpacked[: cramjam.lz4.decompress_block_into(block, buffer)])
+            if out.tell() > limit:
                 raise _too_large(limit)
     except struct.error:
         raise CorruptBatchError("an LZ4 frame ends too early") from None
     except (cramjam.DecompressionError, ValueError, OverflowError) as error:
         raise CorruptBatchError(f"broken LZ4 data: {error}") from None
+
+
+def _unlz4_checked(block_descriptor: int, block: memoryview) -> bytes:
+    """One block between its size and its checksum, unpacked by the library's reader of frames, which checks that."""
+    from cramjam import lz4
+
+    descriptor = bytes((0x70, block_descriptor))
+    checksum = _xxh32_short(descriptor) >> 8 & 0xFF
+    return bytes(lz4.decompress(_LZ4_MAGIC + descriptor + bytes((checksum,)) + bytes(block) + bytes(4)))
 
 
 def _xxh32_short(data: bytes) -> int:
@@ -240,9 +257,12 @@ def _unzstd(data: memoryview, limit: int) -> bytes:
     # The library unpacks into a buffer of ours or fails; when the size is not written, a few tries find it.
     size = min(limit, max(4 * len(content), 4096) if content_size is None else content_size)
     while True:
-        out = bytearray(size)
+        out = BytesIO(bytes(size))
         try:
-            return bytes(memoryview(out)[: cramjam.zstd.decompress_into(content, out)])
+            with out.getbuffer() as buffer:
+                unpacked = cramjam.zstd.decompress_into(content, buffer)
+            out.truncate(unpacked)
+            return out.getvalue()
         except cramjam.DecompressionError as error:
             if "write whole buffer" not in str(error):
                 raise CorruptBatchError(f"broken zstd data: {error}") from None

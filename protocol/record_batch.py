@@ -304,6 +304,11 @@ def check_records(batch: Buffer, header: BatchHeader, *, max_bytes: int = UNPACK
     return batch_records.check(_payload(batch, header, max_bytes), header.record_count, header.base_timestamp)
 
 
+def check_lengths(batch: Buffer, header: BatchHeader) -> None:
+    """That an uncompressed batch is as many records as it says, whatever is in them. CorruptBatchError."""
+    batch_records.check_lengths(memoryview(batch)[: header.size_bytes], HEADER_BYTES, header.record_count)
+
+
 def records(batch: Buffer, *, max_bytes: int = UNPACKED_BYTES_MAX) -> Iterator[Record]:
     """The records of one whole batch, unpacked to at most `max_bytes`. CorruptBatchError at whatever is broken."""
     header = read_header(batch)

@@ -1,9 +1,10 @@
 """What a leader checks of records before it appends them, and what it changes in them, as Kafka's LogValidator does.
 
-Batches are judged by their headers and their checksum. Records are opened where the topic's settings ask a question
-that a header cannot answer: keys (compaction), timestamps that the header says are out of bounds, another codec than
-the producer's; and where a client compressed them, for the checksum of garbage may fit, and nobody could read it later
-(Kafka opens those, too, and takes uncompressed records at their word). A refusal is a value, not an exception.
+Batches are judged by their headers and their checksum, and, for the checksum of garbage may fit, by their records: that
+as many lie one behind the other as the header says. Each is looked into where a client compressed them, and where the
+topic's settings ask a question that a header cannot answer: keys (compaction), timestamps that the header says are out
+of bounds, another codec than the producer's. (Kafka looks into each record of every batch; of uncompressed ones that
+would take us more time than everything else together.) A refusal is a value, not an exception.
 """
 
 from enum import Enum
@@ -16,9 +17,9 @@ from barnabas.protocol.record_batch import BatchHeader
 from barnabas.runtime.ports import Buffer
 
 HEADER_BYTES = 61
-UNPACKED_ON_APPEND_BYTES_MAX = (
-    1 << 26
-)  # of a batch that a client compressed (or max.message.bytes): any client can send one
+# Any client can send a few bytes that unpack to gigabytes, or to millions of records. An honest one splits its batch.
+UNPACKED_ON_APPEND_BYTES_MAX = 1 << 26  # or max.message.bytes
+RECORDS_ON_APPEND_MAX = 1 << 20  # in one batch whose records are looked into
 _LONG_MAX = 2**63 - 1
 _CODECS = {codec.name.lower(): codec for codec in Compression} | {"uncompressed": Compression.NONE}
 # How the compressed part of a batch must begin; snappy has no mark of its own.
@@ -179,13 +180,15 @@ def _apply_topic_settings(
             check_times = not log_append_time and (
                 bounded_below or header.max_timestamp > highest or bool(attributes & 0x08)
             )
-            if compacted or check_times or attributes & 7:
-                batch = view[position : position + header.size_bytes]
-                bounds = (lowest, highest) if check_times else None
+            batch = view[position : position + header.size_bytes]
+            if compacted or check_times or attributes & 7 or target:
+                bounds = None if log_append_time else (lowest, highest)
                 unpacked_bytes_max = max(UNPACKED_ON_APPEND_BYTES_MAX, config.max_message_bytes)
                 refused = _check_records(batch, header, compacted, bounds, unpacked_bytes_max, topic_partition)
-                if refused is not None:
-                    return refused
+            else:
+                refused = _check_lengths(batch, header)
+            if refused is not None:
+                return refused
         if target is not None and target != attributes & 7:
             rebuilt = True
         elif log_append_time:
@@ -199,6 +202,14 @@ def _apply_topic_settings(
     return Validated(view, headers, positions, append_time)
 
 
+def _check_lengths(batch: memoryview, header: BatchHeader) -> AppendResult | None:
+    try:
+        record_batch.check_lengths(batch, header)
+    except CorruptBatchError as error:
+        return AppendResult(error.error, str(error))
+    return None
+
+
 def _check_records(
     batch: memoryview,
     header: BatchHeader,
@@ -207,7 +218,10 @@ def _check_records(
     unpacked_bytes_max: int,
     topic_partition: str,
 ) -> AppendResult | None:
-    """Structure, keys and timestamps of every record."""
+    """Structure, keys and timestamps of every record; what the header says is the newest is made true."""
+    if header.record_count > RECORDS_ON_APPEND_MAX:
+        message = f"{header.record_count} records in one batch, {RECORDS_ON_APPEND_MAX} are taken"
+        return AppendResult(ErrorCode.MESSAGE_TOO_LARGE, message)
     errors: list[tuple[int, str | None]] = []
     bad_timestamp = False
     log_append_time = bool(header.attributes & 0x08)
@@ -218,6 +232,9 @@ def _check_records(
             not log_append_time and bounds[0] <= checks.min_timestamp and checks.max_timestamp <= bounds[1]
         )
         if keys_are_fine and times_are_fine:
+            if bounds is not None and checks.max_timestamp != header.max_timestamp:
+                record_batch.patch_max_timestamp(batch, 0, checks.max_timestamp)
+                header.max_timestamp = checks.max_timestamp
             return None
         for index, record in enumerate(record_batch.records(batch, max_bytes=unpacked_bytes_max)):
             if compacted and record.key is None:

@@ -56,6 +56,19 @@ def test_a_bomb_takes_no_memory(codec: Compression) -> None:
         tracemalloc.stop()
 
 
+@pytest.mark.parametrize("codec", PACKING)
+def test_what_is_unpacked_is_held_once(codec: Compression) -> None:
+    size = 32 << 20
+    packed = compress(codec, bytes(size))
+    decompress(codec, compress(codec, b"warm"), 10)
+    tracemalloc.start()
+    try:
+        assert len(decompress(codec, packed, size)) == size
+        assert tracemalloc.get_traced_memory()[1] < 1.3 * size
+    finally:
+        tracemalloc.stop()
+
+
 @pytest.mark.parametrize(
     ("codec", "level"), [(Compression.GZIP, 1), (Compression.GZIP, 9), (Compression.LZ4, 1), (Compression.LZ4, 17),
                          (Compression.ZSTD, -5), (Compression.ZSTD, 19)]
@@ -103,8 +116,13 @@ def test_lz4_frames() -> None:
     for descriptor in ("6440a7", "607073"):  # with a content checksum; blocks of 4 MiB
         tail = bytes(4) if descriptor.startswith("64") else b""
         assert decompress(Compression.LZ4, bytes.fromhex("04224d18" + descriptor) + stored + tail, 7) == b"content"
-    checksums = bytes.fromhex("04224d1870408e")
-    frame = checksums + stored[:-4] + b"sums" + bytes(4)
+    with pytest.raises(CorruptBatchError, match="too early"):  # half of the content's checksum
+        decompress(Compression.LZ4, bytes.fromhex("04224d186440a7") + stored + bytes(2), 7)
+    checksums = bytes.fromhex("04224d187040ad")
+    frame = checksums + stored[:-4] + bytes.fromhex("896a80a1") + bytes(4)
+    assert decompress(Compression.LZ4, frame, 7) == b"content"
+    with pytest.raises(CorruptBatchError, match="broken LZ4"):  # the checksum of a block is checked, as in Kafka
+        decompress(Compression.LZ4, checksums + stored[:-4] + b"sums" + bytes(4), 7)
     with pytest.raises(CorruptBatchError, match="descriptor"):
         decompress(Compression.LZ4, frame[:6] + bytes([frame[6] ^ 1]) + frame[7:], 7)
     for wrong in ("04224d1840", "04224d1820", "04224d18614082", "04224d18601082", "04224d19604082", ""):

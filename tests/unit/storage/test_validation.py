@@ -1,5 +1,7 @@
 """Refusals with Kafka's codes and texts; the expectations are those of tests/golden/wire (Produce, cases `error*`)."""
 
+import tracemalloc
+
 import pytest
 from barnabas.protocol.checksum import crc32c
 from barnabas.protocol.compression import Compression, compress
@@ -183,3 +185,68 @@ def test_what_unpacks_beyond_the_limit_is_too_large(world, monkeypatch, more):
     log = world.log(max_message_bytes=1000)
     error = ErrorCode.MESSAGE_TOO_LARGE if more > 0 else ErrorCode.NONE
     assert send(world, log, batch_of(world, bytes(5000), compression=Compression.ZSTD)).error == error
+
+
+def test_records_that_do_not_lie_one_behind_the_other_are_refused_in_any_batch(world):
+    log = world.log()
+    whole = bytes(batch_of(world, b"v", b"w" * 100, b"x" * 9000)[61:])
+    payloads = {"garbage": bytes(range(1, 200)), "too short": whole[:-1], "more": whole + b"\0", "nothing": b""}
+    for name, payload in payloads.items():
+        assert send(world, log, with_payload(world, Compression.NONE, payload, 3)).error == 87, name
+    for count in (2, 4, 2**31 - 1):  # what the header says
+        batch = with_payload(world, Compression.NONE, whole, 3)
+        changed(batch, 23, (count - 1).to_bytes(4, "big"))
+        assert send(world, log, changed(batch, 57, count.to_bytes(4, "big"))).error == 87, count
+    assert log.log_end_offset == 0
+    assert send(world, log, with_payload(world, Compression.NONE, whole, 3)).error == 0
+
+
+@pytest.mark.parametrize("codec", ["uncompressed", "zstd"])
+def test_what_is_compressed_anew_was_looked_into(world, codec):
+    log = world.log(compression_type=codec)
+    batch = batch_of(world, b"v", compression=Compression.GZIP if codec == "uncompressed" else Compression.NONE)
+    assert send(world, log, bytearray(batch)).error == 0
+    longer = with_payload(world, batch[22] & 7, batch_of(world, b"v")[61:].replace(b"v", b"v\0"), 1)
+    assert send(world, log, longer).error == ErrorCode.INVALID_RECORD
+    changed(batch, 27, (2**63 - 1).to_bytes(8, "big") * 2)
+    assert send(world, log, batch).error in (ErrorCode.INVALID_RECORD, ErrorCode.INVALID_TIMESTAMP)
+
+
+def test_timestamps_beyond_64_bits_are_refused_where_records_are_looked_into(world):
+    log = world.log(message_timestamp_type="LogAppendTime")
+    records = [Record(timestamp=time, value=b"v") for time in (0, 1)]
+    for base, error in ((2**63 - 2, 0), (2**63 - 1, ErrorCode.INVALID_RECORD)):
+        batch = changed(build(records, compression=Compression.GZIP), 27, base.to_bytes(8, "big"))
+        assert send(world, log, batch).error == error
+
+
+@pytest.mark.parametrize("more", [-1, 0, 1])
+def test_records_in_one_batch_are_limited_where_they_are_looked_into(world, monkeypatch, more):
+    monkeypatch.setattr(validation, "RECORDS_ON_APPEND_MAX", 10)
+    batch = batch_of(world, *[b"v"] * (10 + more), compression=Compression.LZ4)
+    assert send(world, world.log(), batch).error == (ErrorCode.MESSAGE_TOO_LARGE if more > 0 else ErrorCode.NONE)
+
+
+def test_the_newest_timestamp_is_what_the_records_say(world):
+    log = world.log()
+    batch = batch_of(world, compression=Compression.SNAPPY)
+    send(world, log, changed(batch, 35, bytes(8)))
+    log.set_high_watermark(1)
+    assert log.offset_for_timestamp(world.now(), 1).offset == 0
+
+
+@pytest.mark.parametrize("codec", [Compression.GZIP, Compression.LZ4, Compression.ZSTD])
+def test_a_bomb_of_full_size_is_refused_within_the_limit(world, codec):
+    packed = compress(codec, bytes(200 << 20))  # snappy cannot reach the limit in a batch of a megabyte
+    batch = with_payload(world, Compression.NONE, b"")
+    changed(batch, 21, codec.to_bytes(2, "big"))
+    batch += packed
+    batch[8:12] = (len(batch) - 12).to_bytes(4, "big")
+    assert len(batch) < 1_048_588
+    log = world.log()
+    tracemalloc.start()
+    try:
+        assert send(world, log, changed(batch, 57, bytes((0, 0, 0, 2)))).error == ErrorCode.MESSAGE_TOO_LARGE
+        assert tracemalloc.get_traced_memory()[1] < 1.3 * validation.UNPACKED_ON_APPEND_BYTES_MAX
+    finally:
+        tracemalloc.stop()

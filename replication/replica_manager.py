@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from barnabas.config.broker import BrokerConfig
 from barnabas.coordination.port import Coordination
-from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.errors import CorruptBatchError, ErrorCode
 from barnabas.protocol.messages import (
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
@@ -244,9 +244,12 @@ class ReplicaManager:
         partition = self._for_lookup(topic, index, replica_id, current_leader_epoch)
         if not isinstance(partition, Partition):
             return ListOffsetResult(partition)
-        return offset_lookup.list_offset(
-            partition, timestamp, replica_id=replica_id, isolation_level=isolation_level, version=version
-        )
+        try:
+            return offset_lookup.list_offset(
+                partition, timestamp, replica_id=replica_id, isolation_level=isolation_level, version=version
+            )
+        except (OSError, CorruptBatchError) as error:
+            return ListOffsetResult(partition.log.unreadable(error))
 
     def list_offsets_version_0(
         self, topic: str, index: int, timestamp: int, max_offsets: int, *, replica_id: int = -1

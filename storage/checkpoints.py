@@ -18,6 +18,8 @@ META_PROPERTIES = "meta.properties"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 LOCK = ".lock"
 
+_SHOWN_CHARACTERS_MAX = 80
+
 
 class CheckpointError(ValueError):
     """A file of the data directory that does not have the form it should have."""
@@ -56,6 +58,11 @@ def write_bytes(disk: Disk, path: str, data: bytes) -> None:
     disk.sync_directory(path.rpartition("/")[0] or "/")
 
 
+def _shown(text: str) -> str:
+    """As an error shows it: damaged lines can be long."""
+    return repr(text if len(text) <= _SHOWN_CHARACTERS_MAX else text[:_SHOWN_CHARACTERS_MAX] + "…")
+
+
 def _read_lines(disk: Disk, path: str, fields: int) -> list[list[str]]:
     text = read_text(disk, path)
     if not text:
@@ -64,14 +71,14 @@ def _read_lines(disk: Disk, path: str, fields: int) -> list[list[str]]:
     if lines[-1] == "":
         lines.pop()
     if lines[0] != "0":
-        raise CheckpointError(f"{path}: line 1: version {lines[0]!r} is not known")
+        raise CheckpointError(f"{path}: line 1: version {_shown(lines[0])} is not known")
     if len(lines) < 2 or not lines[1].isdigit() or int(lines[1]) != len(lines) - 2:
         raise CheckpointError(f"{path}: line 2: the number of entries does not match the lines that follow")
     rows = []
     for number, line in enumerate(lines[2:], 3):
         row = line.split()
         if len(row) != fields:
-            raise CheckpointError(f"{path}: line {number}: {line!r} does not have {fields} fields")
+            raise CheckpointError(f"{path}: line {number}: {_shown(line)} does not have {fields} fields")
         rows.append(row)
     return rows
 
@@ -80,7 +87,7 @@ def _integer(path: str, row: list[str], index: int) -> int:
     try:
         return int(row[index])
     except ValueError as error:
-        raise CheckpointError(f"{path}: {row[index]!r} in {' '.join(row)!r} is not a number") from error
+        raise CheckpointError(f"{path}: {_shown(row[index])} in {_shown(' '.join(row))} is not a number") from error
 
 
 def read_offsets(disk: Disk, path: str) -> dict[tuple[str, int], int]:
@@ -121,7 +128,7 @@ def read_properties(disk: Disk, path: str) -> dict[str, str] | None:
         if stripped and not stripped.startswith("#"):
             key, equals, value = stripped.partition("=")
             if not equals:
-                raise CheckpointError(f"{path}: line {number}: {line!r} is not key=value")
+                raise CheckpointError(f"{path}: line {number}: {_shown(line)} is not key=value")
             properties[key.strip()] = value.strip()
     return properties
 
@@ -142,7 +149,7 @@ def read_partition_metadata(disk: Disk, path: str) -> bytes | None:
     try:
         return uuids.from_text(values["topic_id"])
     except ValueError as error:
-        raise CheckpointError(f"{path}: {values['topic_id']!r} is not a topic id") from error
+        raise CheckpointError(f"{path}: {_shown(values['topic_id'])} is not a topic id") from error
 
 
 def write_partition_metadata(disk: Disk, path: str, topic_id: bytes) -> None:

@@ -11,6 +11,7 @@ from bisect import bisect_left, bisect_right
 from struct import Struct
 from typing import NamedTuple
 
+from barnabas.protocol.errors import CorruptBatchError
 from barnabas.runtime.ports import Disk, may_pass
 
 OFFSET_ENTRY_BYTES = 8
@@ -78,7 +79,7 @@ class OffsetIndex:
         while flat and flat[-1] == 0 and flat[-2] == 0:
             del flat[-2:]
         offsets, positions = flat[0::2], flat[1::2]
-        if offsets and (offsets[0] < 0 or positions[-1] >= segment_size):
+        if offsets and (offsets[0] < 0 or positions[0] < 0 or positions[-1] >= segment_size):
             return False
         if any(left >= right for left, right in itertools.pairwise(offsets)):
             return False
@@ -292,15 +293,15 @@ class TransactionIndex:
 
     @property
     def entries(self) -> list[AbortedTransaction]:
-        """All entries, by rising last offset. ValueError when the file cannot be right."""
+        """All entries, by rising last offset. CorruptBatchError when the file cannot be right."""
         if self._entries is None:
             data = _read_file(self._disk, self.path)
             if len(data) % TRANSACTION_ENTRY_BYTES:
-                raise ValueError(f"{self.path}: size {len(data)} is not a multiple of {TRANSACTION_ENTRY_BYTES}")
+                raise CorruptBatchError(f"{self.path}: size {len(data)} is not a multiple of {TRANSACTION_ENTRY_BYTES}")
             self._entries = []
             for version, *fields in _TRANSACTION_ENTRY.iter_unpack(data):
                 if version != 0:
-                    raise ValueError(f"{self.path}: unknown entry version {version}")
+                    raise CorruptBatchError(f"{self.path}: unknown entry version {version}")
                 self._entries.append(AbortedTransaction(*fields))
             self._written = len(self._entries)
         return self._entries

@@ -357,10 +357,12 @@ class LogManager:
             go_on(task() or iter(()))
 
         def go_on(pieces: Iterator[None]) -> None:
-            if next(pieces, _ENDED) is _ENDED:
-                self._timers[name] = clock.call_later(max(interval_ms(), 1), run)
-            else:
-                self._timers[name] = clock.call_later(0, partial(go_on, pieces))
+            has_ended = True  # and if it raises, it is for the next time, too
+            try:
+                has_ended = next(pieces, _ENDED) is _ENDED
+            finally:
+                again = run if has_ended else partial(go_on, pieces)
+                self._timers[name] = clock.call_later(max(interval_ms(), 1) if has_ended else 0, again)
 
         self._timers[name] = clock.call_later(max(interval_ms(), 1), run)
 

@@ -175,14 +175,18 @@ class LogReader:
                         offset, min(max_bytes, by_reference_from), upper_bound=upper_bound, at_least_one=at_least_one
                     )
                 return FetchData(ErrorCode.NONE, b"", found.first_offset, found.next_offset, file_range)
-        except OSError as error:
-            if not may_pass(error):
-                self.fail(error)
-            return FetchData(ErrorCode.KAFKA_STORAGE_ERROR, b"", -1, -1)
-        except CorruptBatchError as error:
-            logger.error("%s: damaged data at or behind offset %d: %s", self.name, offset, error)
-            return FetchData(ErrorCode.CORRUPT_MESSAGE, b"", -1, -1)
+        except (OSError, CorruptBatchError) as error:
+            return FetchData(self.unreadable(error), b"", -1, -1)
         return FetchData(ErrorCode.NONE, b"", offset, offset)
+
+    def unreadable(self, error: OSError | CorruptBatchError) -> ErrorCode:
+        """What to answer when reading raised: a disk that fails takes the log with it, damaged data does not."""
+        if isinstance(error, CorruptBatchError):
+            logger.error("%s: damaged data: %s", self.name, error)
+            return ErrorCode.CORRUPT_MESSAGE
+        if not may_pass(error):
+            self.fail(error)
+        return ErrorCode.KAFKA_STORAGE_ERROR
 
     def bytes_between(self, offset: int, upper_bound: int) -> int:
         """About how many bytes a reader from `offset` has before it; exact near the log end. Reads no segment."""
@@ -204,7 +208,7 @@ class LogReader:
         for slot in range(self._slot(offset), len(self.segments)):
             segment = self.segments[slot]
             segment.load()
-            position = segment.position_for(offset) if offset > segment.base_offset else 0
+            position = segment.checked_position_for(offset) if offset > segment.base_offset else 0
             for batch in segment.batches(position):
                 if batch.last_offset >= offset:
                     yield segment, batch
@@ -221,13 +225,16 @@ class LogReader:
         return sorted(found, key=lambda pair: pair[1])
 
     def offset_for_timestamp(self, timestamp: int, upper_bound: int) -> TimestampOffset | None:
-        """The first record with a timestamp ≥ `timestamp` in [log start, `upper_bound`), or None."""
+        """The first record with a timestamp ≥ `timestamp` in [log start, `upper_bound`), or None.
+
+        CorruptBatchError, OSError.
+        """
         for segment in self.segments:
             if segment.base_offset >= upper_bound:
                 return None
             if not segment.size or segment.max_timestamp < timestamp:
                 continue
-            start = segment.position_for(segment.time_index.offset_for(timestamp))
+            start = segment.checked_position_for(segment.time_index.offset_for(timestamp))
             for batch in segment.batches(start):
                 if batch.base_offset >= upper_bound:
                     return None
@@ -241,7 +248,10 @@ class LogReader:
         return None
 
     def max_timestamp_offset(self) -> TimestampOffset | None:
-        """The first record that has the largest timestamp of the log; None when the log is empty."""
+        """The first record that has the largest timestamp of the log; None when the log is empty.
+
+        CorruptBatchError, OSError.
+        """
         newest: Segment | None = None
         for segment in self.segments:
             if segment.size and (newest is None or segment.max_timestamp > newest.max_timestamp):

@@ -5,7 +5,7 @@ import logging
 from barnabas.config.topic import TopicConfig
 from barnabas.protocol import record_batch
 from barnabas.protocol.errors import CorruptBatchError
-from barnabas.runtime.ports import Env
+from barnabas.runtime.ports import Disk, Env
 from barnabas.storage import checkpoints
 from barnabas.storage.leader_epochs import LeaderEpochCache
 from barnabas.storage.log import Log
@@ -49,6 +49,7 @@ def open_log(
     else:
         disk.make_directory(directory)
     segments = _segments(env, files, directory, names, config)
+    _drop_damaged_transaction_indexes(disk, directory, segments, names)
     snapshots = [int(name[:20]) for name in names if name.endswith(".snapshot") and name[:20].isdigit()]
     leader_epochs = LeaderEpochCache(
         disk, f"{directory}/{checkpoints.LEADER_EPOCHS}", on_disk=checkpoints.LEADER_EPOCHS in names
@@ -88,6 +89,14 @@ def open_log(
             f"{topic}-{partition}",
             may_have_gaps="compact" in config.cleanup_policy,
         )
+    if log_end_offset < recovery_point:
+        logger.error(
+            "%s-%d ends at %d, though everything up to %d was synced: what came behind was removed or damaged since",
+            topic,
+            partition,
+            log_end_offset,
+            recovery_point,
+        )
     log_start_offset = min(max(log_start_offset, segments[0].base_offset), log_end_offset)
     leader_epochs.truncate_from_end(log_end_offset + 1)
     leader_epochs.truncate_from_start(log_start_offset)
@@ -114,6 +123,21 @@ def open_log(
     if not clean:
         log.producers.keep_snapshots_of(segment.base_offset for segment in segments)
     return log
+
+
+def _drop_damaged_transaction_indexes(disk: Disk, directory: str, segments: list[Segment], names: list[str]) -> None:
+    """They are made again from the batches: from all of them, so no snapshot may say that they were seen."""
+    damaged = False
+    for segment in segments:
+        try:
+            assert segment.transaction_index.entries is not None
+        except CorruptBatchError as error:
+            logger.error("%s; it is made again", error)
+            segment.transaction_index.reset()
+            damaged = True
+    for name in [name for name in names if damaged and name.endswith(".snapshot")]:
+        disk.remove(f"{directory}/{name}")
+        names.remove(name)
 
 
 def _finish_interrupted_work(env: Env, files: OpenFiles, directory: str, config: TopicConfig) -> list[str]:

@@ -1,6 +1,7 @@
 """One segment of a log: a file of record batches and its three indexes."""
 
 import errno
+import logging
 import zlib
 from array import array
 from bisect import bisect_right
@@ -13,13 +14,17 @@ from barnabas.runtime.ports import Buffer, File, may_pass
 from barnabas.storage.index import OffsetIndex, TimeIndex, TransactionIndex
 from barnabas.storage.open_files import FileRange, OpenFiles
 
+logger = logging.getLogger("barnabas.storage")
+
 HEADER_BYTES = 61
 _HEADER = Struct(">qiibIhiqqqhii")
 _PREFIX = Struct(">qi")
 _LAST_OFFSET_DELTA = Struct(">i")
 _LAST_OFFSET_DELTA_AT = 23
+_MAGIC_AT = 16
 _WINDOW_BYTES = 65536
 _INT32_MAX = 2**31 - 1
+_OFFSETS_END = 2**63
 _RECENT_BATCHES_MAX = 128
 
 
@@ -61,6 +66,10 @@ class AppendedBatch(NamedTuple):
     base_offset: int
     last_offset: int
     max_timestamp: int
+
+
+def _begins_a_batch(chunk: bytes, offset: int) -> bool:
+    return len(chunk) > _MAGIC_AT and chunk[_MAGIC_AT] == 2 and _PREFIX.unpack_from(chunk)[0] <= offset
 
 
 def file_name(base_offset: int, extension: str) -> str:
@@ -177,12 +186,26 @@ class Segment:
         self.touched = True
         if self._loaded:
             return
-        if not self.offset_index.load(self.size) or not self.time_index.load():
+        if not self.offset_index.load(self.size) or not self.time_index.load() or not self._index_ends_right():
             self.rebuild_indexes()
             return
         self._max_timestamp, self._offset_of_max_timestamp = self.time_index.last()
         self._bytes_since_index_entry = self.size - self.offset_index.last_position()
         self._loaded = True
+
+    def _index_ends_right(self) -> bool:
+        """Whether the last entry of the offset index, on which most depends, says where a batch is."""
+        position, offset = self.offset_index.last_below(self.size, _OFFSETS_END)
+        if position < 0:
+            return True
+        try:
+            return self._holds_a_batch(position, offset) and offset < self._next_offset_from(position)
+        except CorruptBatchError:
+            return False
+
+    def _holds_a_batch(self, position: int, offset: int) -> bool:
+        """Whether one begins there, and not behind that offset."""
+        return _begins_a_batch(self._files.get(self.path).read(position, _MAGIC_AT + 1), offset)
 
     def unload(self) -> None:
         """Give the memory of the indexes back, unless they cannot be written."""
@@ -197,10 +220,19 @@ class Segment:
             self._loaded = False
 
     def rebuild_indexes(self) -> None:
-        """Make the offset and time index again from the batch headers."""
+        """Make the offset and time index again from the batch headers, up to where they are damaged, if they are."""
         self.reset_indexes()
-        for batch in self.batches():
-            self._index(batch.position, batch.size, batch.last_offset, batch.max_timestamp)
+        next_offset = self.base_offset
+        try:
+            for batch in self.batches():
+                if batch.base_offset < next_offset or not self.can_hold(batch.last_offset):
+                    raise CorruptBatchError(
+                        f"{self.path}: the batch at {batch.position} has no offset that may be there"
+                    )
+                self._index(batch.position, batch.size, batch.last_offset, batch.max_timestamp)
+                next_offset = batch.last_offset + 1
+        except CorruptBatchError as error:
+            logger.error("%s; what comes behind is not found by its time", error)
         self.close_time_index()
         self.offset_index.write_if_possible()
         self.time_index.write_if_possible()
@@ -253,8 +285,10 @@ class Segment:
         if self._first_timestamp is None:
             if not self.size:
                 return -1
-            first = next(self.batches(), None)
-            self._first_timestamp = -1 if first is None else first.max_timestamp
+            try:
+                self._first_timestamp = next(self.batches()).max_timestamp
+            except CorruptBatchError:
+                self._first_timestamp = -1  # whoever reads it is told
         return self._first_timestamp
 
     @property
@@ -322,18 +356,37 @@ class Segment:
         if self._loaded or self.size > _WINDOW_BYTES:  # else one read of the log is cheaper than its indexes
             self.load()
             position = self.offset_index.last_position()
+        return self._next_offset_from(position)
+
+    def _next_offset_from(self, position: int) -> int:
         last = None
         for last in self.batches(position):  # noqa: B007
             pass
-        return self.base_offset if last is None else last.last_offset + 1
+        if last is None:
+            return self.base_offset
+        if last.base_offset < self.base_offset or not self.can_hold(last.last_offset):
+            raise CorruptBatchError(f"{self.path} ends with offset {last.last_offset}, which cannot be in it")
+        return last.last_offset + 1
 
     def find(self, offset: int) -> StoredBatch | None:
         """The first batch whose last offset is ≥ `offset`."""
         self.load()
-        for batch in self.batches(self.position_for(offset)):
+        for batch in self.batches(self.checked_position_for(offset)):
             if batch.last_offset >= offset:
                 return batch
         return None
+
+    def checked_position_for(self, offset: int) -> int:
+        """As `position_for`, but whether a batch begins there is looked at; the index is made again if none does."""
+        position = self.position_for(offset)
+        if position and not self._holds_a_batch(position, offset):
+            self._mend_indexes(position)
+            position = self.position_for(offset)
+        return position
+
+    def _mend_indexes(self, position: int) -> None:
+        logger.error("%s is damaged: no batch begins at %d; it is made again", self.offset_index.path, position)
+        self.rebuild_indexes()
 
     def position_for(self, offset: int) -> int:
         """Where `offset` is: exactly if it was appended lately, else up to one index interval too early."""
@@ -358,6 +411,9 @@ class Segment:
         window = min(2 * self._index_interval_bytes + HEADER_BYTES, _WINDOW_BYTES)
         wanted = min(max_bytes + window, end - position)
         chunk = file.read(position, wanted if wanted <= _WINDOW_BYTES else window)
+        if position and not _begins_a_batch(chunk, offset):
+            self._mend_indexes(position)
+            return self.locate(offset, max_bytes, upper_bound, at_least_one)
         while True:  # skip the batches before it
             at = position - start
             if at + HEADER_BYTES > len(chunk):
@@ -381,6 +437,9 @@ class Segment:
         next_offset = last_offset + 1
         indexed_position, indexed_offset = index.last_below(limit, upper_bound)
         if indexed_position > position:
+            if not self._holds_a_batch(indexed_position, indexed_offset):
+                self._mend_indexes(indexed_position)
+                return self.locate(offset, max_bytes, upper_bound, at_least_one)
             position, next_offset = indexed_position, indexed_offset + 1
         first_chunk, first_start = chunk, start
         while position + HEADER_BYTES <= limit:

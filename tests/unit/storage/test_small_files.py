@@ -1,4 +1,5 @@
 import pytest
+from barnabas.protocol.errors import CorruptBatchError
 from barnabas.sim.disk import PowerLoss
 from barnabas.sim.env import sim_env
 from barnabas.storage import checkpoints
@@ -141,7 +142,7 @@ def test_transaction_index(disk):
     again.reset()
     assert not disk.exists("/x")
     write(disk, "/bad", b"x" * 35)
-    with pytest.raises(ValueError, match="34"):
+    with pytest.raises(CorruptBatchError, match="34"):
         _ = TransactionIndex(disk, "/bad", on_disk=True).entries
 
 

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from barnabas.runtime.ports import Clock
 
-BYTES_PER_TURN = 1024 * 1024  # of one connection; as many of all together end a pass of the loop
+BYTES_PER_PASS = 1024 * 1024  # of the loop, all connections together: a few hundred microseconds
 
 
 class Sender(Protocol):
@@ -34,10 +34,10 @@ class Senders:
 
     def _give(self) -> None:
         waiting = self._waiting
-        sent = 0
+        left = BYTES_PER_PASS
         try:
-            while waiting and sent < BYTES_PER_TURN:  # so less than twice that: a few hundred microseconds
-                sent += waiting.popleft().send_some(BYTES_PER_TURN)
+            while waiting and left > 0:
+                left -= waiting.popleft().send_some(left)
         finally:
             self._scheduled = bool(waiting)
             if waiting:

@@ -116,7 +116,11 @@ def ip_config(address: str | None) -> str:
 
 def encode_name(name: str | None) -> str:
     """A user or client id as a node's name; None is the default entity."""
-    return DEFAULT_ENTITY if name is None else quote(name, safe="-_.").replace("~", "%7E")
+    if name is None:
+        return DEFAULT_ENTITY
+    if name in (".", ".."):  # of these no tree makes a node
+        return name.replace(".", "%2E")
+    return quote(name, safe="-_.").replace("~", "%7E")
 
 
 def decode_name(name: str) -> str | None:

@@ -99,7 +99,7 @@ def _screen_commit(
     topics = coordinator.topics
     metadata_max = coordinator.config.offset_metadata_max_bytes
     now_ms = coordinator.clock.now_ms()
-    expire_timestamp = now_ms + request.retention_time_ms if request.retention_time_ms >= 0 else -1
+    expire_timestamp = min(now_ms + request.retention_time_ms, _LONG_MAX) if request.retention_time_ms >= 0 else -1
     make_row = messages.OffsetCommitResponse.OffsetCommitResponsePartition
     response = messages.OffsetCommitResponse()
     commits: GroupOffsets = {}
@@ -193,6 +193,7 @@ def _utf16_length(text: str) -> int:
 # ---- OffsetFetch ----
 
 # A topic that was asked for: its name (None: the id is unknown), its id, the partitions.
+_LONG_MAX = 2**63 - 1
 _Asked = tuple[str | None, bytes, list[int]]
 
 

@@ -8,7 +8,9 @@ from barnabas.broker.connection import FRAMES_PER_TURN
 from barnabas.coordination.port import ConnectionLossError
 from barnabas.protocol import frames, messages
 from barnabas.protocol.api_keys import ApiKey
+from barnabas.protocol.checksum import crc32c
 from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.record_batch import Record, build
 
 World = Any  # of conftest.py
 
@@ -146,3 +148,34 @@ def test_a_tree_that_cannot_be_written_is_no_bug_of_the_broker(world: World, mon
     assert result.error_code == ErrorCode.KAFKA_STORAGE_ERROR
     monkeypatch.undo()
     world.create_topic("no-room")
+
+
+def test_a_lookup_by_time_meets_a_timestamp_that_cannot_be(world: World) -> None:
+    """Uncompressed records are not looked into before they are written."""
+    world.create_topic("times")
+    batch = build([Record(timestamp=time, value=b"v") for time in (0, -1)])
+    now_ms = world.env.clock.now_ms()
+    batch[27:43] = (-(2**63)).to_bytes(8, "big", signed=True) + now_ms.to_bytes(8, "big")
+    batch[17:21] = crc32c(memoryview(batch)[21:]).to_bytes(4, "big")
+    produce = messages.ProduceRequest
+    data = produce.PartitionProduceData(index=0, records=bytes(batch))
+    topic = produce.TopicProduceData(name="times", partition_data=[data])
+    answer = world.ask(ApiKey.PRODUCE, 9, produce(acks=1, timeout_ms=1000, topic_data=[topic]))
+    assert answer.responses[0].partition_responses[0].error_code == ErrorCode.NONE
+    wanted = messages.ListOffsetsRequest
+    partition = wanted.ListOffsetsPartition(partition_index=0, timestamp=now_ms)
+    request = wanted(replica_id=-1, topics=[wanted.ListOffsetsTopic(name="times", partitions=[partition])])
+    answer = world.ask(ApiKey.LIST_OFFSETS, 7, request)
+    assert answer.topics[0].partitions[0].error_code == ErrorCode.CORRUPT_MESSAGE
+
+
+@pytest.mark.parametrize("name", [".", "..", "a/b", "<default>"])
+def test_a_group_may_have_any_name_where_settings_are_asked_and_set(world: World, name: str) -> None:
+    alter, describe = messages.IncrementalAlterConfigsRequest, messages.DescribeConfigsRequest
+    config = alter.AlterableConfig(name="consumer.session.timeout.ms", config_operation=0, value="50000")
+    resource = alter.AlterConfigsResource(resource_type=32, resource_name=name, configs=[config])
+    answer = world.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, alter(resources=[resource]))
+    assert answer.responses[0].error_code == ErrorCode.NONE
+    asked = describe.DescribeConfigsResource(resource_type=32, resource_name=name, configuration_keys=None)
+    (result,) = world.ask(ApiKey.DESCRIBE_CONFIGS, 4, describe(resources=[asked])).results
+    assert [row.value for row in result.configs if row.name == "consumer.session.timeout.ms"] == ["50000"]

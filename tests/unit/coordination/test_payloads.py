@@ -106,6 +106,9 @@ def test_paths_are_those_that_kafka_made() -> None:
         ("a b*c/ü", "a%20b%2Ac%2F%C3%BC"),
         ("<default>", "%3Cdefault%3E"),
         ("~", "%7E"),
+        (".", "%2E"),
+        ("..", "%2E%2E"),
+        ("...", "..."),
     ],
 )
 def test_names_of_users_and_clients_are_percent_encoded(name: str | None, node: str) -> None:

@@ -37,6 +37,13 @@ def test_a_retention_given_with_the_commit_counts() -> None:
     assert world.fetch("g") == {("t", 1): 1}
 
 
+def test_a_retention_beyond_the_end_of_time_is_for_ever() -> None:
+    world = make_world()
+    world.commit("g", {("t", 0): 1}, version=3, retention_time_ms=2**63 - 1)
+    world.clock.advance(100 * MINUTE)
+    assert world.fetch("g") == {("t", 0): 1}
+
+
 def test_a_group_with_something_in_flight_is_left_for_the_next_time() -> None:
     world = make_world()
     world.commit("g", {("t", 0): 1})

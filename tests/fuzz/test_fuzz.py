@@ -1,0 +1,46 @@
+"""A small budget of every target; as much as one likes: python tests/fuzz/fuzz.py."""
+
+import logging
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import fuzz
+import wire
+
+SEED = 1
+CASES = {"batches": 1_500, "files": 300, "properties": 400}
+FRAMES = 8_000
+
+
+@pytest.fixture(autouse=True)
+def _logging_is_as_before() -> Iterator[None]:
+    before = logging.root.manager.disable
+    yield
+    logging.disable(before)
+
+
+@pytest.mark.parametrize("target", CASES)
+def test_a_share_of_each_target(target: str) -> None:
+    complaint = fuzz.run_cases(target, SEED, 0, CASES[target], 100)
+    assert complaint is None, complaint
+
+
+def test_a_share_of_hostile_frames_for_a_broker_process() -> None:
+    complaint = wire.run(SEED, 0, FRAMES, 100, print)
+    assert complaint is None, complaint
+
+
+def test_what_harms_is_found_and_made_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That the targets can fail: with the checks taken out that they are about."""
+    from barnabas.storage import validation
+
+    monkeypatch.setattr(validation, "_check_records", lambda *_: None)
+    monkeypatch.setattr(validation, "_check_lengths", lambda *_: None)
+    complaint = fuzz.run_cases("batches", SEED, 0, 300, 60)
+    assert complaint is not None
+    assert "python tests/fuzz/fuzz.py batches --seed 1 --case" in complaint

@@ -22,6 +22,7 @@ EXPLICIT_RETENTION_VALUE_VERSION = 1
 VALUE_VERSION = 4
 
 _INT16 = Struct(">h")
+_LENGTH = Struct(">H")  # of a string; one that is negative is too long, then
 _INT32 = Struct(">i")
 _OFFSET_AND_EPOCH = Struct(">hqi")
 _OFFSET = Struct(">hq")
@@ -212,11 +213,15 @@ def key_version(key: bytes) -> int:
 
 def decode_key(key: bytes) -> tuple[str, str, int]:
     """Group, topic and partition of a key of version 0 or 1. ValueError when it is cut short."""
-    group, position = _string(key, 2)
-    topic, position = _string(key, position)
-    if len(key) < position + 4:
-        raise ValueError(_MALFORMED)
-    return group, topic, int(_INT32.unpack_from(key, position)[0])
+    try:
+        (group_bytes,) = _LENGTH.unpack_from(key, 2)
+        topic_at = 4 + group_bytes + 2
+        (topic_bytes,) = _LENGTH.unpack_from(key, topic_at - 2)
+        end = topic_at + topic_bytes
+        (partition,) = _INT32.unpack_from(key, end)
+    except _struct_error as error:
+        raise ValueError(_MALFORMED) from error
+    return key[4 : 4 + group_bytes].decode(), key[topic_at:end].decode(), partition
 
 
 def decode_value(value: bytes) -> CommittedOffset:
@@ -225,11 +230,13 @@ def decode_value(value: bytes) -> CommittedOffset:
         (version,) = _INT16.unpack_from(value)
         if version == 4:
             _, offset, leader_epoch = _OFFSET_AND_EPOCH.unpack_from(value)
-            length, position = _unsigned_varint(value, 14)
+            length, position = value[14], 15
+            if length > 127:
+                length, position = _unsigned_varint(value, 14)
             end = position + length - 1
             metadata = value[position:end].decode()
             (timestamp,) = _TIMESTAMP.unpack_from(value, end)
-            topic_id = _topic_id_tag(value, end + 8)
+            topic_id = _topic_id_tag(value, end + 8) if value[end + 8] else NO_TOPIC_ID
             return CommittedOffset(offset, leader_epoch, metadata, timestamp, -1, topic_id)
         if version == 3:
             _, offset, leader_epoch = _OFFSET_AND_EPOCH.unpack_from(value)

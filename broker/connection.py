@@ -127,13 +127,17 @@ class Connection(asyncio.BufferedProtocol):
         self.last_active_ms = self._server.env.clock.monotonic_ms()
         refusal = self._server.admit(self)
         if refusal is not None:
-            logger.warning("refused a connection from %s: %s", self.client_host, refusal)
+            self._server.refused(self.client_host, refusal)
             transport.close()
             return
         self.closed = False
         self.transport.set_write_buffer_limits(WRITE_BUFFER_HIGH, WRITE_BUFFER_LOW)
-        if not self._server.may_read(self):
-            self.transport.pause_reading()
+        # Not by pausing the transport: uvloop begins to read when this has returned, whatever was said here.
+        self._write_paused = not self._server.may_read(self)
+
+    def begin(self) -> None:
+        """The server serves and has a place for it: what has been sent already is handled."""
+        self.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget everything; whoever works on a parked request is told that nobody waits."""

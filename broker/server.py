@@ -15,6 +15,7 @@ from barnabas.config.settings import address_limits
 from barnabas.coordination.port import CoordinationError
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.ports import Env, Listener, Timer
+from barnabas.storage.open_files import share_out
 
 if TYPE_CHECKING:
     from barnabas.broker.broker import Broker
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("barnabas.broker")
 
 TRACEBACKS_PER_API, TRACEBACK_EVERY = 10, 1000
+REFUSALS_TOLD_EVERY_MS = 1_000
 IDLE_SWEEPS_PER_SPAN = 10  # an idle connection lives at most a tenth longer than connections.max.idle.ms
 
 
@@ -38,15 +40,18 @@ class Server:
         self.connections: dict[Connection, None] = {}
         self._waiting: dict[Connection, None] = {}  # beyond max.connections: not read until another one goes
         self.ports: dict[str, int] = {}  # listener name -> the port in use
-        self.serving = False  # until then connections are accepted, but not read
+        self.serving = False  # until then connections are accepted, but no request is handled
         self.requests = 0
         self.handler_failures = 0
         self.protocol_errors = 0
+        self.refused_connections = 0
         self._listeners: list[Listener] = []
         self._connections_of: dict[str, int] = {}  # client host -> connections
         self._failures_of: dict[int, int] = {}  # api key -> handler failures
         self._sweep: Timer | None = None
         config.on_change.append(self._settings_changed)
+        self._descriptors = share_out(env.disk.open_files_max()).connections
+        self._next_refusal_told_ms = 0.0
 
     async def listen(self, endpoints: Sequence[Endpoint]) -> None:
         """Accept connections on all endpoints. OSError when an address cannot be had."""
@@ -59,10 +64,10 @@ class Server:
         self._sweep_later()
 
     def serve(self) -> None:
-        """Read what connections send from now on."""
+        """Handle what connections send from now on."""
         self.serving = True
-        for connection in self.connections:
-            connection.transport.resume_reading()
+        for connection in list(self.connections):
+            connection.begin()
 
     def stop_accepting(self) -> None:
         """Close the listeners; connections live on."""
@@ -88,6 +93,8 @@ class Server:
         Beyond max.connections Kafka stops accepting: as many as a listener holds then (socket.listen.backlog.size)
         are accepted and not read until another one goes. Too many from one address are refused at once.
         """
+        if len(self.connections) + len(self._waiting) >= self._descriptors:  # the rest is for the logs
+            return f"{self._descriptors} are open, more would take the files of the logs: raise the limit (ulimit -n)"
         if len(self.connections) >= self.config.max_connections:
             if len(self._waiting) >= self.config.socket_listen_backlog_size:
                 return f"max.connections={self.config.max_connections} are open, and as many wait as may"
@@ -112,16 +119,24 @@ class Server:
             del self._waiting[connection]
             refusal = self.admit(connection)
             if refusal is not None:
-                logger.warning("refused a connection from %s: %s", connection.client_host, refusal)
+                self.refused(connection.client_host, refusal)
                 connection.close()
             else:
                 connection.last_active_ms = self.env.clock.monotonic_ms()
                 if self.serving:
-                    connection.transport.resume_reading()
+                    connection.begin()
 
     def _settings_changed(self, names: frozenset[str]) -> None:
         if "max.connections" in names:
             self._admit_waiting()
+
+    def refused(self, host: str, why: str) -> None:
+        """A connection was refused: said once a second, for whoever is refused comes again."""
+        self.refused_connections += 1
+        now_ms = self.env.clock.monotonic_ms()
+        if now_ms >= self._next_refusal_told_ms:
+            self._next_refusal_told_ms = now_ms + REFUSALS_TOLD_EVERY_MS
+            logger.warning("refused a connection from %s: %s (%d so far)", host, why, self.refused_connections)
 
     def _limit_of(self, host: str) -> int:
         limits = address_limits(self.config.max_connections_per_ip_overrides)

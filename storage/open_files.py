@@ -24,8 +24,8 @@ class OpenFilesShares(NamedTuple):
 def share_out(open_files_max: int) -> OpenFilesShares:
     """Divide what the process may have open, so that clients cannot take from the logs what they need."""
     reserve = min(max(open_files_max // 8, _RESERVE_MIN), _RESERVE_MAX)
-    half = max((open_files_max - reserve) // 2, 4)
-    return OpenFilesShares(half, half, reserve)
+    segments = max((open_files_max - reserve) // 3, 4)
+    return OpenFilesShares(segments, max(open_files_max - reserve - segments, 4), reserve)
 
 
 class _Referenced:

@@ -414,7 +414,7 @@ class Member(Worker):
                     raise AskAgainError
                 assert row.error_code == ErrorCode.NONE, f"{key} at {position}: {ErrorCode(row.error_code).name}"
                 if row.records:
-                    first, following = _offsets_of(row.records)
+                    first, following = offsets_of(row.records)
                     self.group.reads(key, max(first, position), following)
                     self.positions[key] = following
                     moved = True
@@ -432,7 +432,7 @@ class Member(Worker):
             time.sleep(0.05)
 
 
-def _offsets_of(data: Any) -> tuple[int, int]:
+def offsets_of(data: Any) -> tuple[int, int]:
     """First offset of the first batch, and the one behind the last."""
     headers = [header for header, _ in record_batch.batches(data)]
     return headers[0].base_offset, headers[-1].base_offset + headers[-1].last_offset_delta + 1

@@ -18,7 +18,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,6 +38,7 @@ from kill_load import (
     Partition,
     Producer,
     Worker,
+    offsets_of,
 )
 
 GOES_ON_WITHIN_S = 30.0
@@ -47,20 +48,16 @@ OFFSETS_TOPIC = "__consumer_offsets"
 
 SMALL_SETTINGS = {
     "offsets.topic.num.partitions": "5",
-    "offsets.topic.segment.bytes": "20000",
-    "log.cleaner.backoff.ms": "20",
+    "log.index.size.max.bytes": "240",  # a segment is full after some 60 kB
+    "log.index.interval.bytes": "2000",
+    "log.cleaner.backoff.ms": "200",
     "log.cleaner.min.cleanable.ratio": "0.01",
     "log.segment.delete.delay.ms": "200",
     "log.flush.offset.checkpoint.interval.ms": "50",
     "log.flush.start.offset.checkpoint.interval.ms": "50",
     "replica.high.watermark.checkpoint.interval.ms": "50",
 }
-SMALL_TOPIC = {"segment_index_bytes": "64", "index_interval_bytes": "2000"}  # full after some 20 kB
-COMPACTED_TOPIC = SMALL_TOPIC | {
-    "cleanup_policy": "compact",
-    "min_cleanable_dirty_ratio": "0.01",
-    "flush_messages": "50",
-}
+COMPACTED_TOPIC = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": "0.01", "flush_messages": "50"}
 
 
 class Options(NamedTuple):
@@ -118,7 +115,7 @@ class Checker:
         digest = hashlib.sha256()
         unchanged = before.end == 0
         position = 0
-        while data := self._fetch(client, partition, position):
+        for data in self._everything(client, partition):
             for header, batch in record_batch.batches(data):
                 if header.base_offset != position:
                     self._problem(partition, f"a gap from {position} to {header.base_offset}")
@@ -139,12 +136,21 @@ class Checker:
             self._compare(partition, producer, rows, offsets.get(producer, []), exactly)
         return position
 
-    def _fetch(self, client: Client, partition: Partition, position: int) -> Any:
-        row = client.fetch(*partition, position, FETCH_BYTES)
-        if row.error_code:
-            self._problem(partition, f"cannot be read at {position}: {ErrorCode(row.error_code).name}")
-            return b""
-        return row.records
+    def _everything(self, client: Client, partition: Partition) -> Iterator[Any]:
+        """What lies below the high watermark of now: the load goes on."""
+        position, end = 0, -1
+        while position < end or end < 0:
+            row = client.fetch(*partition, position, FETCH_BYTES)
+            if row.error_code:
+                self._problem(partition, f"cannot be read at {position}: {ErrorCode(row.error_code).name}")
+                return
+            end = row.high_watermark if end < 0 else end
+            if not row.records:
+                if position < end:
+                    self._problem(partition, f"there is nothing at {position}, below the high watermark {end}")
+                return
+            yield row.records
+            position = offsets_of(row.records)[1]
 
     def _take_up(self, partition: Partition, batch: Any, offsets: dict[int, list[int]]) -> None:
         for record in record_batch.records(batch):
@@ -176,7 +182,7 @@ class Checker:
         latest: dict[tuple[int, int], int] = {}
         where: dict[tuple[int, int], int] = {}
         position = count = 0
-        while data := self._fetch(client, partition, position):
+        for data in self._everything(client, partition):
             for header, batch in record_batch.batches(data):
                 if header.base_offset < position:
                     self._problem(partition, f"offset {header.base_offset} follows on {position - 1}")
@@ -248,9 +254,8 @@ class Rounds:
         try:
             self._begin()
             for number in range(self.options.rounds):
-                self._round(number)
-                if self.books.problems:
-                    break
+                if not self.books.problems:
+                    self._round(number)
             self._finish()
         finally:
             for worker in self.workers:
@@ -272,9 +277,9 @@ class Rounds:
     def _begin(self) -> None:
         self._answers(self._start(), lambda client: True)
         client = Client(self.port)
-        configs = SMALL_TOPIC if self.options.small else {}
         for name in dict.fromkeys(name for name, _ in self.partitions):
-            assert client.create_topic(name, self.options.partitions, **configs) == 0
+            error = client.create_topic(name, self.options.partitions)
+            assert not error, ErrorCode(error).name
         if self.compacted:
             assert client.create_topic("compacted", len(self.compacted), **COMPACTED_TOPIC) == 0
         client.close()
@@ -393,7 +398,7 @@ class Rounds:
 
     def _remembers(self, client: Client, acknowledged: list[tuple[Committer, dict[Partition, int]]]) -> bool:
         for committer, offsets in acknowledged:
-            for partition, offset in offsets.items():
+            for partition, offset in {self.partitions[0]: -1, **offsets}.items():
                 error, committed = client.committed(committer.book.group, *partition)
                 if error in COORDINATOR_MOVES:
                     return False
@@ -417,13 +422,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--seed", type=int, help="when to kill, and what the clients do; random when not given")
-    parser.add_argument("--small", action="store_true", help="twenty topics, tiny segments, compaction all the time")
+    parser.add_argument("--small", action="store_true", help="several topics, tiny segments, compaction all the time")
     parser.add_argument("--command", help="another broker")
     said = parser.parse_args()
     seed = random.randrange(10**6) if said.seed is None else said.seed
     options = Options(rounds=said.rounds, seed=seed, command=said.command)
     if said.small:
-        options = options._replace(small=True, topics=20, partitions=3)
+        options = options._replace(small=True, topics=8, partitions=2)
     folder = Path(tempfile.mkdtemp(prefix="kill-rounds-"))
     print(f"seed {seed}, data in {folder}")
     print(HEADINGS)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from barnabas.protocol.errors import ErrorCode
-from broker_process import Client, Process, batch
+from broker_process import Client, Process, batch, free_port
 from kill_rounds import Options, Rounds
 
 
@@ -54,3 +54,16 @@ def test_a_folder_that_vanishes_does_not_take_the_broker_with_it(start: Callable
     answers = [client.produce("gone", 0, batch([b"2"])).error_code for _ in range(3)]
     assert set(answers) <= {ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_LEADER_OR_FOLLOWER}
     assert client.produce("here", 0, batch([b"2"])).error_code == 0
+
+
+def test_who_connects_before_the_broker_serves_is_answered_when_it_does(start: Callable[..., Process]) -> None:
+    for number in range(3):
+        process = start(port=free_port(), wait=False)
+        while True:
+            try:
+                client = Client(process.port)
+                break
+            except OSError:
+                assert process.process.poll() is None
+        assert client.create_topic(f"early-{number}", 1) == 0
+        process.end()

@@ -49,6 +49,20 @@ class Parking:
         return pending
 
 
+@pytest.mark.parametrize("read_size", [3, 1 << 20])
+def test_nothing_is_handled_before_the_broker_serves(harness: Harness, handle: Handle, read_size: int) -> None:
+    handle(ApiKey.HEARTBEAT, answer_ok)
+    harness.server.serving = False
+    early = harness.connect(read_size=read_size)
+    early.feed(heartbeat(1) + heartbeat(2))
+    early.feed(heartbeat(3))
+    harness.run()
+    assert early.correlation_ids() == []
+    harness.server.serve()
+    harness.run()
+    assert early.correlation_ids() == [1, 2, 3]
+
+
 @pytest.mark.parametrize("read_size", [1, 2, 3, 5, 7, 64, 1 << 20])
 def test_frames_arrive_in_any_pieces(harness: Harness, handle: Handle, read_size: int) -> None:
     members = []
@@ -351,15 +365,18 @@ def test_who_waits_for_a_place_is_counted_by_its_address_when_it_gets_one(make_h
     gone.lose()
     second.lose()
     assert again.closed
-    assert third.reading
+    third.request(ApiKey.API_VERSIONS, 0, ApiVersionsRequest())
+    assert third.correlation_ids() == [1]
     assert not first.closed
 
 
 def test_more_connections_are_allowed_while_some_wait(make_harness: MakeHarness) -> None:
     harness = make_harness({"max.connections": "1"})
     _, second, third = harness.connect(), harness.connect(), harness.connect()
+    for wire in (second, third):
+        wire.request(ApiKey.API_VERSIONS, 0, ApiVersionsRequest())
     harness.config.set_dynamic({"max.connections": "2"}, {})
-    assert (second.reading, third.reading) == (True, False)
+    assert (second.correlation_ids(), third.correlation_ids()) == ([1], [])
     harness.server.close()
     assert second.closed
     assert third.closed

@@ -216,4 +216,4 @@ def test_descriptors_are_shared_so_that_some_are_left_for_what_is_opened_shortly
     shares = share_out(limit)
     assert shares.segments + shares.connections + shares.reserve <= limit
     assert shares.reserve >= 32
-    assert min(shares.segments, shares.connections) >= limit // 4
+    assert min(shares.segments, shares.connections) >= limit // 7

@@ -31,7 +31,8 @@ __all__ = [
     "response_class",
 ]
 
-_START = struct.Struct(">hhi")
+_START = struct.Struct(">hhih")
+_WITHOUT_CLIENT_ID = int(ApiKey.CONTROLLED_SHUTDOWN)
 _REQUEST_START = struct.Struct(">ihhi")
 _RESPONSE_START = struct.Struct(">ii")
 _INT32 = struct.Struct(">i")
@@ -69,19 +70,18 @@ def decode_request_header(frame: memoryview) -> tuple[RequestHeader, int]:
     taken to be of the newest form.
     """
     try:
-        api_key, api_version, correlation_id = _START.unpack_from(frame)
+        api_key, api_version, correlation_id, length = _START.unpack_from(frame)  # none is shorter, not even without id
         if (flexible_since := _FLEXIBLE_SINCE.get(api_key)) is None:
             flexible_since = _flexible_since(api_key)
-        position = 8
+        position = 10
         client_id: str | None = None
-        if api_key != ApiKey.CONTROLLED_SHUTDOWN or api_version > 0:
-            (length,) = _INT16.unpack_from(frame, 8)
-            position = 10
-            if length >= 0:
-                position += length
-                if position > len(frame):
-                    raise ProtocolError("client_id is longer than the bytes that are left")
-                client_id = str(frame[10:position], "utf-8", "barnabas.replace")
+        if api_key == _WITHOUT_CLIENT_ID and api_version == 0:
+            position = 8
+        elif length >= 0:
+            position += length
+            if position > len(frame):
+                raise ProtocolError("client_id is longer than the bytes that are left")
+            client_id = str(frame[10:position], "utf-8", "barnabas.replace")
         if api_version >= flexible_since:
             if frame[position] == 0:
                 position += 1

@@ -64,10 +64,15 @@ class Turns:
                 result: T = end.value
                 return result
 
-    async def collect(self, items: Sequence[T], act: Callable[[Sequence[T]], "list[R] | Pending[list[R]]"]) -> list[R]:
+    async def collect(
+        self,
+        items: Sequence[T],
+        act: Callable[[Sequence[T]], "list[R] | Pending[list[R]]"],
+        items_per_turn: int = ITEMS_PER_TURN,
+    ) -> list[R]:
         """What `act` makes of each piece of the items, in one list. Pieces that must wait do so at the same time."""
         outcomes = []
-        for piece in chunks(items, ITEMS_PER_TURN):
+        for piece in chunks(items, items_per_turn):
             await self.take()
             outcomes.append(act(piece))
         results: list[R] = []

@@ -19,7 +19,7 @@ from barnabas.runtime.ports import Buffer
 HEADER_BYTES = 61
 # Any client can send a few bytes that unpack to gigabytes, or to millions of records. An honest one splits its batch.
 UNPACKED_ON_APPEND_BYTES_MAX = 1 << 26  # or max.message.bytes
-RECORDS_ON_APPEND_MAX = 1 << 20  # in one batch whose records are looked into
+RECORDS_ON_APPEND_MAX = 1 << 18  # in one batch whose records are looked into
 _LONG_MAX = 2**63 - 1
 _CODECS = {codec.name.lower(): codec for codec in Compression} | {"uncompressed": Compression.NONE}
 # How the compressed part of a batch must begin; snappy has no mark of its own.

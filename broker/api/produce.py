@@ -29,7 +29,9 @@ ADMIN_CLIENT_ID = "__admin_client"  # the only client that may write to internal
 BATCH_HEAD = Struct(">qiibIh")  # base offset, length, leader epoch, magic, crc, attributes
 BATCH_HEADER_SIZE = 61
 LENGTH_OFFSET = 12  # what precedes the bytes that the length counts
+ATTRIBUTES_LOW = 22  # where the byte of the attributes is that has the codec
 COMPRESSION_MASK, ZSTD, TRANSACTIONAL = 0x07, 4, 0x10
+COMPRESSED_PER_TURN = 4
 FIRST_VERSION_WITH_ZSTD = 7
 FIRST_VERSION_WITH_TOPIC_IDS = 13
 FIRST_VERSION_WITH_LEADERS = 10
@@ -112,8 +114,8 @@ def produce(broker: Broker, request: ProduceRequest, context: RequestContext) ->
         fill(broker, response, places, answers, results, context)
         return response
 
-    if len(entries) > ITEMS_PER_TURN:
-        return append_in_turns(broker, entries, append, answer_to)
+    if len(entries) > (items_per_turn := appends_per_turn(entries)):
+        return append_in_turns(broker, entries, append, answer_to, items_per_turn)
     outcome = append(entries)
     if not isinstance(outcome, Pending):
         return answer_to(outcome)
@@ -123,19 +125,28 @@ def produce(broker: Broker, request: ProduceRequest, context: RequestContext) ->
     return pending
 
 
+def appends_per_turn(entries: Sequence[tuple[str, int, Buffer]]) -> int:
+    """Few, where some must be unpacked: a few bytes can make for a good part of a second."""
+    if len(entries) <= COMPRESSED_PER_TURN:
+        return ITEMS_PER_TURN
+    is_compressed = any(records[ATTRIBUTES_LOW] & COMPRESSION_MASK for *_, records in entries)
+    return COMPRESSED_PER_TURN if is_compressed else ITEMS_PER_TURN
+
+
 def append_in_turns(
     broker: Broker,
     entries: Sequence[tuple[str, int, Buffer]],
     append: Callable[[Sequence[tuple[str, int, Buffer]]], list[AppendResult] | Pending[list[AppendResult]]],
     answer_to: Callable[[list[AppendResult]], Reply],
+    items_per_turn: int,
 ) -> asyncio.Future[Reply]:
-    """To very many partitions; to all of them, even if the client does not wait for its answer."""
+    """To many partitions, a few at a time; to all of them, even if the client does not wait for its answer."""
     if sum([len(records) for _, _, records in entries]) <= READ_BUFFER_BYTES:
         # The frame may lie in the memory that the next read of any connection goes into; a larger one has its own.
         entries = [(topic, index, bytearray(records)) for topic, index, records in entries]
 
     async def do() -> Reply:
-        return answer_to(await broker.turns.collect(entries, append))
+        return answer_to(await broker.turns.collect(entries, append, items_per_turn))
 
     return asyncio.shield(asyncio.ensure_future(do()))
 

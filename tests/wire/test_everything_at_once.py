@@ -4,8 +4,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from barnabas.broker.api.produce import COMPRESSED_PER_TURN
 from barnabas.protocol import frames, messages
 from barnabas.protocol.api_keys import ApiKey
+from barnabas.protocol.compression import Compression
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.record_batch import Record, build, records
 from barnabas.runtime.turns import ITEMS_PER_TURN
@@ -107,6 +109,32 @@ def test_who_asks_for_little_is_answered_first(wide: World, name: str) -> None:
     answers = wide.env.run(run())
     assert order[0] == "little"
     assert [partitions_in(answer) >= COUNT for answer in answers] == [True] * 3
+
+
+def test_few_partitions_are_many_where_records_must_be_unpacked(wide: World) -> None:
+    """Kilobytes can unpack to 64 MiB, in each of them."""
+    packed = bytes(build([Record(value=bytes(1000))], compression=Compression.GZIP))
+    produce = messages.ProduceRequest
+    rows = [produce.PartitionProduceData(index=i, records=packed) for i in range(2 * COMPRESSED_PER_TURN)]
+    request = produce(acks=-1, timeout_ms=1000, topic_data=[produce.TopicProduceData(name="wide", partition_data=rows)])
+    order = []
+
+    async def ask(name: str, key: ApiKey, version: int, message: Any) -> Any:
+        client = await wide.connect()
+        answer = await client.ask(key, version, message)
+        order.append(name)
+        client.transport.close()
+        return answer
+
+    async def run() -> Any:
+        much = wide.env.clock.loop.create_task(ask("much", ApiKey.PRODUCE, 9, request))
+        little = wide.env.clock.loop.create_task(ask("little", ApiKey.API_VERSIONS, 0, messages.ApiVersionsRequest()))
+        await little
+        return await much
+
+    answer = wide.env.run(run())
+    assert order == ["little", "much"]
+    assert [row.error_code for row in answer.responses[0].partition_responses] == [ErrorCode.NONE] * len(rows)
 
 
 @pytest.mark.parametrize("acks", [-1, 0])

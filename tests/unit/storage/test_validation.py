@@ -237,7 +237,7 @@ def test_the_newest_timestamp_is_what_the_records_say(world):
 
 @pytest.mark.parametrize("codec", [Compression.GZIP, Compression.LZ4, Compression.ZSTD])
 def test_a_bomb_of_full_size_is_refused_within_the_limit(world, codec):
-    packed = compress(codec, bytes(200 << 20))  # snappy cannot reach the limit in a batch of a megabyte
+    packed = compress(codec, bytes(80 << 20))  # snappy cannot reach the limit in a batch of a megabyte
     batch = with_payload(world, Compression.NONE, b"")
     changed(batch, 21, codec.to_bytes(2, "big"))
     batch += packed

@@ -82,7 +82,7 @@ class TreeFile:
         try:
             self._connection = _open(path)
         except sqlite3.Error as error:
-            raise ConnectionLossError("", f"cannot use {path}: {error}") from error
+            raise _lost(path, error) from error
 
     def close(self) -> None:
         """Close the file."""
@@ -91,14 +91,18 @@ class TreeFile:
     def _rows(self, statement: str, *parameters: Any) -> list[Any]:
         try:
             return self._connection.execute(statement, parameters).fetchall()
-        except sqlite3.IntegrityError:
-            raise
         except sqlite3.Error as error:
-            raise ConnectionLossError("", f"{self._path}: {error}") from error
+            raise _lost(self._path, error) from error
 
     def _row(self, statement: str, *parameters: Any) -> Any:
         rows = self._rows(statement, *parameters)
         return rows[0] if rows else None
+
+    def _number(self, statement: str) -> int:
+        row = self._row(statement)
+        if row is None or not isinstance(row[0], int):
+            raise _lost(self._path, sqlite3.DatabaseError("the counter holds no number"))
+        return row[0]
 
     # Reading
 
@@ -147,11 +151,11 @@ class TreeFile:
 
     def zxid(self) -> int:
         """Number of the last change."""
-        return int(self._row("SELECT zxid FROM counter")[0])
+        return self._number("SELECT zxid FROM counter")
 
     def data_version(self) -> int:
         """Another number than before when another process has written since."""
-        return int(self._row("PRAGMA data_version")[0])
+        return self._number("PRAGMA data_version")
 
     # Sessions
 
@@ -165,7 +169,7 @@ class TreeFile:
 
     def next_session_id(self) -> int:
         """A number that no session had before."""
-        return int(self._row("UPDATE counter SET session = session + 1 RETURNING session")[0])
+        return self._number("UPDATE counter SET session = session + 1 RETURNING session")
 
     def add_session(self, session_id: int) -> None:
         """Let a session begin."""
@@ -196,7 +200,7 @@ class TreeFile:
 
     def next_zxid(self) -> int:
         """The number of a change that begins."""
-        return int(self._row("UPDATE counter SET zxid = zxid + 1 RETURNING zxid")[0])
+        return self._number("UPDATE counter SET zxid = zxid + 1 RETURNING zxid")
 
     def do(self, operation: Operation, zxid: int, session_id: int) -> OperationResult:
         """One operation of a multi."""
@@ -230,10 +234,9 @@ class TreeFile:
         now_ms = self._now_ms()
         owner = session_id if operation.ephemeral else 0
         row = (parent, name, operation.data, zxid, zxid, zxid, now_ms, now_ms, owner)
-        try:
-            self._rows("INSERT INTO node VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0, 0, 0, ?)", *row)
-        except sqlite3.IntegrityError:
-            raise NodeExistsError(path) from None
+        insert = "INSERT INTO node VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0, 0, 0, ?)"
+        if not self._rows(f"{insert} ON CONFLICT (parent, name) DO NOTHING RETURNING 1", *row):
+            raise NodeExistsError(path)
         self._rows(
             "UPDATE node SET creations = creations + 1, num_children = num_children + 1, pzxid = ? "
             "WHERE parent = ? AND name = ?",
@@ -296,6 +299,16 @@ def _open(path: str) -> sqlite3.Connection:
     connection.execute(f"PRAGMA user_version = {_FORMAT}")
     connection.execute("COMMIT")
     return connection
+
+
+def _lost(path: str, error: sqlite3.Error) -> ConnectionLossError:
+    if isinstance(error, sqlite3.OperationalError):  # locked, full, not to be read
+        return ConnectionLossError("", f"cannot use {path}: {error}")
+    advice = (
+        "Restore it from a backup, or move it and its -wal and -shm away: topics, records and offsets are then "
+        "found in the logs, settings are not"
+    )
+    return ConnectionLossError("", f"{path} is damaged: {error}. {advice}.")
 
 
 def parent_of(path: str) -> str:

@@ -7,8 +7,9 @@
     python tests/fuzz/fuzz.py wire --replay HEX_OR_FILE   frames again, one a line
 
 targets: wire (frames over loopback, a well-behaved neighbour beside them), batches (record batches and what is
-compressed in them), files (damaged data directories), properties (server.properties). A failure prints the case, the
-smallest input as hex, and the command that runs it again; the exit code is 1.
+compressed in them), files (damaged logs and checkpoints), tree (a damaged coordination.sqlite), properties
+(server.properties). A failure prints the case, the smallest input as hex, and the command that runs it again; the exit
+code is 1.
 """
 
 import argparse
@@ -22,10 +23,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 import batches
 import files
 import server_properties
+import tree
 import wire
 
-TARGETS = ("wire", "batches", "files", "properties")
-CASES = {"batches": batches.check, "files": files.check, "properties": server_properties.check}
+TARGETS = ("wire", "batches", "files", "tree", "properties")
+CASES = {"batches": batches.check, "files": files.check, "tree": tree.check, "properties": server_properties.check}
 NO_END = 1 << 60
 SAID_EVERY_SECONDS = 2.0
 

@@ -13,8 +13,8 @@ import fuzz
 import wire
 
 SEED = 1
-CASES = {"batches": 1_500, "files": 300, "properties": 400}
-FRAMES = 8_000
+CASES = {"batches": 1_000, "files": 200, "tree": 10, "properties": 300}
+FRAMES = 5_000
 
 
 @pytest.fixture(autouse=True)

@@ -149,8 +149,25 @@ async def test_a_file_of_another_format_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConnectionLossError, match="format 9"):
         await session.start()
     path.write_bytes(b"this is no database, only some text" * 100)
-    with pytest.raises(ConnectionLossError, match="cannot use"):
+    with pytest.raises(ConnectionLossError, match=r"tree is damaged: .* Restore it from a backup, or move it"):
         await session.start()
+
+
+@pytest.mark.parametrize("change", ["DELETE FROM counter", "UPDATE counter SET session = 'x', zxid = 'x'"])
+async def test_a_counter_without_a_number_is_a_lost_connection(tmp_path: Path, change: str) -> None:
+    path = tmp_path / "tree"
+    session = EmbeddedCoordination(real(), str(path))
+    await session.start()
+    await session.close()
+    connection = sqlite3.connect(path)
+    connection.execute("DROP TABLE counter")
+    connection.execute("CREATE TABLE counter (zxid TEXT, session TEXT)")
+    connection.execute("INSERT INTO counter VALUES (1, 1)")
+    connection.execute(change)
+    connection.commit()
+    connection.close()
+    with pytest.raises(ConnectionLossError, match="damaged: the counter"):
+        await EmbeddedCoordination(real(), str(path)).start()
 
 
 def test_a_tree_in_memory_needs_no_disk() -> None:

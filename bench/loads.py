@@ -132,10 +132,12 @@ async def java_consume(target: Target, seconds: float) -> Figures:
     await create_topics(connection, [topic])
     count = int(300_000 * seconds)
     await fill(target, topic, count)
+    cpu = target.cpu_seconds()
     found = await asyncio.to_thread(apache_kafka.consume, target.address, topic, count)
+    cpu = target.cpu_seconds() - cpu
     await delete_topic(connection, topic)
     close([connection])
-    return {"MB/s": found["MB/s"]}
+    return {"MB/s": found["MB/s"], "cpu µs per MiB": cpu / (count / 1024) * 1e6}
 
 
 async def fill(target: Target, topic: str, records: int, record_bytes: int = 1024, partitions: int = 1) -> None:

@@ -25,6 +25,7 @@ from barnabas.broker.dispatch import TABLE, Api
 from barnabas.protocol import frames
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ProtocolError
+from barnabas.protocol.frames import EncodedResponse
 from barnabas.protocol.message import Part, Reference
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Buffer
@@ -372,6 +373,9 @@ class Connection(asyncio.BufferedProtocol):
         if reply is CLOSE:
             self.close()
             return
+        if type(reply) is EncodedResponse:
+            self._write([reply.frame(context.correlation_id)])
+            return
         try:
             parts = frames.encode_response(api.key, context.api_version, context.correlation_id, reply)
         except Exception:
@@ -413,14 +417,14 @@ class Connection(asyncio.BufferedProtocol):
     def send_some(self, bytes_max: int) -> int:
         """A turn: send of the answer under way what the client takes, about so many bytes at most; how many it was."""
         outgoing = self._outgoing
-        if not outgoing or self._write_paused:  # lost; or the buffer will be empty again
+        if not outgoing:  # the connection was lost meanwhile
             return 0
         transport, network = self.transport, self._server.env.network
-        if transport.is_closing():  # it is being lost, and the transport will say so
-            return 0
         self.last_active_ms = self._server.env.clock.monotonic_ms()
         left = bytes_max
         while outgoing and left > 0 and not self._write_paused:
+            if transport.is_closing():  # it is being lost, and the transport will say so
+                return bytes_max - left
             part = outgoing[0]
             size = len(part)
             if isinstance(part, FileRange):

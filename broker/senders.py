@@ -5,7 +5,7 @@ from typing import Protocol
 
 from barnabas.runtime.ports import Clock
 
-BYTES_PER_PASS = 1024 * 1024  # of the loop, all connections together: a few hundred microseconds
+BYTES_PER_TURN = 1024 * 1024  # of one connection; as many of all together end a pass of the loop
 
 
 class Sender(Protocol):
@@ -34,10 +34,10 @@ class Senders:
 
     def _give(self) -> None:
         waiting = self._waiting
-        left = BYTES_PER_PASS
+        sent = 0
         try:
-            while waiting and left > 0:
-                left -= waiting.popleft().send_some(left)
+            while waiting and sent < BYTES_PER_TURN:  # so less than twice that: a few hundred microseconds
+                sent += waiting.popleft().send_some(BYTES_PER_TURN)
         finally:
             self._scheduled = bool(waiting)
             if waiting:

@@ -20,6 +20,7 @@ from barnabas.protocol.message import Part
 from barnabas.protocol.messages import request_class, response_class
 
 __all__ = [
+    "EncodedResponse",
     "RequestHeader",
     "check_frame_size",
     "decode_request",
@@ -128,6 +129,21 @@ def encode_response(
     if api_version >= type(message).SCHEMA.flexible_since and api_key != ApiKey.API_VERSIONS:
         out.append(0)
     return _sized(message, api_version if body_version is None else body_version, out)
+
+
+class EncodedResponse:
+    """A response that is encoded once, for all who are sent the same in the same version."""
+
+    __slots__ = ("_frame",)
+
+    def __init__(self, api_key: int, api_version: int, message: Message) -> None:
+        self._frame = b"".join(encode_response(api_key, api_version, 0, message))  # type: ignore[arg-type]  # no Reference
+
+    def frame(self, correlation_id: int) -> bytearray:
+        """The whole frame for one of them, size included."""
+        frame = bytearray(self._frame)
+        _INT32.pack_into(frame, 4, correlation_id)
+        return frame
 
 
 def decode_response(api_key: int, api_version: int, frame: Buffer) -> tuple[int, Message]:

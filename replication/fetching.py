@@ -144,6 +144,21 @@ class FetchResult:
         self.preferred_read_replica = -1
         self.leader: tuple[int, int] | None = None
 
+    @property
+    def may_be_shared(self) -> bool:
+        """Not so a range of a file, which is one answer's own, nor errors, which tell clients different addresses."""
+        return self.error is ErrorCode.NONE and not isinstance(self.records, FileRange)
+
+
+class SharedResults(list[FetchResult]):
+    """Results that several get who asked for the same. `answer` is for them to share too."""
+
+    __slots__ = ("answer",)
+
+    def __init__(self, results: Iterable[FetchResult]) -> None:
+        super().__init__(results)
+        self.answer: Any = None
+
 
 class ReplicaView(NamedTuple):
     """A replica a consumer might read from, as the leader knows it."""
@@ -399,7 +414,7 @@ class ParkedFetch:
         self._timer: Timer = fetching.clock.call_later(params.max_wait_ms, self._time_is_up)
         fetching.parked_count += 1
 
-    def partition_moved(self, position: int, answers: dict[Any, list[FetchResult]] | None) -> None:
+    def partition_moved(self, position: int, answers: dict[Any, SharedResults] | None) -> None:
         """Count what can be read now; enough, or anything unexpected, ends the wait.
 
         Who asks for the same as another that was just answered gets the same, without a look at anything.
@@ -409,14 +424,14 @@ class ParkedFetch:
                 self._end(self._read())
             return
         asked = self._what_is_asked()
-        results = answers.get(asked)
-        if results is None:
-            if not self._is_enough(position):
-                return
+        shared = answers.get(asked)
+        if shared is not None:
+            self._end(shared)
+        elif self._is_enough(position):
             results = self._read()
-            if not any(isinstance(result.records, FileRange) for result in results):  # a range is one answer's own
-                answers[asked] = results
-        self._end(results)
+            if all(result.may_be_shared for result in results):
+                results = answers[asked] = SharedResults(results)
+            self._end(results)
 
     def _what_is_asked(self) -> tuple[object, ...]:
         """All that the results depend on, but for the state of the partitions."""

@@ -68,8 +68,8 @@ class AppendedBatch(NamedTuple):
     max_timestamp: int
 
 
-def _begins_a_batch(chunk: bytes, offset: int) -> bool:
-    return len(chunk) > _MAGIC_AT and chunk[_MAGIC_AT] == 2 and _PREFIX.unpack_from(chunk)[0] <= offset
+def _begins_a_batch(chunk: bytes, offset: int, at: int = 0) -> bool:
+    return len(chunk) > at + _MAGIC_AT and chunk[at + _MAGIC_AT] == 2 and _PREFIX.unpack_from(chunk, at)[0] <= offset
 
 
 def file_name(base_offset: int, extension: str) -> str:
@@ -435,13 +435,16 @@ class Segment:
         limit = min(position + max_bytes, end)
         position += size
         next_offset = last_offset + 1
+        first_chunk, first_start = chunk, start
         indexed_position, indexed_offset = index.last_below(limit, upper_bound)
         if indexed_position > position:
-            if not self._holds_a_batch(indexed_position, indexed_offset):
+            if indexed_position - start + HEADER_BYTES > len(chunk):
+                start = indexed_position
+                chunk = file.read(start, min(window, end - start))
+            if not _begins_a_batch(chunk, indexed_offset, indexed_position - start):
                 self._mend_indexes(indexed_position)
                 return self.locate(offset, max_bytes, upper_bound, at_least_one)
             position, next_offset = indexed_position, indexed_offset + 1
-        first_chunk, first_start = chunk, start
         while position + HEADER_BYTES <= limit:
             at = position - start
             if at + HEADER_BYTES > len(chunk):

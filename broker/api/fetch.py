@@ -12,8 +12,9 @@ from barnabas.broker.dispatch import api
 from barnabas.broker.fetch_sessions import EPOCH_FINAL, EPOCH_INITIAL, FetchSession, PartitionKey, SessionPartition
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.frames import EncodedResponse
 from barnabas.protocol.messages import FetchRequest, FetchResponse
-from barnabas.replication.fetching import FetchParams, FetchResult
+from barnabas.replication.fetching import FetchParams, FetchResult, SharedResults
 from barnabas.runtime.pending import Pending
 
 if TYPE_CHECKING:
@@ -81,6 +82,15 @@ class _Fetch:
             else:
                 self.asked.append(partition)
         return self.asked
+
+    def answer(self, results: list[FetchResult]) -> FetchResponse | EncodedResponse:
+        """The answer after a wait: one for all who waited for the same, but for those with a session of their own."""
+        if not isinstance(results, SharedResults) or self.session is not None or self.refusals:
+            return self.response(results)
+        if results.answer is None:
+            results.answer = EncodedResponse(ApiKey.FETCH, self.context.api_version, self.response(results))
+        answer: EncodedResponse = results.answer
+        return answer
 
     def response(self, results: list[FetchResult]) -> FetchResponse:
         """The answer: everything, or in an incremental session what is news."""
@@ -235,9 +245,9 @@ def fetch(broker: "Broker", request: FetchRequest, context: RequestContext) -> R
     )
     if not isinstance(outcome, Pending):
         return work.response(outcome)
-    pending: Pending[FetchResponse] = Pending()
+    pending: Pending[FetchResponse | EncodedResponse] = Pending()
     pending.on_cancel = outcome.cancel
-    outcome.then(lambda results: pending.complete(work.response(results)))
+    outcome.then(lambda results: pending.complete(work.answer(results)))
     return pending
 
 

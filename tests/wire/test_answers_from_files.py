@@ -1,6 +1,7 @@
 """Large fetch answers are sent from the log's files as the client takes them, whatever happens to both meanwhile."""
 
 import struct
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -81,8 +82,23 @@ class Slow:
             assert far_end(self.world, self.client).get_write_buffer_size() <= IN_MEMORY_MAX
 
 
-def test_a_client_that_never_reads_costs_one_piece(make_world: MakeWorld) -> None:
-    world = make_world()
+@pytest.fixture
+def new_world(make_world: MakeWorld) -> Iterator[Callable[..., Any]]:
+    """Makes a world for one test."""
+    made: list[Any] = []
+
+    def make(**settings: str) -> Any:
+        made.append(make_world(**settings))
+        return made[-1]
+
+    yield make
+    for world in made:
+        world.env.run(world.broker.stop())
+        assert world.broker.server.handler_failures == 0
+
+
+def test_a_client_that_never_reads_costs_one_piece(new_world: MakeWorld) -> None:
+    world = new_world()
     world.create_topic("big")
     fill(world, "big")
 
@@ -105,8 +121,8 @@ def test_a_client_that_never_reads_costs_one_piece(make_world: MakeWorld) -> Non
     world.env.run(run())
 
 
-def test_a_slow_reader_gets_what_retention_deletes_meanwhile(make_world: MakeWorld) -> None:
-    world = make_world(log_retention_check_interval_ms="10000")
+def test_a_slow_reader_gets_what_retention_deletes_meanwhile(new_world: MakeWorld) -> None:
+    world = new_world(log_retention_check_interval_ms="10000")
     world.create_topic("short", retention_ms="60000", segment_bytes=str(2 << 20))
     fill(world, "short")
     expected = content(world, "short")
@@ -133,8 +149,8 @@ def test_a_slow_reader_gets_what_retention_deletes_meanwhile(make_world: MakeWor
     world.env.run(run())
 
 
-def test_answers_stay_in_order(make_world: MakeWorld) -> None:
-    world = make_world()
+def test_answers_stay_in_order(new_world: MakeWorld) -> None:
+    world = new_world()
     world.create_topic("big", 2)
     fill(world, "big")
     fill(world, "big", partition=1, count=2)
@@ -167,8 +183,8 @@ def test_answers_stay_in_order(make_world: MakeWorld) -> None:
     world.env.run(run())
 
 
-def test_a_truncated_range_closes_the_connection(make_world: MakeWorld) -> None:
-    world = make_world()
+def test_a_truncated_range_closes_the_connection(new_world: MakeWorld) -> None:
+    world = new_world()
     world.create_topic("cut")
     fill(world, "cut")
 
@@ -194,8 +210,8 @@ def test_a_truncated_range_closes_the_connection(make_world: MakeWorld) -> None:
     world.env.run(run())
 
 
-def test_a_disk_that_fails_in_the_middle_closes_the_connection_and_the_log(make_world: MakeWorld) -> None:
-    world = make_world()
+def test_a_disk_that_fails_in_the_middle_closes_the_connection_and_the_log(new_world: MakeWorld) -> None:
+    world = new_world()
     world.create_topic("broken")
     fill(world, "broken")
 
@@ -216,8 +232,8 @@ def test_a_disk_that_fails_in_the_middle_closes_the_connection_and_the_log(make_
     world.env.run(run())
 
 
-def test_a_client_that_has_said_all_still_gets_its_answer(make_world: MakeWorld) -> None:
-    world = make_world()
+def test_a_client_that_has_said_all_still_gets_its_answer(new_world: MakeWorld) -> None:
+    world = new_world()
     world.create_topic("half-closed")
     fill(world, "half-closed")
 
@@ -253,8 +269,8 @@ def test_a_broker_that_stops_finishes_the_answer(make_world: MakeWorld) -> None:
     world.env.run(run())
 
 
-def test_a_client_that_reads_slowly_is_not_idle(make_world: MakeWorld) -> None:
-    world = make_world(connections_max_idle_ms="1000")
+def test_a_client_that_reads_slowly_is_not_idle(new_world: MakeWorld) -> None:
+    world = new_world(connections_max_idle_ms="1000")
     world.create_topic("big")
     fill(world, "big")
 
@@ -275,8 +291,8 @@ def test_a_client_that_reads_slowly_is_not_idle(make_world: MakeWorld) -> None:
 
 
 @pytest.mark.parametrize("size", [1000, 60_000])
-def test_what_is_copied_for_one_answer_is_bounded(make_world: MakeWorld, size: int) -> None:
-    world = make_world()
+def test_what_is_copied_for_one_answer_is_bounded(new_world: MakeWorld, size: int) -> None:
+    world = new_world()
     count = 200 if size == 1000 else 8
     world.create_topic("many", count)
     for partition in range(count):

@@ -135,7 +135,7 @@ def test_who_waits_for_the_same_is_answered_from_one_read(world: World, monkeypa
     requests = [
         *[(12, fetch("crowd", (0, 0), **same))] * 3,
         *[(12, fetch("crowd", (0, 0), (1, 0), **same))] * 2,
-        (12, fetch("crowd", (0, 0), session_epoch=-1, **same)),  # neither a session nor a version changes what is read
+        *[(12, fetch("crowd", (0, 0), session_epoch=0, **same))] * 2,  # a session does not change what is read
         (11, fetch("crowd", (0, 0), **same)),
         (12, fetch("crowd", (0, 0), isolation_level=1, **same)),
         (12, fetch("crowd", (0, 0), max_bytes=10, **same)),
@@ -151,8 +151,8 @@ def test_who_waits_for_the_same_is_answered_from_one_read(world: World, monkeypa
     async def run() -> None:
         clients = [await world.connect() for _ in requests]
         producer = await world.connect()
-        for client, (version, request) in zip(clients, requests, strict=True):
-            client.send(ApiKey.FETCH, version, request)
+        for number, (version, request) in enumerate(requests):
+            clients[number].transport.write(frames.encode_request(ApiKey.FETCH, version, number, "test", request))
         waiting = [await world.connect(), await world.connect()]
         for client in waiting:
             client.send(ApiKey.FETCH, 12, fetch("crowd", (0, 0), min_bytes=100_000, max_wait_ms=1000))
@@ -160,8 +160,11 @@ def test_who_waits_for_the_same_is_answered_from_one_read(world: World, monkeypa
         assert world.broker.replica_manager.fetching.parked_count == len(requests) + 2
         monkeypatch.setattr(SimFile, "read", counted)
         await producer.ask(ApiKey.PRODUCE, 9, produce("crowd", batch(b"a")))
-        for client, (version, request) in zip(clients, requests, strict=True):
-            found = frames.decode_response(ApiKey.FETCH, version, memoryview(await client.answer()))[1]
+        for number, (version, request) in enumerate(requests):
+            answer = memoryview(await clients[number].answer())
+            correlation_id, found = frames.decode_response(ApiKey.FETCH, version, answer)
+            assert correlation_id == number
+            assert (found.session_id == 0) == (request.session_epoch == -1)
             row = partitions(found)[0]
             assert values(row.records) == [b"a"]
             assert (row.aborted_transactions == []) == (request.isolation_level == 1)

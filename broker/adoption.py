@@ -41,6 +41,7 @@ async def settle_folders(
     DataDirectoryError when it is new and a directory is offline: its topics would be strays when it comes back.
     """
     lost = log_manager.failed_directories
+    await _say_what_is_missing(coordination, log_manager, node_id)
     if not log_manager.all() and not lost:
         return
     if await coordination.exists(paths.CLUSTER_ID) is None:
@@ -63,6 +64,19 @@ def _by_topic(logs: Iterable[Log]) -> dict[str, dict[int, Log]]:
 def _places(logs: Iterable[Log]) -> str:
     """The data directories that they are in."""
     return ", ".join(sorted({log.directory.rpartition("/")[0] for log in logs}))
+
+
+async def _say_what_is_missing(coordination: Coordination, log_manager: LogManager, node_id: int) -> None:
+    """Folders that somebody removed while no broker ran: their partitions begin empty, and nobody else will say so."""
+    missing = log_manager.missing
+    nodes = await coordination.get_many([paths.topic(topic) for topic, _ in missing]) if missing else ()
+    gone = []
+    for (topic, index), node in zip(missing, nodes):
+        if node is not None and node_id in TopicAssignment.decode(node[0]).partitions.get(index, ()):
+            gone.append(f"{topic}-{index}")
+    if gone:
+        names = ", ".join(gone[:NAMES_IN_A_LINE_MAX]) + (", …" if len(gone) > NAMES_IN_A_LINE_MAX else "")
+        logger.error("%d partitions had records, and their folders are gone: they begin empty (%s)", len(gone), names)
 
 
 # ------------------------------------------------------------------ adoption

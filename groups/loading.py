@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("barnabas.groups")
 
+RETRY_MS = 5_000  # when the log could not be read
 SLICE_BYTES = 64 * 1024  # some ten milliseconds of work between two chances for others
 BATCH_BYTES_MAX = 256 * 1024 * 1024
 _COMMIT_MARKER = 1
@@ -60,6 +61,7 @@ class Loader:
         self._record_count = 0
         self._started_ms = clock.monotonic_ms()
         self._cancelled = False
+        self._stopped_by = ""
 
     def start(self) -> None:
         """Begin with the next pass of the loop."""
@@ -72,22 +74,39 @@ class Loader:
     def _step(self) -> None:
         if self._cancelled:
             return
-        try:
-            if self._position < self._end:
+        if self._position < self._end:
+            try:
                 data = self._shard.log.read(self._position, self._slice_bytes)
-                if len(data):
-                    before = self._position
-                    for header, batch in batches(data):
-                        self._replay_batch(header, batch)
-                    assert self._position > before
-                    self._clock.call_soon(self._step)
-                    return
-        except (ProtocolError, OSError, ValueError) as error:
-            logger.error(
-                "offsets partition %d: loading stopped at %d: %s", self._shard.partition, self._position, error
-            )
+                if not len(data):
+                    raise OSError(f"there is nothing at {self._position}, below the end at {self._end}")
+                before = self._position
+                for header, batch in batches(data):
+                    self._replay_batch(header, batch)
+                assert self._position > before
+            except OSError as error:
+                self._try_again_later(error)
+                return
+            except (ProtocolError, ValueError) as error:
+                logger.error(
+                    "offsets partition %d: loading stopped at %d: %s", self._shard.partition, self._position, error
+                )
+            else:
+                self._clock.call_soon(self._step)
+                return
         self._restore_groups()
         self._shard.log.park_until(self._end, self._committed)
+
+    def _try_again_later(self, error: Exception) -> None:
+        """Half of the offsets would be a lie: older ones, or none, to consumers that would then read from elsewhere."""
+        if str(error) != self._stopped_by:
+            self._stopped_by = str(error)
+            logger.error(
+                "offsets partition %d cannot be loaded behind offset %d: %s. Its groups are told to wait until it can.",
+                self._shard.partition,
+                self._position,
+                error,
+            )
+        self._clock.call_later(RETRY_MS, self._step)
 
     def _replay_batch(self, header: BatchHeader, batch: memoryview) -> None:
         producer_id = header.producer_id if header.is_transactional else -1

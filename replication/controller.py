@@ -48,6 +48,7 @@ from barnabas.runtime.ports import Env, Timer
 logger = logging.getLogger("barnabas.controller")
 
 FIRST_BALANCE_MS = 5_000
+REPLICAS_NAMED_MAX = 10  # in one line of the log
 RETRY_BACKOFF_MS = 100
 GIVE_UP_BACKOFF_MS = 1_000
 NO_CONTROLLER = -1
@@ -563,7 +564,7 @@ class Controller:
                     failed.add(replica[:2])
                     fresh.append(replica)
             if fresh:
-                logger.warning("replicas %s are offline: their logs failed", fresh)
+                logger.warning("%d replicas are offline, their logs failed: %s", len(fresh), fresh[:REPLICAS_NAMED_MAX])
                 await self._replicas_failed(fresh)
 
         self._enqueue(handle)

@@ -62,8 +62,8 @@ FAULTS = (
         "epochs not recovered",
         "storage",
         "storage.recovery:_check_segment",
-        "batch.partition_leader_epoch >= 0 and",
-        "False and",
+        "if batch.partition_leader_epoch > epoch:",
+        "if False:",
     ),
     # Durability
     Fault(

@@ -5,6 +5,7 @@ then does the recovery point rise. Nothing is synced when a log is made or an ep
 when it is written, and what a crash loses of a new log's files the tree can say again.
 """
 
+import errno
 from collections.abc import Iterable, Sequence
 
 from barnabas.config.topic import TopicConfig
@@ -61,6 +62,7 @@ class DurableLog(LogReader):
         self._unsynced_folders: dict[str, None] = dict.fromkeys(unsynced_folders)
         self._last_flush_ms = env.clock.monotonic_ms()
         self._sync_again_timer: Timer | None = None
+        self._checked_end_offset = log_end_offset
 
     @property
     def unflushed_messages(self) -> int:
@@ -73,6 +75,15 @@ class DurableLog(LogReader):
         return (
             self.unflushed_messages > 0 and self._env.clock.monotonic_ms() - self._last_flush_ms >= self.config.flush_ms
         )
+
+    def check_file(self) -> None:
+        """If it was written since the last look: what is open may have lost its name."""
+        if self.log_end_offset == self._checked_end_offset or self.failed is not None or self.closed:
+            return
+        self._checked_end_offset = self.log_end_offset
+        path = self.active_segment.path
+        if not self._env.disk.exists(path):
+            self.fail(FileNotFoundError(errno.ENOENT, "somebody has removed it", path))
 
     def flush(self) -> None:
         """Make everything durable; the recovery point is the log end then. Blocks for the sync."""

@@ -99,6 +99,7 @@ class LogDirectory:
         self.folders: dict[tuple[str, int], str] = {}  # names of the logs that were found
         self.logs: dict[tuple[str, int], Log] = {}
         self.cleaner_offsets: dict[tuple[str, int], int] = {}
+        self.missing: list[tuple[str, int]] = []  # had records at the last checkpoint, but have no folder
         self.was_clean = False  # whether the last stop was
         self.failed: OSError | None = None  # why it could not be opened
         self._is_begun = False
@@ -168,6 +169,7 @@ class LogDirectory:
             if _DELETED.match(name):
                 disk.remove_tree(self.path_of(name))
         log_starts, high_watermarks = (self._written[name] for name in OFFSET_CHECKPOINTS[1:])
+        self.missing = [key for key, offset in high_watermarks.items() if offset > 0 and key not in self.folders]
         for key, name in self.folders.items():
             log = self._open_log(key, name, log_starts.get(key, 0), clean=self.was_clean)
             log.set_high_watermark(high_watermarks.get(key, log.log_start_offset))

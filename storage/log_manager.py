@@ -25,6 +25,7 @@ logger = logging.getLogger("barnabas.storage")
 _NEVER_MS = 2**63 - 1
 _FLUSHES_PER_TICK = 64
 _FILES_PER_FLUSH = 8  # that each holds open until it is done, about
+_FILES_CHECK_MS = 1_000
 _LOGS_PER_PIECE = 200  # of upkeep that looks at all of them: about a millisecond
 _ENDED = object()
 
@@ -184,6 +185,12 @@ class LogManager:
         return [directory for directory in self.directories if directory.failed is not None]
 
     @property
+    def missing(self) -> list[tuple[str, int]]:
+        """Partitions that had records at the last checkpoint and have no folder: deleted since, or lost."""
+        found = chain.from_iterable(directory.missing for directory in self.open_directories)
+        return [key for key in found if self.get(*key) is None]
+
+    @property
     def meta(self) -> Meta:
         """Whose directories these are, as the first says that says anything."""
         return next((directory.meta for directory in self.directories if directory.meta != Meta()), Meta())
@@ -337,6 +344,7 @@ class LogManager:
         for name, interval_ms in zip(OFFSET_CHECKPOINTS, intervals_ms, strict=True):
             self._every(name, interval_ms, partial(self._write_later, name))
         self._every("flush", self._flush_interval_ms, self._flush_due)
+        self._every("files", lambda: _FILES_CHECK_MS, self._check_files)
         self._every("producers", lambda: config.producer_id_expiration_check_interval_ms, self._expire_producers)
         self.cleaner.start()
 
@@ -406,6 +414,13 @@ class LogManager:
                     segment.touched = False
                 else:
                     segment.unload()
+
+    def _check_files(self) -> Iterator[None]:
+        """Whether what is being written still has a name: whoever removes it must not hear of success for long."""
+        for number, log in enumerate(self.all(), 1):
+            if number % _LOGS_PER_PIECE == 0:
+                yield
+            log.check_file()
 
     def _expire_producers(self) -> Iterator[None]:
         now_ms = self._env.clock.now_ms()

@@ -16,6 +16,7 @@ from barnabas.storage.segment import Segment, file_name
 
 logger = logging.getLogger("barnabas.storage")
 
+_WINDOW_BYTES = 1 << 20
 _EXTENSIONS = ("index", "timeindex", "txnindex")
 
 
@@ -269,15 +270,21 @@ def _check_segment(segment: Segment, next_offset: int, leader_epochs: LeaderEpoc
     """(position behind the last good batch, next offset); its indexes are made again on the way."""
     segment.reset_indexes()
     segment.transaction_index.reset()
-    position = 0
+    position = start = 0
+    epoch = max(leader_epochs.latest, -1)
+    window = memoryview(b"")
     try:
         for batch in segment.batches():
             if batch.base_offset < next_offset or not segment.can_hold(batch.last_offset):
                 break
-            if not record_batch.crc_is_valid(segment.batch_bytes(batch)):
+            if batch.position + batch.size > start + len(window):
+                start = batch.position
+                window = memoryview(segment.bytes_at(start, max(batch.size, _WINDOW_BYTES)))
+            if not record_batch.crc_is_valid(window[batch.position - start : batch.position - start + batch.size]):
                 break
-            if batch.partition_leader_epoch >= 0 and batch.partition_leader_epoch > leader_epochs.latest:
-                leader_epochs.assign(batch.partition_leader_epoch, batch.base_offset)
+            if batch.partition_leader_epoch > epoch:
+                epoch = batch.partition_leader_epoch
+                leader_epochs.assign(epoch, batch.base_offset)
             segment.index_recovered(batch.position, batch.size, batch.last_offset, batch.max_timestamp)
             next_offset = batch.last_offset + 1
             position = batch.position + batch.size

@@ -346,7 +346,11 @@ class Segment:
 
     def batch_bytes(self, batch: StoredBatch) -> bytes:
         """The whole batch."""
-        return self._files.get(self.path).read(batch.position, batch.size)
+        return self.bytes_at(batch.position, batch.size)
+
+    def bytes_at(self, position: int, length: int) -> bytes:
+        """What is in the file there; less than `length` at its end."""
+        return self._files.get(self.path).read(position, length)
 
     def next_offset(self) -> int:
         """One more than the last offset of the last batch; the base offset when empty."""

@@ -1,10 +1,14 @@
 """A real process on a bad day: killed under load, too few open files, a folder that vanishes. It lives on."""
 
+import contextlib
 import shutil
 import signal
+import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from barnabas.protocol.errors import ErrorCode
 from broker_process import Client, Process, batch, free_port
 from kill_rounds import Options, Rounds
@@ -43,17 +47,79 @@ def test_a_segment_whose_maker_died_before_its_indexes_were_made(start: Callable
     assert Client(start().port).values("half", 0) == [b"1"]
 
 
-def test_a_folder_that_vanishes_does_not_take_the_broker_with_it(start: Callable[..., Process], tmp_path: Path) -> None:
-    client = Client(start(open_files=64).port)
-    assert client.create_topic("gone", 1) == 0
-    assert client.create_topic("here", 60) == 0  # so that no file of the first one is still open
-    assert client.produce("gone", 0, batch([b"1"])).error_code == 0
-    for index in range(60):
-        client.produce("here", index, batch([b"1"]))
-    shutil.rmtree(tmp_path / "data" / "gone-0")
-    answers = [client.produce("gone", 0, batch([b"2"])).error_code for _ in range(3)]
-    assert set(answers) <= {ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_LEADER_OR_FOLLOWER}
+def refused(client: Client, topic: str) -> bool:
+    """Whether a produce is refused as it is by a log that failed; once it has been noticed."""
+    deadline = time.monotonic() + 10
+    while client.produce(topic, 0, batch([b"2"])).error_code == ErrorCode.NONE:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    answers = {client.produce(topic, 0, batch([b"2"])).error_code for _ in range(3)}
+    return answers <= {ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_LEADER_OR_FOLLOWER}
+
+
+@pytest.mark.parametrize("what", ["folder", "segment"])
+def test_what_is_taken_from_under_a_running_broker_takes_one_partition_offline(
+    start: Callable[..., Process], tmp_path: Path, what: str
+) -> None:
+    process = start()
+    client = Client(process.port)
+    for topic in ("gone", "here"):
+        assert client.create_topic(topic, 1) == 0
+        assert client.produce(topic, 0, batch([b"1"])).error_code == 0
+    folder = tmp_path / "data" / "gone-0"
+    if what == "folder":
+        shutil.rmtree(folder)
+    else:
+        (folder / ("0" * 20 + ".log")).unlink()
+    assert refused(client, "gone")
     assert client.produce("here", 0, batch([b"2"])).error_code == 0
+    assert process.log.read_text().count("gone-0: offline until the next start: ") == 1
+    process.end()
+    client = Client(start().port)
+    assert client.values("gone", 0) == []
+    assert client.produce("gone", 0, batch([b"3"])).error_code == 0
+    assert client.values("here", 0) == [b"1", b"2"]
+    text = process.log.read_text()
+    assert ("had records, and their folders are gone: they begin empty (gone-0)" in text) is (what == "folder")
+
+
+def test_indexes_that_are_removed_from_under_a_running_broker_are_made_again(
+    start: Callable[..., Process], tmp_path: Path
+) -> None:
+    process = start()
+    client = Client(process.port)
+    assert client.create_topic("t", 1) == 0
+    assert client.produce("t", 0, batch([b"1"])).error_code == 0
+    for file in (tmp_path / "data" / "t-0").glob("*index"):
+        file.unlink()
+    assert client.produce("t", 0, batch([b"2"])).error_code == 0
+    process.end()
+    assert Client(start().port).values("t", 0) == [b"1", b"2"]
+    assert "offline" not in process.log.read_text()
+
+
+def test_more_connections_than_descriptors_are_refused_and_no_log_suffers(start: Callable[..., Process]) -> None:
+    process = start(open_files=96)
+    client = Client(process.port)
+    assert client.create_topic("many", 100) == 0
+    # More than there are descriptors.
+    others = [socket.create_connection(("127.0.0.1", process.port), 20) for _ in range(150)]
+    for turn in range(2):
+        assert {client.produce("many", index, batch([b"v"])).error_code for index in range(100)} == {0}, turn
+    closed = 0
+    for other in others:
+        other.settimeout(0.001)
+        with contextlib.suppress(TimeoutError):
+            closed += other.recv(1) == b""
+        other.close()
+    assert 80 < closed < 120
+    assert [len(client.values("many", index)) for index in range(0, 100, 9)] == [2] * 12
+    assert Client(process.port).produce("many", 0, batch([b"v"])).error_code == 0
+    process.end()
+    text = process.log.read_text()
+    assert "offline" not in text
+    assert "raise the limit (ulimit -n)" in text
+    assert text.count("refused a connection") < 10
 
 
 def test_who_connects_before_the_broker_serves_is_answered_when_it_does(start: Callable[..., Process]) -> None:

@@ -128,6 +128,7 @@ def test_a_start_that_ends_at_the_tree_leaves_the_data_as_it_was() -> None:
         partition = partition_of(host)
         assert isinstance(partition, Partition)
         assert partition.high_watermark == 1
+        await host.stop()
 
     def contents(name: str) -> bytes:
         file = env.disk.open(f"/data/{name}", read_only=True)

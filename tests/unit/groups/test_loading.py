@@ -244,3 +244,31 @@ def test_an_offsets_topic_that_was_deleted_and_made_again_begins_with_epoch_0() 
     world.coordinator.on_leadership([led(0)], [])
     world.settle()
     assert world.commit("g", {("t", 0): 1}) == [ErrorCode.NONE]
+
+
+def test_what_cannot_be_read_is_waited_for_and_never_answered_with_half_of_the_offsets(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(loading, "SLICE_BYTES", 1)
+    world = GroupWorld()
+    for offset in (1, 2):
+        world.commit("g", {("t", 0): offset})
+    read = world.logs[0].read
+    broken = True
+
+    def read_some(offset: int, max_bytes: int) -> bytes:
+        if broken and offset == 1:
+            raise OSError(24, "simulated")
+        return read(offset, max_bytes)
+
+    monkeypatch.setattr(world.logs[0], "read", read_some)
+    begin_load(world)
+    world.clock.advance(60_000)
+    assert gate_errors(world)["fetch"] == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert [record.message for record in caplog.records if "cannot be loaded" in record.message] == [
+        "offsets partition 0 cannot be loaded behind offset 1: [Errno 24] simulated. "
+        "Its groups are told to wait until it can."
+    ]
+    broken = False
+    world.clock.advance(10_000)
+    assert world.fetch("g") == {("t", 0): 2}

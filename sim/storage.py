@@ -79,6 +79,7 @@ class Workload:
         self.step = "start"
         self.manager = self._open()
         self._sequences: dict[tuple[str, int], int] = {}
+        self._compactions = 0
         self._epoch = 0
         self._open_transaction: int | None = None
         self._keep_every = 1
@@ -249,7 +250,11 @@ class Workload:
     def _compact(self) -> None:
         log = self._log("compacted")
         self.step = "compaction"
-        self.manager.cleaner.run(log)
+        self._compactions += 1
+        if self._compactions % 2:
+            self.manager.cleaner.run(log)
+        else:
+            self.manager.cleaner.begin(log)  # goes on while time passes, and other things happen to the log
 
     def _retention(self) -> None:
         for topic in ("short", "plain"):

@@ -1,18 +1,20 @@
 """Compaction: of each key the last record stays (KIP-58, KIP-354, KIP-534).
 
-A compaction is a generator that yields after each bounded piece of work; between two pieces the loop serves
-clients. What it writes goes to `.cleaned` files that nobody reads; the swap at the end of each group of segments is
-synced and renamed so that recovery either completes it or drops it.
+A compaction is a generator that yields after each bounded piece of work, and where something must be durable before
+it goes on; between two pieces the loop serves clients, and threads sync. What it writes goes to `.cleaned` files that
+nobody reads; the swap at the end of each group of segments is synced and renamed so that recovery either completes it
+or drops it. A swap that has begun is brought to its end, at once where somebody cannot wait (`_settle`).
 """
 
 import logging
-from collections.abc import Generator, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Generator
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from barnabas.protocol import record_batch
 from barnabas.protocol.errors import CorruptBatchError
 from barnabas.protocol.record_batch import Record
-from barnabas.runtime.ports import Env, Timer, may_pass
+from barnabas.runtime.ports import Env, File, Timer, may_pass
+from barnabas.storage import checkpoints
 from barnabas.storage.index import AbortedTransaction
 from barnabas.storage.log import Log
 from barnabas.storage.log_reader import marker_of
@@ -29,6 +31,27 @@ _KEY_BYTES = 200  # what one key costs in the map: dict slot, digest, offset
 _LONG_KEY = 16
 _INT32_MAX = 2**31 - 1
 _TRANSACTIONAL, _CONTROL, _HORIZON = 0x10, 0x20, 0x40
+_FLUSH_POLL_MS = 20
+_FLUSH_AGAIN_EVERY, _FLUSH_POLLS_MAX = 50, 500
+
+T = TypeVar("T")
+
+
+class _Sync(NamedTuple):
+    """What must be durable before a compaction goes on: files, then folders."""
+
+    files: list[str]
+    folders: list[str]
+
+
+class _Flush(NamedTuple):
+    """The offset below which the log must be durable before its compaction goes on."""
+
+    offset: int
+
+
+_Pause = int | _Sync | _Flush  # bytes handled, or what to wait for
+_Steps = Generator[_Pause, None, T]
 
 
 class _Cancelled(Exception):
@@ -129,8 +152,9 @@ class Cleaner:
         self._env = env
         self._files = files
         self._manager = manager
-        self._work: Iterator[int] | None = None
+        self._work: _Steps[None] | None = None
         self._log: Log | None = None
+        self._awaited: _Pause = 0  # what the work waits for
         self._timer: Timer | None = None
         self._uncleanable: set[tuple[str, int]] = set()
         self._waiting_for_room = ""  # the log that could not be compacted the last time
@@ -143,6 +167,7 @@ class Cleaner:
 
     def stop(self) -> None:
         """Stop between two slices; unfinished work is dropped at the next start."""
+        self._settle()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -157,6 +182,7 @@ class Cleaner:
     def _drop_work(self) -> None:
         if self._log is not None:
             self._log.cleaning = False
+            self._log.finish_swap = None
         self._work = self._log = None
 
     def _tick(self) -> None:
@@ -171,42 +197,109 @@ class Cleaner:
                 self._begin(log)
         if self._work is None:
             self._timer = self._env.clock.call_later(config.log_cleaner_backoff_ms, self._tick)
-            return
-        done = self._slice()
-        rate = config.log_cleaner_io_max_bytes_per_second
-        delay_ms = min(done * 1000.0 / rate, 60_000.0) if rate > 0 else 0.0
-        self._timer = self._env.clock.call_later(delay_ms, self._tick)
+        else:
+            self._go_on(None)
+
+    def _go_on(self, error: OSError | None) -> None:
+        """One piece of work, and the next one when what it waits for has come."""
+        awaited = self._slice(error)
+        if isinstance(awaited, _Sync):
+            self._sync_in_background(awaited)
+        elif isinstance(awaited, _Flush):
+            self._flush_in_background(awaited, 0)
+        else:
+            rate = self._manager.config.log_cleaner_io_max_bytes_per_second
+            delay_ms = min(awaited * 1000.0 / rate, 60_000.0) if rate > 0 else 0.0
+            self._timer = self._env.clock.call_later(delay_ms, self._tick)
 
     def _begin(self, log: Log) -> None:
         self._log = log
         self._work = self._compact(log)
 
-    def _slice(self) -> int:
-        """One piece of work; bytes handled. Ends the work when it is done or cannot go on."""
+    def _slice(self, error: OSError | None) -> _Pause:
+        """One piece of work, told how what it waited for has ended. Ends it when it is done or cannot go on."""
         assert self._work is not None
         assert self._log is not None
         try:
-            return next(self._work)
+            self._awaited = next(self._work) if error is None else self._work.throw(error)
+            return self._awaited
         except StopIteration:
             pass
         except _Cancelled:
             logger.info("%s: compaction given up, the log changed", self._log.name)
-        except (CorruptBatchError, OSError, ValueError) as error:
-            if isinstance(error, OSError) and may_pass(error):
+        except (CorruptBatchError, OSError, ValueError) as failure:
+            if isinstance(failure, OSError) and may_pass(failure):
                 if self._log.name != self._waiting_for_room:
                     self._waiting_for_room = self._log.name
-                    logger.warning("%s will be compacted when that is possible: %s", self._log.name, error)
+                    logger.warning("%s will be compacted when that is possible: %s", self._log.name, failure)
             else:
-                logger.error("%s cannot be compacted: %s", self._log.name, error)
+                logger.error("%s cannot be compacted: %s", self._log.name, failure)
                 self._uncleanable.add((self._log.topic, self._log.partition))
         self._drop_work()
         return 0
 
+    def _sync_in_background(self, wanted: _Sync) -> None:
+        work, disk = self._work, self._env.disk
+
+        def done(error: OSError | None) -> None:
+            if self._work is work and self._awaited is wanted:  # else it was dropped, or somebody could not wait
+                self._go_on(error)
+
+        files: list[File] = []
+        try:
+            files.extend(disk.open(path) for path in wanted.files)
+            disk.sync_in_background(files, done, wanted.folders)
+        except OSError as error:
+            self._go_on(error)
+        finally:
+            for file in files:
+                file.close()
+
+    def _flush_in_background(self, wanted: _Flush, polls: int) -> None:
+        log = self._log
+        if self._work is None or log is None or self._awaited is not wanted:
+            return
+        is_over = not log.cleaning or log.failed is not None or log.closed or polls == _FLUSH_POLLS_MAX
+        if log.recovery_point >= wanted.offset or is_over:
+            self._go_on(None)
+            return
+        if polls % _FLUSH_AGAIN_EVERY == 0:
+            log.flush_in_background()
+        self._timer = self._env.clock.call_later(_FLUSH_POLL_MS, lambda: self._flush_in_background(wanted, polls + 1))
+
+    def begin(self, log: Log) -> None:
+        """Compact one log, in pieces, from now on."""
+        self.stop()
+        self._begin(log)
+        self._go_on(None)
+
     def run(self, log: Log) -> None:
         """Compact one log now, in one go."""
+        self._settle()
+        self._drop_work()
         self._begin(log)
+        error = None
         while self._work is not None:
-            self._slice()
+            self._slice(error)
+            error = self._do_now()
+
+    def _settle(self) -> None:
+        """Bring a swap that has begun to its end now: the log is to be truncated or closed."""
+        while self._log is not None and self._log.finish_swap is not None:
+            self._slice(self._do_now())
+
+    def _do_now(self) -> OSError | None:
+        """What the work waits for, without the help of threads."""
+        awaited, disk = self._awaited, self._env.disk
+        self._awaited = 0
+        if self._work is None or self._log is None:
+            return None
+        if isinstance(awaited, _Flush):
+            self._log.flush()
+        elif isinstance(awaited, _Sync):
+            failures = disk.sync_all(awaited.files, awaited.folders)
+            return next(iter(failures.values()), None)
+        return None
 
     # -- choosing
 
@@ -231,7 +324,7 @@ class Cleaner:
 
     # -- one compaction
 
-    def _compact(self, log: Log) -> Iterator[int]:
+    def _compact(self, log: Log) -> _Steps[None]:
         now_ms = self._env.clock.now_ms()
         key = (log.topic, log.partition)
         directory = self._manager.directory_of(log)
@@ -240,22 +333,27 @@ class Cleaner:
         found = dirty_range(log, directory.cleaner_offsets.get(key), now_ms)
         if found.first_uncleanable <= found.first_dirty:
             return
-        if log.recovery_point < found.first_uncleanable:  # a record may only give way to one that a crash cannot lose
-            log.flush()
-            if log.recovery_point < found.first_uncleanable:
-                return
         log.cleaning = True
+        if log.recovery_point < found.first_uncleanable:  # a record may only give way to one that a crash cannot lose
+            yield _Flush(found.first_uncleanable)
+            self._check(log)
+            if log.recovery_point < found.first_uncleanable:
+                return  # the disk is full, say: another time
         latest: dict[bytes, int] = {}
         map_end = yield from self._build_map(log, found, latest)
         segments = [segment for segment in log.segments[:-1] if segment.base_offset < map_end]
         before = sum(segment.size for segment in segments)
+        for segment in segments:
+            segment.load()
+            yield 0
+            self._check(log)
         transactions = _Transactions(_aborted_in(log, log.segments[0].base_offset, map_end))
         after = 0
         for group in group_segments(segments, log.config.segment_bytes, log.config.segment_index_bytes):
             cleaned = yield from self._clean_group(log, group, latest, map_end, transactions, now_ms)
             after += cleaned.size
         directory.cleaner_offsets[key] = map_end
-        directory.write_cleaner_offsets()
+        directory.write_later(checkpoints.CLEANER_OFFSETS)
         log.cleaning = False
         logger.info("%s: compacted up to %d, %d bytes became %d", log.name, map_end, before, after)
 
@@ -263,7 +361,7 @@ class Cleaner:
         if not log.cleaning or log.failed is not None or log.closed:
             raise _Cancelled
 
-    def _build_map(self, log: Log, found: DirtyRange, latest: dict[bytes, int]) -> Generator[int, None, int]:
+    def _build_map(self, log: Log, found: DirtyRange, latest: dict[bytes, int]) -> _Steps[int]:
         """Fill `latest` from the dirty part; returns the offset before which everything was seen."""
         config = self._manager.config
         keys_max = max(int(config.log_cleaner_dedupe_buffer_size * config.log_cleaner_io_buffer_load_factor), 0)
@@ -301,7 +399,7 @@ class Cleaner:
         map_end: int,
         transactions: _Transactions,
         now_ms: int,
-    ) -> Generator[int, None, Segment]:
+    ) -> _Steps[Segment]:
         """Write the group's survivors to one segment and put that in its place; returns it."""
         disk = self._env.disk
         cleaned = Segment.create(
@@ -334,34 +432,32 @@ class Cleaner:
                         self._check(log)
             cleaned.close_time_index()
             cleaned.write_indexes()
-            for file in cleaned.open_for_sync():
-                try:
-                    file.sync()
-                finally:
-                    file.close()
             disk.set_modified_ms(cleaned.path, modified_ms)
+            yield _Sync([cleaned.path, *cleaned.index_paths()], [log.directory])
+            self._check(log)
         except BaseException:
             if not log.closed:
                 cleaned.delete_files()
             raise
-        self._swap(log, group, cleaned)
+        log.finish_swap = self._settle
+        yield from self._swap(log, group, cleaned)
+        log.finish_swap = None
         return cleaned
 
-    def _swap(self, log: Log, group: list[Segment], cleaned: Segment) -> None:
+    def _swap(self, log: Log, group: list[Segment], cleaned: Segment) -> _Steps[None]:
         """From `.swap` on, recovery completes what a crash leaves; before it, nothing has changed."""
-        disk = self._env.disk
         doomed = {id(segment) for segment in group}
+        folder = _Sync([], [log.directory])
         try:
-            disk.sync_directory(log.directory)
             cleaned.rename(".swap")
-            disk.sync_directory(log.directory)
+            yield folder
             for segment in group:
                 segment.rename(".deleted")
                 if segment.base_offset != cleaned.base_offset:
                     log.producers.remove_snapshot(segment.base_offset)
-            disk.sync_directory(log.directory)  # never the new batches under the old indexes
+            yield folder._replace()  # never the new batches under the old indexes
             cleaned.rename("")
-            disk.sync_directory(log.directory)
+            yield folder._replace()
         except OSError as error:
             log.fail(error)
             raise

@@ -89,6 +89,7 @@ class Log(DurableLog):
             unsynced_folders=unsynced_folders,
         )
         self.cleaning = False  # a compaction is between its slices: no other may start, truncation cancels it
+        self.finish_swap: Callable[[], None] | None = None  # while its files take the place of others: must be ended
         self.on_recovery_point_lowered: Callable[[], None] | None = None
         self._roll_jitter_ms = 0
         self._choose_jitter()
@@ -480,7 +481,7 @@ class Log(DurableLog):
             self.truncate_fully_and_start_at(offset)
             return
         logger.info("%s: truncating from %d to %d", self.name, self.log_end_offset, offset)
-        self.cleaning = False
+        self._end_cleaning()
         try:
             self._lower_recovery_point(offset)
             keep = self._slot(offset)
@@ -500,7 +501,7 @@ class Log(DurableLog):
         if self.failed is not None or self.closed:
             return
         logger.info("%s: dropping all records, starting at %d", self.name, offset)
-        self.cleaning = False
+        self._end_cleaning()
         try:
             self._lower_recovery_point(offset)
             for segment in reversed(self.segments):
@@ -521,6 +522,12 @@ class Log(DurableLog):
             self._after_truncation(offset)
         except OSError as error:
             self.fail(error)
+
+    def _end_cleaning(self) -> None:
+        """No compaction may go on with segments that are about to be cut."""
+        if self.finish_swap is not None:
+            self.finish_swap()
+        self.cleaning = False
 
     def _lower_recovery_point(self, offset: int) -> None:
         """Before anything is cut, the checkpoint must not claim more than will be left."""

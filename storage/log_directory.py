@@ -179,6 +179,7 @@ class LogDirectory:
             self.cleaner_offsets = checkpoints.read_offsets(self._env.disk, self.path_of(checkpoints.CLEANER_OFFSETS))
         except checkpoints.CheckpointError as error:
             logger.warning("Compaction begins anew everywhere: %s", error)
+        self._written[checkpoints.CLEANER_OFFSETS] = dict(self.cleaner_offsets)
 
     def begin(self) -> None:
         """From here on a stop is clean only if `close` says so; what was recovered is made durable."""
@@ -243,6 +244,8 @@ class LogDirectory:
             self._release_lock()
             return
         self.checkpoint()
+        if self._written[checkpoints.CLEANER_OFFSETS] != self.cleaner_offsets:
+            self._write_now(checkpoints.CLEANER_OFFSETS)
         if all(log.failed is None and log.hindered is None for log in self.logs.values()):
             checkpoints.write_text(
                 self._env.disk, self.path_of(checkpoints.CLEAN_SHUTDOWN), '{"version":0,"brokerEpoch":-1}'
@@ -300,10 +303,7 @@ class LogDirectory:
         key = (log.topic, log.partition)
         del self.logs[key]
         if self.cleaner_offsets.pop(key, None) is not None:
-            try:
-                self.write_cleaner_offsets()
-            except OSError as error:  # on a full disk a topic must go all the same
-                logger.warning("%s still names %s, which is being deleted: %s", checkpoints.CLEANER_OFFSETS, key, error)
+            self.write_later(checkpoints.CLEANER_OFFSETS)
         end = f"-{log.partition}.{self._env.random_uuid().hex()}-{why}"
         path = self.path_of(log.topic[: _NAME_LENGTH_MAX - len(end)] + end)
         try:
@@ -354,13 +354,11 @@ class LogDirectory:
         """Before files go: write where the logs begin. A full disk is no reason to keep them."""
         self._write_now(checkpoints.LOG_START_OFFSETS)
 
-    def write_cleaner_offsets(self) -> None:
-        """Write up to where each log is compacted. OSError."""
-        checkpoints.write_offsets(self._env.disk, self.path_of(checkpoints.CLEANER_OFFSETS), self.cleaner_offsets)
-
     def _collect(self, name: str) -> dict[tuple[str, int], int]:
         """What belongs into an offset checkpoint now."""
         logs = self.logs.items()
+        if name == checkpoints.CLEANER_OFFSETS:
+            return dict(self.cleaner_offsets)
         if name == checkpoints.HIGH_WATERMARKS:
             return {key: log.high_watermark for key, log in logs}
         if name == checkpoints.LOG_START_OFFSETS:

@@ -587,17 +587,10 @@ class Segment:
 
     def index_paths(self) -> list[str]:
         """The index files that exist once they are written; an empty segment may have none."""
-        if not self.size:
-            return []
         paths = [self.offset_index.path, self.time_index.path]
         if self.transaction_index.on_disk:
             paths.append(self.transaction_index.path)
-        return paths
-
-    def open_for_sync(self) -> list[File]:
-        """The segment's files, opened for the caller to sync and close."""
-        disk = self._files.disk
-        return [disk.open(path) for path in [self.path, *self.index_paths()]]
+        return paths if self.size else [path for path in paths if self._files.disk.exists(path)]
 
     def sync(self) -> None:
         """Make the batches durable (the indexes can be rebuilt)."""

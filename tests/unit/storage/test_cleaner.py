@@ -224,19 +224,94 @@ def test_max_compaction_lag_forces_a_compaction_and_a_roll(world, read):
     assert world.manager.cleaner.dirtiest() is log
 
 
-def test_a_truncation_under_a_compaction_stops_it(world, read):
+def stages(world, log):
+    """Pieces of work that a compaction of the log has, each with what is durable when it ends."""
+    cleaner = world.manager.cleaner
+    cleaner._begin(log)
+    error = None
+    while cleaner._work is not None:
+        cleaner._slice(error)
+        yield
+        error = cleaner._do_now()
+
+
+def filled(world):
+    world.topics["t"] = {"cleanup.policy": "compact"}
     log = compacted(world, segment_bytes=300_000)
     for number in range(40):
         world.append(log, (b"k%d" % (number % 3), b"v" * 50_000))
     log.set_high_watermark(40)
-    world.manager.cleaner._tick()  # the first slice
-    assert log.cleaning
-    log.truncate_to(10)
-    world.manager.cleaner._slice()
-    assert world.manager.cleaner._work is None
-    assert not log.cleaning
-    assert [offset for offset, _, _ in read(log)] == list(range(10))
-    assert not [name for name in world.disk.list_directory("/data/t-0") if name.endswith(".cleaned")]
+    return log
+
+
+def test_a_truncation_stops_a_compaction_wherever_it_is(make_world, read):
+    world = make_world()
+    count = len(list(stages(world, filled(world))))
+    swaps = 0
+    for stage in range(count):
+        world = make_world()
+        log = filled(world)
+        for number, _ in enumerate(stages(world, log)):
+            if number == stage:
+                swaps += log.finish_swap is not None
+                log.truncate_to(39)
+                assert not log.cleaning
+        assert world.manager.cleaner._work is None
+        assert (log.log_end_offset, log.finish_swap) == (39, None)
+        left = read(log)
+        assert [offset for offset, _, _ in left][-2:] == [37, 38]
+        names = world.disk.list_directory("/data/t-0")
+        assert not [name for name in names if name.endswith((".cleaned", ".swap"))]
+        log.flush()
+        log = world.crash("lost").get("t", 0)
+        assert (log.log_end_offset, read(log)) == (39, left)
+    assert swaps >= 6, "two groups or more, three waits in each swap"
+
+
+def test_a_stop_in_a_swap_ends_it(make_world, read):
+    world = make_world()
+    count = len(list(stages(world, filled(world))))
+    for stage in range(count):
+        world = make_world()
+        log = filled(world)
+        history = read(log)
+        for number, _ in enumerate(stages(world, log)):
+            if number == stage:
+                world.manager.cleaner.stop()
+        active = log.active_segment.base_offset
+        left = read(world.restart().get("t", 0))
+        assert [row for row in left if row[0] >= active] == [row for row in history if row[0] >= active]
+        assert {row[1]: row for row in left} == {row[1]: row for row in history}
+        names = world.disk.list_directory("/data/t-0")
+        assert not [name for name in names if name.endswith((".cleaned", ".swap"))]
+
+
+def test_a_compaction_waits_for_its_syncs_off_the_loop(world, read, monkeypatch):
+    """What it does by its timers never syncs itself, and what others do meanwhile is fine."""
+    log = filled(world)
+    history = read(log)
+    journal = world.disk.journal = []
+    inside = []
+    monkeypatch.setattr(world.disk, "sync_all", lambda *_: inside.append("sync_all"))
+    monkeypatch.setattr(type(log.active_segment), "sync", lambda *_: inside.append("segment"))
+    original = world.disk.sync_in_background
+    asked = []
+    monkeypatch.setattr(
+        world.disk, "sync_in_background", lambda *given, **more: (asked.append(given), original(*given, **more))[1]
+    )
+    world.manager.cleaner._tick()
+    turns = 0
+    while world.manager.cleaner._work is not None:
+        world.clock.advance(1)
+        world.append(log, (b"new", b"%d" % turns))
+        turns += 1
+        assert turns < 1000
+    assert not inside
+    assert len(asked) >= 8
+    assert [kind for kind, _ in journal].count("sync_directory") >= 8
+    left = [row for row in read(log) if row[1] != b"new"]
+    assert {row[1]: row for row in left} == {row[1]: row for row in history}
+    assert len(left) < len(history) / 2
 
 
 def test_clients_are_served_between_the_slices(world, read):
@@ -245,9 +320,7 @@ def test_clients_are_served_between_the_slices(world, read):
         world.append(log, (b"k%d" % (number % 3), b"v" * 50_000))
     log.set_high_watermark(40)
     slices = 0
-    world.manager.cleaner._begin(log)
-    while world.manager.cleaner._work is not None:
-        world.manager.cleaner._slice()
+    for _ in stages(world, log):
         slices += 1
         world.append(log, (b"new", b"%d" % slices))
     assert slices > 5

@@ -254,13 +254,20 @@ def test_index_files_are_made_when_there_is_something_to_index(world):
     assert names() == ["index", "log", "timeindex", "snapshot"]
 
 
-def test_an_index_that_a_crash_left_to_an_empty_segment_is_emptied(world):
+def leave_stale_indexes(world):
+    """What a crash may leave: the records are lost, their index entries are not."""
     world.log()
     world.manager.shutdown()
     for extension in ("index", "timeindex"):
         file = world.disk.open(f"/data/t-0/{0:020d}.{extension}", create=True)
         file.write(0, bytes([0, 0, 0, 9]) * (2 if extension == "index" else 3))
         file.sync()
+    world.disk.sync_directory("/data/t-0")
+    world.disk.remove("/data/.kafka_cleanshutdown")
+
+
+def test_an_index_that_a_crash_left_to_an_empty_segment_is_emptied(world):
+    leave_stale_indexes(world)
     world.open()
     log = world.manager.get("t", 0)
     world.fill(log, 3)
@@ -268,6 +275,16 @@ def test_an_index_that_a_crash_left_to_an_empty_segment_is_emptied(world):
     world.manager.shutdown()
     assert world.disk.file_size(f"/data/t-0/{0:020d}.index") == 0
     assert world.disk.file_size(f"/data/t-0/{0:020d}.timeindex") == 12
+
+
+def test_an_emptied_index_is_durable_after_a_clean_stop(world):
+    leave_stale_indexes(world)
+    world.open()
+    world.manager.shutdown()
+    assert world.disk.exists("/data/.kafka_cleanshutdown")
+    world.crash("lost")
+    assert world.disk.file_size(f"/data/t-0/{0:020d}.index") == 0
+    assert world.disk.file_size(f"/data/t-0/{0:020d}.timeindex") == 0
 
 
 def test_retention_of_very_many_segments_goes_in_pieces(world):

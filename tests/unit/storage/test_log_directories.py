@@ -90,11 +90,13 @@ def test_compaction_goes_on_where_it_was_in_each_directory(disks):
         log = disks.log(topic, segment_bytes=1000)
         disks.fill(log, 30)
         disks.manager.cleaner.run(log)
+        disks.clock.advance(1)  # written without waiting for the disk
         dirty = log.segments[-1].base_offset
         assert text(disks, f"/{'ab'['tu'.index(topic)]}/cleaner-offset-checkpoint") == f"0\n1\n{topic} 0 {dirty}\n"
     disks.restart()
     assert disks.manager.cleaner.dirtiest() is None
     disks.manager.delete("t", 0)
+    disks.clock.advance(1)
     assert text(disks, "/a/cleaner-offset-checkpoint") == "0\n0\n"
 
 

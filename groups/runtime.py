@@ -237,7 +237,9 @@ class Shard:
                 for write in writes:  # only the one that is too large is to suffer
                     self._append([write])
                 return
-            logger.warning("offsets partition %d: append failed: %s", self.partition, result.error.name)
+            # That its log cannot be written was said when it began to be so; here it would be a line for each commit.
+            level = logging.DEBUG if result.error is ErrorCode.KAFKA_STORAGE_ERROR else logging.WARNING
+            logger.log(level, "offsets partition %d: append failed: %s", self.partition, result.error.name)
             for write in writes:
                 self._end(write, result.error)
             return

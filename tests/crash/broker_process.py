@@ -92,7 +92,9 @@ class Client:
         rows = [fetch.FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=max_bytes)]
         topics = [fetch.FetchTopic(topic=topic, partitions=rows)]
         request = fetch(max_wait_ms=0, min_bytes=0, max_bytes=max_bytes, topics=topics)
-        return self.ask(ApiKey.FETCH, 11, request).responses[0].partitions[0]
+        row = self.ask(ApiKey.FETCH, 11, request).responses[0].partitions[0]
+        row.records = whole_batches(row.records or b"")
+        return row
 
     def values(self, topic: str, partition: int) -> list[bytes | None]:
         """All records of a partition, by offset without a gap."""
@@ -106,6 +108,18 @@ class Client:
                 for record in records(batch, max_bytes=1 << 24):
                     assert record.offset == len(found)
                     found.append(record.value)
+
+
+def whole_batches(data: Any) -> memoryview:
+    """Without the one that a broker may have cut off at the end."""
+    view = memoryview(data)
+    position = 0
+    while position + 12 <= len(view):
+        (size,) = struct.unpack_from(">i", view, position + 8)
+        if position + 12 + size > len(view):
+            break
+        position += 12 + size
+    return view[:position]
 
 
 def produce_request(entries: list[tuple[str, int, bytes | bytearray]]) -> messages.ProduceRequest:

@@ -137,6 +137,7 @@ class Producer(Worker):
         self.keys = keys
         self.identity: tuple[int, int] | None = None
         self.sent: dict[Partition, int] = {}  # records; also the next sequence
+        self.known: set[Partition] = set()  # partitions that have something of it
         self.unanswered: deque[list[_Sent]] = deque()
 
     @property
@@ -151,7 +152,9 @@ class Producer(Worker):
         for request in self.unanswered:
             self._send(client, request)
         while not self.is_done:
-            while len(self.unanswered) < REQUESTS_IN_FLIGHT and not self.stopping:
+            # One at a time while a partition does not know the producer: it would begin with any sequence.
+            most = REQUESTS_IN_FLIGHT if self.known.issuperset(self.partitions) else 1
+            while len(self.unanswered) < most and not self.stopping:
                 self.unanswered.append(self._next())
                 self._send(client, self.unanswered[-1])
             self._take_answer(client)
@@ -187,6 +190,7 @@ class Producer(Worker):
         for sent in request:
             row = answers[sent.partition]
             if row.error_code == ErrorCode.NONE:
+                self.known.add(sent.partition)
                 self.books.acknowledge(sent.partition, self.number, sent.first, len(sent.values), row.base_offset)
             elif row.error_code in PRODUCE_AGAIN:
                 again.append(sent)
@@ -449,6 +453,7 @@ class LibrdkafkaProducer(Worker):
 
     def run(self) -> None:
         """Produce; the library does the rest."""
+        from confluent_kafka import KafkaException
         from confluent_kafka import Producer as Library
 
         library = Library(
@@ -474,6 +479,9 @@ class LibrdkafkaProducer(Worker):
             except BufferError:  # while the broker is away
                 library.poll(0.05)
                 continue
+            except KafkaException as error:
+                self.books.problem(f"{self.name}: {error}")
+                return
             self.sent[key] = number + 1
             library.poll(0)
             time.sleep(PAUSE_S / 4)

@@ -304,7 +304,7 @@ class Bench:
         await asyncio.sleep(0.01)
 
         async def expire() -> None:
-            asyncio.get_running_loop().call_soon(manager.cleanup)
+            asyncio.get_running_loop().call_soon(manager._tick)
             await asyncio.sleep(1)
 
         await self.work("expiry", expire)

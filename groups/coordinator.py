@@ -8,7 +8,7 @@ Methods take the request message and its context, and return the response or a `
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from barnabas.coordination.port import Coordination
@@ -28,6 +28,7 @@ from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Env
+from barnabas.runtime.turns import ITEMS_PER_TURN, in_passes
 
 if TYPE_CHECKING:
     from barnabas.protocol.messages import (
@@ -206,9 +207,15 @@ class GroupCoordinator:
     def _loaded(self, shard: Shard) -> None:
         self._loaders.pop(shard.partition, None)
         shard.loading = False
-        effects = self._effects()
-        for group in list(shard.groups.values()):
-            group.start_sessions(effects.monotonic_ms)
+        in_passes(self.clock, self._start_sessions(shard))
+
+    def _start_sessions(self, shard: Shard) -> Iterator[None]:
+        for number, group in enumerate(list(shard.groups.values()), 1):
+            if number % ITEMS_PER_TURN == 0:
+                yield
+            if shard.closed or group.state is State.DEAD:
+                continue
+            group.start_sessions(self.clock.monotonic_ms())
             each = self._effects()
             if len(group.members) > self.config.group_max_size:
                 group.rebalance(f"more than {self.config.group_max_size} members", each)
@@ -524,9 +531,15 @@ class GroupCoordinator:
             if topic == OFFSETS_TOPIC:
                 self.unload(index)
                 self._epochs.pop(index, None)  # made again, it begins with epoch 0
+        in_passes(self.clock, self._forget(gone))
+
+    def _forget(self, gone: set[tuple[str, int]]) -> Iterator[None]:
         for shard in self.owned_shards():
-            for group_id, found in list(shard.offsets.groups_with(gone)):
-                self._forget_partitions(shard, group_id, found)
+            for number, (group_id, found) in enumerate(list(shard.offsets.groups_with(gone)), 1):
+                if number % ITEMS_PER_TURN == 0:
+                    yield
+                if not shard.closed:
+                    self._forget_partitions(shard, group_id, found)
 
     def _forget_partitions(self, shard: Shard, group_id: str, partitions: list[tuple[str, int]]) -> None:
         def act() -> None:

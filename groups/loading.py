@@ -9,7 +9,7 @@ load, and the partition is served all the same, as Kafka does.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from sys import intern
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,7 @@ from barnabas.offsets.records import (
 from barnabas.protocol.errors import ErrorCode, ProtocolError
 from barnabas.protocol.record_batch import BatchHeader, Record, batches, records
 from barnabas.runtime.ports import Clock
+from barnabas.runtime.turns import ITEMS_PER_TURN, in_passes
 
 if TYPE_CHECKING:
     from barnabas.protocol.records import GroupMetadataValue
@@ -93,8 +94,11 @@ class Loader:
             else:
                 self._clock.call_soon(self._step)
                 return
-        self._restore_groups()
-        self._shard.log.park_until(self._end, self._committed)
+        in_passes(self._clock, self._restore_groups(), self._restored)
+
+    def _restored(self) -> None:
+        if not self._cancelled:
+            self._shard.log.park_until(self._end, self._committed)
 
     def _try_again_later(self, error: Exception) -> None:
         """Half of the offsets would be a lie: older ones, or none, to consumers that would then read from elsewhere."""
@@ -159,15 +163,22 @@ class Loader:
         except (ProtocolError, ValueError) as error:
             logger.warning("offsets partition %d: record at %d is ignored: %s", shard.partition, record.offset, error)
 
-    def _restore_groups(self) -> None:
+    def _restore_groups(self) -> Iterator[None]:
         shard = self._shard
         now_ms = self._clock.now_ms()
-        for group_id, metadata in self._metadata.items():
-            if group_id not in shard.foreign_groups:
-                shard.groups[group_id] = ClassicGroup.restore(group_id, self._config, metadata)
-        for group_id in [*shard.offsets.committed, *shard.offsets.pending_counts]:
-            if group_id not in shard.groups and group_id not in shard.foreign_groups:
+        known = dict.fromkeys([*self._metadata, *shard.offsets.committed, *shard.offsets.pending_counts])
+        for number, group_id in enumerate(known, 1):
+            if number % ITEMS_PER_TURN == 0:
+                yield
+            if self._cancelled:
+                return
+            if group_id in shard.foreign_groups:
+                continue
+            metadata = self._metadata.get(group_id)
+            if metadata is None:
                 shard.groups[group_id] = ClassicGroup(group_id, self._config, now_ms)
+            else:
+                shard.groups[group_id] = ClassicGroup.restore(group_id, self._config, metadata)
 
     def _committed(self, error: ErrorCode) -> None:
         if self._cancelled:

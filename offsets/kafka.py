@@ -5,7 +5,8 @@ log; here is what offsets need of them.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Protocol
 
 from barnabas.offsets.expiry import GroupSituation, expired_offsets
@@ -15,8 +16,11 @@ from barnabas.offsets.table import OffsetTable, partitions_of
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Clock, Timer
+from barnabas.runtime.turns import ITEMS_PER_TURN, chunks, in_passes
 
 logger = logging.getLogger("barnabas.offsets")
+
+REMOVALS_AT_ONCE = 1_000  # tombstones in one batch
 
 Done = Callable[[ErrorCode], None]
 
@@ -31,6 +35,10 @@ class OffsetShard(Protocol):
     @property
     def loading(self) -> bool:
         """Whether it cannot be served yet."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether it is not owned any more."""
 
     def write(
         self, group_id: str, records: OffsetCommits | OffsetRemovals | None, done: Done, *, patient: bool = False
@@ -139,18 +147,40 @@ class KafkaOffsetManager:
         committed = partitions_of(shard.offsets.of_group(group_id))
         held = dict.fromkeys([*committed, *sorted(shard.offsets.pending_of_group(group_id))])
         chosen = list(held) if partitions is None else [key for key in dict.fromkeys(partitions) if key in held]
-        if chosen:
-            shard.write(group_id, OffsetRemovals(group_id, chosen), done, patient=True)
-        else:
+        self._write_tombstones(shard, group_id, chosen, done)
+
+    def _write_tombstones(
+        self, shard: OffsetShard, group_id: str, partitions: Sequence[TopicPartition], done: Done
+    ) -> None:
+        """A piece after the other: all in one batch may be more than a log takes."""
+        if not partitions:
             done(ErrorCode.NONE)
+            return
+        pieces = chunks(partitions, REMOVALS_AT_ONCE)
+
+        def write_next(error: ErrorCode = ErrorCode.NONE) -> None:
+            piece = None if error else next(pieces, None)
+            if piece is None:
+                done(error)
+            else:
+                shard.write(group_id, OffsetRemovals(group_id, piece), write_next, patient=True)
+
+        write_next()
 
     def cleanup(self) -> None:
         """Tombstones for expired offsets, and for groups that are empty and have none left (KIP-211). A group with
         something in flight is left for the next time."""
+        in_passes(self._clock, self._clean())
+
+    def _clean(self) -> Iterator[None]:
         now_ms = self._clock.now_ms()
         retention_ms = self._config.offsets_retention_minutes * 60_000
-        for shard in self._shards.owned_shards():
-            for group_id in shard.group_ids():
+        for shard in list(self._shards.owned_shards()):
+            for number, group_id in enumerate(shard.group_ids(), 1):
+                if number % ITEMS_PER_TURN == 0:
+                    yield
+                if shard.closed:
+                    break
                 if shard.is_quiet(group_id):
                     self._clean_group(shard, group_id, now_ms, retention_ms)
 
@@ -173,10 +203,11 @@ class KafkaOffsetManager:
 
             if expired:
                 logger.info("group %s: %d offsets expired", group_id, len(expired))
-                last = (lambda error: None) if group_ends else removed
-                shard.write(group_id, OffsetRemovals(group_id, expired), last, patient=True)
             if group_ends:
-                self._shards.remove_group(shard, group_id, removed)
+                end = partial(self._shards.remove_group, shard, group_id, removed)
+                self._write_tombstones(shard, group_id, expired, lambda error: removed(error) if error else end())
+            else:
+                self._write_tombstones(shard, group_id, expired, removed)
 
         shard.hold(group_id, clean)
 

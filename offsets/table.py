@@ -87,12 +87,17 @@ class OffsetTable:
 
     def groups_with(self, partitions: set[TopicPartition]) -> Iterator[tuple[str, list[TopicPartition]]]:
         """Groups that have offsets, committed or pending, for any of the partitions, and for which."""
+        topics: dict[str, set[int]] = {}
+        for topic, index in partitions:
+            topics.setdefault(topic, set()).add(index)
         for group_id in [*self.committed, *(group for group in self.pending_counts if group not in self.committed)]:
             held = self.of_group(group_id)
-            pending = self.pending_of_group(group_id)
-            found = [key for key in sorted(partitions) if key[1] in held.get(key[0], ()) or key in pending]
+            found = {
+                (topic, i) for topic in topics.keys() & held.keys() for i in topics[topic].intersection(held[topic])
+            }
+            found.update(partitions.intersection(self.pending_of_group(group_id)))
             if found:
-                yield group_id, found
+                yield group_id, sorted(found)
 
     def _remove(self, group_id: str, topic: str, partition: int) -> None:
         _take_out(self.committed, group_id, topic, partition)

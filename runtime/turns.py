@@ -20,6 +20,14 @@ def chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
         yield items[start : start + size]
 
 
+def in_passes(clock: Clock, work: Iterator[None], done: Callable[[], None] = lambda: None) -> None:
+    """Do one piece now and one in each further pass of the loop, of what is no request; `done` after the last."""
+    for _ in work:
+        clock.call_soon(lambda: in_passes(clock, work, done))
+        return
+    done()
+
+
 async def ended(pending: Pending[T]) -> T:
     """The value of something pending, for a task."""
     future: asyncio.Future[T] = asyncio.get_running_loop().create_future()

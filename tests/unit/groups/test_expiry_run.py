@@ -1,5 +1,6 @@
 """The expiry task against a whole coordinator: tombstones, the group's end, and what must be left alone."""
 
+from barnabas.offsets.kafka import REMOVALS_AT_ONCE
 from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode
 from group_world import GroupWorld
@@ -27,6 +28,31 @@ def test_offsets_of_a_simple_group_expire_and_the_group_with_them() -> None:
     world.restart()
     assert world.fetch("g") == {}
     assert world.coordinator.shards[0].groups == {}
+
+
+def test_very_many_offsets_of_a_group_expire_in_several_batches() -> None:
+    """All in one would be more than max.message.bytes; and what is committed meanwhile comes after the last of them."""
+    world = make_world()
+    count = 2 * REMOVALS_AT_ONCE + 500
+    world.topics.partitions["t"] = count
+    for start in range(0, count, 500):
+        world.commit("g", {("t", index): 1 for index in range(start, start + 500)})
+    assert len(world.fetch("g")) == count
+    batches = len(world.logs[0].batches)
+    world.clock.advance(10 * MINUTE - 1)
+    world.logs[0].held = True
+    world.clock.advance(1 + MINUTE)
+    reply = world.call("offset_commit", commit_request("g"), 8)
+    assert not reply.done
+    world.logs[0].held = False
+    for _ in range(5):
+        world.logs[0].release()
+        world.settle()
+    assert reply.done
+    assert world.fetch("g") == {("t", 0): 2}
+    tombstones = [record for record in world.records() if record.value is None]
+    assert len(tombstones) == count + 1
+    assert len(world.logs[0].batches) - batches == 5, "three pieces, the group, the commit"
 
 
 def test_a_retention_given_with_the_commit_counts() -> None:

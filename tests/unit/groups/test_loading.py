@@ -1,5 +1,6 @@
 """Loading: what is answered meanwhile, in slices, until the high watermark is there, and the epoch guard."""
 
+from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
@@ -9,6 +10,7 @@ from barnabas.groups.hashing import partition_for
 from barnabas.offsets.records import CommittedOffset, encode_key, encode_value
 from barnabas.protocol import messages, record_batch
 from barnabas.protocol.errors import ErrorCode
+from barnabas.runtime.turns import ITEMS_PER_TURN
 from group_world import GroupWorld, MemoryLog, answer_of
 
 
@@ -272,3 +274,45 @@ def test_what_cannot_be_read_is_waited_for_and_never_answered_with_half_of_the_o
     broken = False
     world.clock.advance(10_000)
     assert world.fetch("g") == {("t", 0): 2}
+
+
+def test_very_many_groups_are_made_again_in_pieces() -> None:
+    world = GroupWorld()
+    count = 3 * ITEMS_PER_TURN
+    for number in range(count):
+        world.commit(f"g{number}", {("t", 0): number})
+    begin_load(world)
+    seen = []
+
+    def look() -> None:
+        shard = world.coordinator.shards[0]
+        seen.append(len(shard.groups))
+        if shard.loading:
+            world.clock.call_soon(look)
+
+    look()
+    world.settle()
+    assert seen[-1] == count
+    assert max(after - before for before, after in pairwise(seen)) <= ITEMS_PER_TURN
+    assert world.fetch(f"g{count - 1}") == {("t", 0): count - 1}
+
+
+def test_offsets_of_deleted_topics_go_from_very_many_groups_in_pieces() -> None:
+    world = GroupWorld()
+    count = 2 * ITEMS_PER_TURN + 1
+    for number in range(count):
+        world.commit(f"g{number}", {("t", 0): 1, ("events", 1): 2})
+    left = []
+
+    def look() -> None:
+        table = world.coordinator.shards[0].offsets
+        left.append(sum("t" in table.of_group(f"g{number}") for number in range(count)))
+        if left[-1]:
+            world.clock.call_soon(look)
+
+    world.coordinator.on_partitions_deleted([("t", index) for index in range(4)])
+    look()
+    world.settle()
+    assert (left[0], left[-1]) == (count, 0)
+    assert max(before - after for before, after in pairwise(left)) <= ITEMS_PER_TURN
+    assert world.fetch(f"g{count - 1}") == {("events", 1): 2}

@@ -1,7 +1,7 @@
 """The listeners of a broker and the connections they accepted."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from barnabas.config.settings import address_limits
 from barnabas.coordination.port import CoordinationError
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.ports import Env, Listener, Timer
+from barnabas.runtime.turns import ITEMS_PER_TURN, in_passes
 from barnabas.storage.open_files import share_out
 
 if TYPE_CHECKING:
@@ -162,11 +163,17 @@ class Server:
 
     def _sweep_idle(self) -> None:
         """One timer for all: close what has not been heard of for connections.max.idle.ms."""
+        in_passes(self.env.clock, self._abort_idle(), self._sweep_later)
+
+    def _abort_idle(self) -> Iterator[None]:
         idle_since = self.env.clock.monotonic_ms() - self.config.connections_max_idle_ms
+        aborted = 0
         for connection in list(self.connections):
             if connection.last_active_ms <= idle_since and not connection.is_parked:
                 connection.abort()  # not close(): a client that takes nothing would keep it open
-        self._sweep_later()
+                aborted += 1
+                if aborted % ITEMS_PER_TURN == 0:
+                    yield
 
     # ------------------------------------------------------------------ failures
 

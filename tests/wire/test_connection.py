@@ -3,6 +3,7 @@
 import logging
 import struct
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from barnabas.protocol.messages import (
     SyncGroupResponse,
 )
 from barnabas.runtime.pending import Pending
+from barnabas.runtime.turns import ITEMS_PER_TURN
 
 Handle = Callable[..., None]
 Harness = Any  # of conftest.py
@@ -440,3 +442,21 @@ def test_idle_connections_are_closed_and_parked_ones_are_not(make_harness: MakeH
     assert not busy.closed
     harness.env.clock.advance(1100)
     assert busy.closed
+
+
+def test_very_many_idle_connections_are_closed_in_pieces(make_harness: MakeHarness) -> None:
+    harness = make_harness({"connections.max.idle.ms": "1000"})
+    harness.env.run(harness.server.listen([]))
+    wires = [harness.connect() for _ in range(3 * ITEMS_PER_TURN)]
+    closed = [0]
+
+    def look() -> None:
+        closed.append(sum(wire.closed for wire in wires))
+        if closed[-1] < len(wires):
+            harness.env.clock.call_soon(look)
+
+    harness.env.clock.advance(999)
+    harness.env.clock.call_later(1, look)
+    harness.env.clock.advance(1)
+    assert closed[-1] == len(wires)
+    assert max(after - before for before, after in pairwise(closed)) <= ITEMS_PER_TURN

@@ -26,7 +26,9 @@ ZSTD_VERSION = 10
 STORAGE_ERROR_VERSION = 6
 
 BY_REFERENCE_FROM = 128 * 1024  # bytes of one partition: to read less at once costs less than to send it from the file
-COPIED_BYTES_MAX = 128 * 1024  # of all partitions: an answer that has read so much at once ends with it
+COPIED_BYTES_MAX = (
+    128 * 1024
+)  # of all partitions: an answer that has read so much ends, if that is as much as was asked
 
 
 class FetchParams:
@@ -231,8 +233,12 @@ class Fetching:
         is_final = False
         results = []
         for requested in partitions:
-            limit = budget - size if copied < COPIED_BYTES_MAX else 0
-            result = self._read_one(params, requested, limit, at_least_one, acknowledges)
+            limit, by_reference_from = budget - size, BY_REFERENCE_FROM
+            if copied >= COPIED_BYTES_MAX:
+                by_reference_from = 1
+                if size >= params.min_bytes:
+                    limit = 0
+            result = self._read_one(params, requested, limit, at_least_one, by_reference_from, acknowledges)
             length = len(result.records)
             if length:
                 size += length
@@ -281,7 +287,13 @@ class Fetching:
         return partition.log.high_watermark
 
     def _read_one(
-        self, params: FetchParams, requested: FetchPartition, limit: int, at_least_one: bool, acknowledges: bool
+        self,
+        params: FetchParams,
+        requested: FetchPartition,
+        limit: int,
+        at_least_one: bool,
+        by_reference_from: int,
+        acknowledges: bool,
     ) -> FetchResult:
         partition = self.find(params, requested)
         if not isinstance(partition, Partition):
@@ -318,7 +330,7 @@ class Fetching:
                 min(requested.max_bytes, max(limit, 0)),
                 upper_bound=bound,
                 at_least_one=at_least_one,
-                by_reference_from=BY_REFERENCE_FROM,
+                by_reference_from=by_reference_from,
             )
             if data.error is not ErrorCode.NONE:
                 return FetchResult(requested, data.error)

@@ -294,5 +294,6 @@ def _check_segment(segment: Segment, next_offset: int, leader_epochs: LeaderEpoc
                 f"{segment.path} holds message sets of an old format (magic 0 or 1) at {position}; "
                 "rewrite the topic with a Kafka 3.x broker first, or move the folder away"
             ) from None
-    segment.write_indexes()
+    # Creating two files for each of 10,000 small logs would take longer than all the rest.
+    segment.write_indexes(empty_ones=False)
     return position, next_offset

@@ -303,3 +303,27 @@ def test_what_is_copied_for_one_answer_is_bounded(new_world: MakeWorld, size: in
     assert sizes == sorted(sizes, reverse=True), "the first ones, all of theirs"
     assert 128 * 1024 <= sum(sizes) < 128 * 1024 + 2 * size
     assert 0 < answered < count
+
+
+def test_what_is_copied_does_not_stop_a_client_that_asks_for_more(new_world: MakeWorld) -> None:
+    """`fetch.min.bytes` beyond the bound, of many partitions with a little each: they are there, so nobody waits."""
+    world = new_world()
+    world.create_topic("wide", partitions=40)
+    for partition in range(40):
+        fill(world, "wide", partition, count=1, size=10_000)
+    request = fetch("wide", partitions=40)
+    request.min_bytes = 300_000
+
+    async def run() -> None:
+        client = await world.connect()
+        began_ms = world.env.clock.monotonic_ms()
+        response = await client.ask(ApiKey.FETCH, 12, request)
+        assert world.env.clock.monotonic_ms() - began_ms < request.max_wait_ms
+        partitions = response.responses[0].partitions
+        assert 300_000 <= sum(len(partition.records) for partition in partitions) < 320_000
+        for partition in partitions:
+            for batch_header, batch in record_batch.batches(partition.records):
+                assert batch_header.record_count == 1
+                assert record_batch.crc_is_valid(batch)
+
+    world.env.run(run())

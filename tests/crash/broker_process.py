@@ -169,10 +169,14 @@ class Process:
             words = shlex.split(command.format(port=port, data=data))
         self.port = port
         self.log = data.with_suffix(".log")
+        environment = dict(os.environ)
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # it would be compiled anew at every start
         self.started = time.monotonic()
         with self.log.open("a") as log:
             output = log if command is not None else subprocess.PIPE
-            self.process = subprocess.Popen(words, stdout=output, stderr=log, text=True, preexec_fn=limit)
+            self.process = subprocess.Popen(
+                words, stdout=output, stderr=log, text=True, env=environment, preexec_fn=limit
+            )
         if wait:
             self.wait_until_ready()
 

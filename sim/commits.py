@@ -64,14 +64,16 @@ class Commits:
             self.acknowledged[owned] = offset
             self._not_seen[owned] = offset
 
-    def told(self, owned: Owned, offset: int, acknowledged_before: int) -> None:
-        """The broker told a client the committed offset (-1: none); what had been promised when it was asked."""
+    def told(self, owned: Owned, offset: int, acknowledged_before: int, asked_ms: float) -> None:
+        """The broker told a client the committed offset (-1: none); when that was asked, and what had been promised
+        then."""
+        if self.is_being_deleted(owned[0]) or asked_ms <= self._deletion_ends_ms.get(owned[0], -1.0):
+            return  # the answer may be from before, and late
         if offset >= 0 and offset not in self.asked.get(owned, {}):
             raise Violation("no invented offset", f"{owned}: {offset}")
         if offset < min(acknowledged_before, self.promised(owned)) and not self._runs_out(owned):
             raise Violation("no commit goes back", f"{owned}: told {offset}, acknowledged was {acknowledged_before}")
-        if not self.is_being_deleted(owned[0]):
-            self.fetched[owned] = max(offset, self.fetched.get(owned, -1))
+        self.fetched[owned] = max(offset, self.fetched.get(owned, -1))
 
     def promised(self, owned: Owned) -> int:
         """What the broker must not fall behind of."""

@@ -97,6 +97,14 @@ FAULTS = (
         "pass",
         "append to followed",
     ),
+    Fault(
+        "recovery point not lowered on disk",
+        "storage",
+        "storage.log_directory:LogDirectory._recovery_point_lowered",
+        "if self._recovery_points.get(key, 0) > log.recovery_point and",
+        "if False and",
+        "append to followed",
+    ),
     # Compaction, truncation, indexes
     Fault(
         "compaction keeps the older record",
@@ -134,7 +142,7 @@ FAULTS = (
         "storage.segment:Segment.truncate",
         "self.time_index.truncate(offset)",
         "pass",
-        "append to followed",
+        "shutdown",
     ),
     Fault(
         "epochs not truncated",
@@ -266,6 +274,111 @@ FAULTS = (
         "groups.classic:ClassicGroup.start_sessions",
         "self._restart_session(member, monotonic_ms)",
         "pass",
+    ),
+    # Fetch sessions
+    Fault(
+        "session keeps the old position",
+        "world",
+        "broker.fetch_sessions:SessionPartition.ask",
+        "self.fetch_offset = asked.fetch_offset",
+        "pass",
+    ),
+    Fault(
+        "session leaves out records",
+        "world",
+        "broker.fetch_sessions:SessionPartition.answer",
+        "must = has_more",
+        "must = False",
+    ),
+    Fault(
+        "session repeats what it said",
+        "world",
+        "broker.fetch_sessions:SessionPartition.answer",
+        "self.sent_high_watermark = high_watermark",
+        "pass",
+    ),
+    # Topics, records and offsets that are deleted
+    Fault(
+        "new topic in the log of the old",
+        "world",
+        "storage.log_manager:LogManager.delete",
+        'self._take_away(log, "delete")',
+        "None",
+    ),
+    Fault(
+        "ids of deleted topics stay known",
+        "world",
+        "replication.metadata_cache:MetadataCache._set_topic_id",
+        "self._names.pop(known, None)",
+        "pass",
+    ),
+    Fault(
+        "offsets of deleted topics stay",
+        "world",
+        "groups.coordinator:GroupCoordinator.on_partitions_deleted",
+        "if not gone:",
+        "if gone:",
+    ),
+    Fault(
+        "one record too many deleted",
+        "world",
+        "replication.partition:Partition.delete_records_before",
+        "self.log.delete_records_before(offset)",
+        "self.log.delete_records_before(min(offset + 1, self.high_watermark))",
+    ),
+    Fault(
+        "deleted offsets come back",
+        "world",
+        "offsets.kafka:KafkaOffsetManager.remove",
+        "self._write_tombstones(shard, group_id, chosen, done)",
+        "[shard.offsets._remove(group_id, *key) for key in chosen]; done(ErrorCode.NONE)",
+    ),
+    # Expiry
+    Fault(
+        "offsets expire too soon",
+        "world",
+        "offsets.kafka:KafkaOffsetManager._clean",
+        "self._config.offsets_retention_minutes * 60_000",
+        "self._config.offsets_retention_minutes * 55_000",
+    ),
+    Fault("offsets never expire", "world", "offsets.kafka:KafkaOffsetManager._tick", "self.cleanup()", "pass"),
+    Fault(
+        "offsets of a living group expire",
+        "world",
+        "offsets.expiry:expired_offsets",
+        "subscribed = situation.subscribed_topics",
+        "pass",
+    ),
+    # Offsets in the tree
+    Fault(
+        "offsets in the tree are answered and not written",
+        "world",
+        "offsets.zookeeper:ZooKeeperOffsetManager._tell",
+        "await work",
+        "work.close()",
+    ),
+    # Producers that do not wait, compaction, retention
+    Fault(
+        "deleted keys come back",
+        "world",
+        "storage.cleaner:Cleaner._build_map",
+        "if record.key is not None and record.offset",
+        "if record.key is not None and record.value is not None and record.offset",
+    ),
+    Fault(
+        "latest value of a key thrown away",
+        "world",
+        "storage.cleaner:Cleaner._kept_batch",
+        "record.offset >= latest.get(_map_key(record.key), -1)",
+        "record.offset > latest.get(_map_key(record.key), -1)",
+    ),
+    Fault(
+        "log start not written before files go",
+        "storage",
+        "storage.log_directory:LogDirectory.write_log_starts",
+        "self._write_now(checkpoints.LOG_START_OFFSETS)",
+        "pass",
+        "retention",
     ),
 )
 

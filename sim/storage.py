@@ -143,12 +143,18 @@ class Workload:
         elif luck < 0.72:
             self._compact()
         elif luck < 0.76:
+            if rng.random() < 0.5:  # so that more than one segment goes
+                for _ in range(rng.randint(8, 16)):
+                    self._append("short")
             self._retention()
         elif luck < 0.80:
             self.step = "checkpoint"
             self.manager.checkpoint()
         elif luck < 0.84:
             self._truncate()
+            if rng.random() < 0.5:  # a follower that catches up
+                for _ in range(rng.randint(3, 12)):
+                    self._append("followed")
         elif luck < 0.88:
             self._delete_records()
         elif luck < 0.91:

@@ -483,10 +483,15 @@ class Log(DurableLog):
         logger.info("%s: truncating from %d to %d", self.name, self.log_end_offset, offset)
         self._end_cleaning()
         try:
-            self._lower_recovery_point(offset)
             keep = self._slot(offset)
             if self._bases[keep] == offset and keep > 0:
                 keep -= 1
+            # The whole batch goes that holds the offset, or compaction has left a gap there: the log may end before it.
+            batch = self.segments[keep].find(offset)
+            if batch is None or batch.base_offset > offset:
+                self._lower_recovery_point(self._bases[keep])
+            else:
+                self._lower_recovery_point(batch.base_offset)
             for segment in reversed(self.segments[keep + 1 :]):  # newest first and each for good: never a gap
                 segment.delete_files()
                 self._env.disk.sync_directory(self.directory)

@@ -69,15 +69,7 @@ def open_log(
     new = not segments
     sizes = [segment.size for segment in segments]
     if new:
-        segments = [
-            Segment.create(
-                files,
-                directory,
-                log_start_offset,
-                now_ms=env.clock.now_ms(),
-                index_interval_bytes=config.index_interval_bytes,
-            )
-        ]
+        segments = [_first_segment(env, files, directory, log_start_offset, config)]
         log_end_offset = log_start_offset
         clean = True
     elif clean:
@@ -90,6 +82,15 @@ def open_log(
             f"{topic}-{partition}",
             may_have_gaps="compact" in config.cleanup_policy,
         )
+    if log_end_offset < log_start_offset:
+        # Retention had given up all that is here, and a crash took the segment begun then. Offsets do not go back.
+        name = f"{topic}-{partition}"
+        logger.warning("%s: what is left ends at %d, the log begins at %d", name, log_end_offset, log_start_offset)
+        for segment in segments:
+            segment.delete_files()
+        segments = [_first_segment(env, files, directory, log_start_offset, config)]
+        log_end_offset = log_start_offset
+        new = True
     if log_end_offset < recovery_point:
         logger.error(
             "%s-%d ends at %d, though everything up to %d was synced: what came behind was removed or damaged since",
@@ -98,7 +99,7 @@ def open_log(
             log_end_offset,
             recovery_point,
         )
-    log_start_offset = min(max(log_start_offset, segments[0].base_offset), log_end_offset)
+    log_start_offset = max(log_start_offset, segments[0].base_offset)
     leader_epochs.truncate_from_end(log_end_offset + 1)
     leader_epochs.truncate_from_start(log_start_offset)
     log = Log(
@@ -199,6 +200,16 @@ def _complete_swap(
         if disk.exists(replacement.file_path(extension)):
             disk.rename(replacement.file_path(extension), f"{directory}/{file_name(base, extension)}")
     files.rename(path, f"{directory}/{file_name(base, 'log')}")
+
+
+def _first_segment(env: Env, files: OpenFiles, directory: str, base_offset: int, config: TopicConfig) -> Segment:
+    return Segment.create(
+        files,
+        directory,
+        base_offset,
+        now_ms=env.clock.now_ms(),
+        index_interval_bytes=config.index_interval_bytes,
+    )
 
 
 def _segments(env: Env, files: OpenFiles, directory: str, names: list[str], config: TopicConfig) -> list[Segment]:

@@ -10,7 +10,8 @@ from barnabas.sim.ledger import TopicPartition
 if TYPE_CHECKING:
     from barnabas.sim.world import World
 
-KEYS_OF_A_WRITER = 4
+KEYS = 4
+RECORDS_OF_A_KEY = 8  # then other keys take their place, and these stay as they are
 
 
 class ChangelogWriter(Producer):
@@ -22,9 +23,10 @@ class ChangelogWriter(Producer):
 
     def _make_record(self, slot: int) -> tuple[str, Record]:
         self._number += 1
-        key = f"{self.name}-{self.rng.randint(1, KEYS_OF_A_WRITER)}"
+        first_key = self._number // (KEYS * RECORDS_OF_A_KEY) * KEYS
+        key = f"{self.name}-{first_key + self.rng.randint(1, KEYS)}"
         now_ms = self.world.clock.now_ms()
-        if self.rng.random() < 0.1:
+        if self.rng.random() < 0.2:
             text = f"{key}:{self._number} deleted"
             self.world.ledger.deletions_sent[key] = self._number
             headers: list[tuple[str, bytes | None]] = [(TEXT_HEADER, text.encode())]

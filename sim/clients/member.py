@@ -198,9 +198,12 @@ class Member(Client):
             request.generation_id -= 1
         response = await self.ask(ApiKey.SYNC_GROUP, self.rng.randint(3, 5), request, JOIN_LIMIT_MS)
         error = ErrorCode(response.error_code)
-        # A broker that was started since has never heard of a generation that was not stored yet.
-        if not error and request.generation_id != joined.generation_id and life == self.world.host.lives:
-            raise Violation("old generations are refused", f"{self.name} syncs in {request.generation_id}")
+        if not error and request.generation_id != joined.generation_id:
+            # A broker that was started since has never heard of a generation that was not stored yet.
+            if life == self.world.host.lives:
+                raise Violation("old generations are refused", f"{self.name} syncs in {request.generation_id}")
+            self._forget(keep_id=True)
+            return
         if error:
             self._told(error, "SyncGroup")
             await self.sleep(50, 300)

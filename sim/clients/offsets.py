@@ -55,6 +55,7 @@ async def commit(
 async def fetch_offsets(client: Client, group_id: str, keys: list[TopicPartition]) -> dict[TopicPartition, int] | None:
     """One OffsetFetch, into the ledger; None when it cannot be said now."""
     commits = client.world.ledger.commits
+    asked_ms = commits.now_ms()
     before = {key: commits.promised((group_id, *key)) for key in keys}
     request = OffsetFetchRequest(
         group_id=group_id,
@@ -66,6 +67,6 @@ async def fetch_offsets(client: Client, group_id: str, keys: list[TopicPartition
     found = {}
     for key, topic in zip(keys, response.topics, strict=True):
         offset = topic.partitions[0].committed_offset
-        commits.told((group_id, *key), offset, before[key])
+        commits.told((group_id, *key), offset, before[key], asked_ms)
         found[key] = offset
     return found

@@ -89,7 +89,6 @@ class Recreator(Client):
         self.topic_id = topic_id
         self.written.setdefault(topic_id, {})
         self.recreations += 1
-        self.progress += 1
 
     async def _write(self, topic_id: bytes) -> None:
         value = f"{topic_id.hex()}:{self._count}"
@@ -106,6 +105,7 @@ class Recreator(Client):
             raise Violation("a deleted topic takes nothing", f"{self.topic} {topic_id.hex()}: {answer.base_offset}")
         if self.written[topic_id].setdefault(answer.base_offset, value) != value:
             raise Violation("one record per offset", f"{self.topic} {answer.base_offset}")
+        self.progress += 1
 
     async def _read(self, topic_id: bytes, position: int = 0) -> int | None:
         """The next position, None when it cannot be read."""

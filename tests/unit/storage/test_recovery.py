@@ -361,3 +361,56 @@ def test_a_crash_behind_retention_leaves_no_hole_in_the_log(make_world, read, ch
         assert [offset for offset, _, _ in read(log)] == list(range(start, 60))
         world.manager.apply_retention()
         assert log.segments[0].base_offset == start
+
+
+def test_indexes_of_a_segment_that_was_cut_empty_are_stable_after_a_clean_stop(make_world):
+    for seed in range(20):
+        world = make_world(seed=seed)
+        log = world.log("t", index_interval_bytes=10)
+        world.append(log, *[(b"k", b"v")] * 3)
+        world.append(log, *[(b"k", b"v")] * 3)
+        log.roll()
+        log.truncate_to(1)  # inside the first batch
+        world.manager.shutdown()
+        log = world.crash("scattered").get("t", 0)
+        assert log.log_end_offset == 0
+        log.segments[0].load()
+        assert (log.segments[0].max_timestamp, len(log.segments[0].offset_index)) == (-1, 0)
+
+
+def test_a_log_that_lost_all_above_its_start_goes_on_where_it_began(make_world, read):
+    """Retention took everything and began a segment anew, whose name a crash lost: old offsets are not given again."""
+    for seed in range(30):
+        world = make_world(seed=seed)
+        log = world.log("t", segment_bytes=500, retention_ms=10_000, file_delete_delay_ms=60_000)
+        world.fill(log, 40)
+        log.flush()
+        world.clock.advance(20_000)
+        world.manager.apply_retention()
+        assert log.log_start_offset == 40
+        log = world.crash("torn").get("t", 0)
+        assert (log.log_start_offset, log.log_end_offset) == (40, 40)
+        world.fill(log, 2)
+        log.flush()
+        log = world.crash("torn").get("t", 0)
+        assert [offset for offset, _, _ in read(log)] == [40, 41]
+
+
+def test_after_a_cut_inside_a_batch_what_takes_its_place_is_checked(make_world, read):
+    """The recovery point on disk must not lie behind the begin of the batch that went."""
+    for seed in range(30):
+        world = make_world(seed=seed)
+        log = world.log("t", segment_bytes=200)
+        world.append(log, (b"k", b"0"))
+        world.append(log, *[(b"k", b"x")] * 3)
+        log.flush()
+        world.manager.checkpoint()
+        log.truncate_to(2)  # inside the second batch: the log ends at 1
+        assert log.log_end_offset == 1
+        world.append(log, (b"k", b"1"))  # offset 1, in the place of the batch
+        log.roll()
+        world.append(log, (b"k", b"2"))
+        log = world.crash("torn").get("t", 0)
+        found = read(log)
+        assert [offset for offset, _, _ in found] == list(range(log.log_end_offset))
+        assert [value for _, _, value in found] == [b"%d" % offset for offset, _, _ in found]

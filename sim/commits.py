@@ -41,6 +41,7 @@ class Commits:
         self._deletion_ends_ms: dict[str, float] = {}  # of a group, the last
         self._with_members: dict[str, None] = {}
         self._empty_since: dict[str, _Asked] = {}  # of those with members
+        self._was_empty_since: dict[str, _Asked] = {}  # before a rebalance that has not ended
 
     # -- what clients ask and are told
 
@@ -164,12 +165,18 @@ class Commits:
         self._with_members[group_id] = None
         self._empty_since.setdefault(group_id, _Asked(self.now_ms(), self.wall_ms()))
 
-    def look_at_group(self, group_id: str, is_empty: bool) -> None:
-        """Whether the group is empty now."""
+    def look_at_group(self, group_id: str, is_empty: bool, is_stable: bool) -> None:
+        """Whether the group is empty now. Until it is stable nothing says on disk that it has members: after a
+        restart it may be empty since the time before."""
+        if is_stable:
+            self._was_empty_since.pop(group_id, None)
         if not is_empty:
-            self._empty_since.pop(group_id, None)
+            begin = self._empty_since.pop(group_id, None)
+            if begin is not None and not is_stable:
+                self._was_empty_since[group_id] = begin
         elif group_id not in self._empty_since:
-            self._empty_since[group_id] = _Asked(self.now_ms(), self.wall_ms())
+            now = _Asked(self.now_ms(), self.wall_ms())
+            self._empty_since[group_id] = self._was_empty_since.pop(group_id, now)
 
     def _runs_out(self, owned: Owned) -> bool:
         """Whether the retention allows that the offset is gone."""

@@ -169,7 +169,8 @@ class Inspector:
             raise Violation("generations only grow", detail)
         if known is not None and known.group is group and generation < known.generation:
             raise Violation("generations only grow", f"{group_id}: {generation} after {known.generation}")
-        ledger.commits.look_at_group(group_id, state is State.EMPTY or state is State.DEAD)
+        is_empty = state is State.EMPTY or state is State.DEAD
+        ledger.commits.look_at_group(group_id, is_empty, state is State.STABLE)
         seen = _SeenGroup(group, state, generation, now_ms + TIMERS_EVERY_MS)
         if state is State.DEAD:
             return seen

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from barnabas.sim.world import World
 
 _NO_ID = bytes(16)
+REFUSALS_MAX = 2
 FORGOTTEN_WITHIN_MS = 12_000.0  # the offsets of a deleted topic
 _BEING_DELETED = (ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.INCONSISTENT_TOPIC_ID)
 
@@ -41,13 +42,15 @@ class Recreator(Client):
         self.topic_id = _NO_ID  # of the topic that is there
         self.old_ids: list[bytes] = []  # of those whose deletion was acknowledged
         self.written: dict[bytes, dict[int, str]] = {}  # acknowledged, by topic id
-        self.recreations = 0
+        self._refusals = 0  # one after the other
         self._count = 0
 
     async def turn(self) -> None:
         if self.topic_id == _NO_ID:
             await self._create()
             await self.sleep(0, 2_000)
+            if self.topic_id != _NO_ID:
+                await self._write(self.topic_id)
             return
         luck = self.rng.random()
         if luck < 0.45:
@@ -88,7 +91,7 @@ class Recreator(Client):
             raise Violation("a topic id is given once", f"{self.topic}: {topic_id.hex()}")
         self.topic_id = topic_id
         self.written.setdefault(topic_id, {})
-        self.recreations += 1
+        self._refusals = 0
 
     async def _write(self, topic_id: bytes) -> None:
         value = f"{topic_id.hex()}:{self._count}"
@@ -99,7 +102,11 @@ class Recreator(Client):
         request = ProduceRequest(acks=-1, timeout_ms=5_000, topic_data=[topic])
         response = await self.ask(ApiKey.PRODUCE, 13, request)
         (answer,) = response.responses[0].partition_responses
-        if expect(answer.error_code, f"Produce to {self.topic}", *_BEING_DELETED):
+        error = expect(answer.error_code, f"Produce to {self.topic}", *_BEING_DELETED)
+        self._refusals = self._refusals + 1 if error and topic_id == self.topic_id else 0
+        if self._refusals > REFUSALS_MAX and self.world.is_calm_for(20_000):
+            raise Violation("a topic takes records", f"{self.topic} {topic_id.hex()}: {error.name}")
+        if error:
             return
         if topic_id in self.old_ids:
             raise Violation("a deleted topic takes nothing", f"{self.topic} {topic_id.hex()}: {answer.base_offset}")

@@ -84,16 +84,11 @@ class Loader:
                 for header, batch in batches(data):
                     self._replay_batch(header, batch)
                 assert self._position > before
-            except OSError as error:
+            except (OSError, ProtocolError, ValueError) as error:
                 self._try_again_later(error)
-                return
-            except (ProtocolError, ValueError) as error:
-                logger.error(
-                    "offsets partition %d: loading stopped at %d: %s", self._shard.partition, self._position, error
-                )
             else:
                 self._clock.call_soon(self._step)
-                return
+            return
         in_passes(self._clock, self._restore_groups(), self._restored)
 
     def _restored(self) -> None:

@@ -274,6 +274,10 @@ def _check_batches(
         del segments[slot + 1 :]
         segment.cut_at(end)
         break
+    for segment in segments[first:-1]:
+        segment.write_indexes()
+    # The last one's are not trusted before it is complete; to create two files for each of 10,000 logs takes seconds.
+    segments[-1].write_indexes(new_files=False)
     return next_offset
 
 
@@ -305,6 +309,4 @@ def _check_segment(segment: Segment, next_offset: int, leader_epochs: LeaderEpoc
                 f"{segment.path} holds message sets of an old format (magic 0 or 1) at {position}; "
                 "rewrite the topic with a Kafka 3.x broker first, or move the folder away"
             ) from None
-    # Creating two files for each of 10,000 small logs would take longer than all the rest.
-    segment.write_indexes(empty_ones=False)
     return position, next_offset

@@ -578,15 +578,15 @@ class Segment:
         if self._loaded:
             self.time_index.append(self._max_timestamp, self._offset_of_max_timestamp)
 
-    def write_indexes(self, *, empty_ones: bool = True) -> None:
-        """Bring the index files up to date (not synced). `empty_ones`: those without entries too, if it has batches."""
+    def write_indexes(self, *, new_files: bool = True) -> None:
+        """Bring the index files up to date (not synced). Without `new_files`: those that there are."""
         if self._loaded:
             for index in (self.offset_index, self.time_index):
-                if index.dirty and (len(index) or (empty_ones and self.size) or self._files.disk.exists(index.path)):
+                if index.dirty and ((new_files and self.size) or self._files.disk.exists(index.path)):
                     index.write()
 
     def index_paths(self) -> list[str]:
-        """The index files that exist once they are written; one without entries may be missing."""
+        """The index files that exist once they are written; an empty segment may have none."""
         paths = [self.offset_index.path, self.time_index.path]
         if self.transaction_index.on_disk:
             paths.append(self.transaction_index.path)

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 _NO_ID = bytes(16)
 REFUSALS_MAX = 2
 FORGOTTEN_WITHIN_MS = 12_000.0  # the offsets of a deleted topic
+# Between two sessions in the tree the broker is not registered, and there is none to place a replica on: so Kafka says.
+_NOT_YET = (ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.NOT_CONTROLLER, ErrorCode.INVALID_REPLICATION_FACTOR)
 _BEING_DELETED = (ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.INCONSISTENT_TOPIC_ID)
 
 
@@ -71,9 +73,7 @@ class Recreator(Client):
         request = CreateTopicsRequest(topics=[topic], timeout_ms=10_000)
         response = await self.ask(ApiKey.CREATE_TOPICS, 7, request)
         (answer,) = response.topics
-        if expect(
-            answer.error_code, f"CreateTopics {self.topic}", ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.NOT_CONTROLLER
-        ):
+        if expect(answer.error_code, f"CreateTopics {self.topic}", *_NOT_YET):
             await self._find()  # an answer may have been lost
         else:
             self._begin(answer.topic_id)

@@ -355,11 +355,7 @@ def _all_topics(found: Offsets) -> list[_Asked]:
 
 
 def _then(value: S | Pending[S], change: Callable[[S], R]) -> R | Pending[R]:
-    if not isinstance(value, Pending):
-        return change(value)
-    pending: Pending[R] = Pending()
-    value.then(lambda result: pending.complete(change(result)))
-    return pending
+    return value.map(change) if isinstance(value, Pending) else change(value)
 
 
 # ---- OffsetDelete ----

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 class Pending(Generic[T]):
@@ -45,6 +46,13 @@ class Pending(Generic[T]):
             callback(value)  # type: ignore[arg-type]  # T may include None
         else:
             self._callback = callback
+
+    def map(self, change: Callable[[T], R]) -> "Pending[R]":
+        """What `change` makes of the value, as soon as that is there. To cancel it cancels this one."""
+        changed: Pending[R] = Pending()
+        changed.on_cancel = self.cancel
+        self.then(lambda value: changed.complete(change(value)))
+        return changed
 
     def cancel(self) -> None:
         """Nobody waits any more (the connection is gone): let the owner drop what it holds."""

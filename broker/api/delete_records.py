@@ -36,12 +36,7 @@ def delete_records(broker: "Broker", request: DeleteRecordsRequest, context: Req
     if len(entries) > ITEMS_PER_TURN:
         return _delete_in_turns(broker, entries, request.timeout_ms)
     outcome = broker.replica_manager.delete_records(entries, request.timeout_ms)
-    if not isinstance(outcome, Pending):
-        return respond(outcome)
-    pending: Pending[DeleteRecordsResponse] = Pending()
-    pending.on_cancel = outcome.cancel
-    outcome.then(lambda results: pending.complete(respond(results)))
-    return pending
+    return outcome.map(respond) if isinstance(outcome, Pending) else respond(outcome)
 
 
 async def _delete_in_turns(

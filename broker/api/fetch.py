@@ -243,12 +243,7 @@ def fetch(broker: "Broker", request: FetchRequest, context: RequestContext) -> R
         ),
         to_read,
     )
-    if not isinstance(outcome, Pending):
-        return work.response(outcome)
-    pending: Pending[FetchResponse | EncodedResponse] = Pending()
-    pending.on_cancel = outcome.cancel
-    outcome.then(lambda results: pending.complete(work.answer(results)))
-    return pending
+    return outcome.map(work.answer) if isinstance(outcome, Pending) else work.response(outcome)
 
 
 def _forgotten(request: FetchRequest, by_id: bool) -> list[PartitionKey]:

@@ -117,12 +117,7 @@ def produce(broker: Broker, request: ProduceRequest, context: RequestContext) ->
     if len(entries) > (items_per_turn := appends_per_turn(entries)):
         return append_in_turns(broker, entries, append, answer_to, items_per_turn)
     outcome = append(entries)
-    if not isinstance(outcome, Pending):
-        return answer_to(outcome)
-    pending: Pending[Reply] = Pending()
-    pending.on_cancel = outcome.cancel
-    outcome.then(lambda results: pending.complete(answer_to(results)))
-    return pending
+    return outcome.map(answer_to) if isinstance(outcome, Pending) else answer_to(outcome)
 
 
 def appends_per_turn(entries: Sequence[tuple[str, int, Buffer]]) -> int:

@@ -15,9 +15,13 @@ from barnabas.sim import faults, storage, world
 from barnabas.sim.violation import Violation
 
 
-def cut_power(seed: int) -> bool:
+def cut_power(seed: int, fault: faults.Fault | None) -> bool:
     """One storage workload, cut at every change; whether it holds."""
     logging.disable(logging.CRITICAL)
+    if fault is not None:
+        violation = faults.power_cut(fault, seed)
+        print(f"seed {seed}: " + ("holds" if violation is None else f"VIOLATED {violation}"), flush=True)
+        return violation is None
     try:
         print(f"seed {seed}: holds ({storage.run(seed)} crashes)", flush=True)
     except Violation as violation:
@@ -57,11 +61,13 @@ def main() -> int:
         return plant_all()
     fault = next((fault for fault in faults.FAULTS if fault.name == arguments.fault), None)
     first, _, last = (arguments.seeds or str(arguments.seed)).partition("-")
+    is_storage = arguments.storage if fault is None else fault.campaign == "storage"
     failed = 0
     for seed in range(int(first), int(last or first) + 1):
         began = time.perf_counter()
-        if arguments.storage:
-            failed += not cut_power(seed)
+        if is_storage:
+            with faults.planted(fault) if fault is not None else nullcontext():
+                failed += not cut_power(seed, fault)
             if failed and not arguments.go_on:
                 break
             continue

@@ -432,16 +432,16 @@ def caught_by(fault: Fault, seeds: range) -> tuple[int, str] | None:
     """The first seed that catches it, and the invariant that was violated; None when none does."""
     with planted(fault):
         for seed in seeds:
-            if fault.campaign == "world":
-                violation = world.run(seed, minutes=1).violation
-            else:
-                try:
-                    storage.run(
-                        seed, steps=60 if fault.focus else 40, keep_every=1 if fault.focus else 17, focus=fault.focus
-                    )
-                    violation = None
-                except (Violation, AssertionError) as error:
-                    violation = error if isinstance(error, Violation) else Violation("an assertion", str(error))
+            violation = world.run(seed, minutes=1).violation if fault.campaign == "world" else power_cut(fault, seed)
             if violation is not None:
                 return seed, violation.invariant
+    return None
+
+
+def power_cut(fault: Fault, seed: int) -> Violation | None:
+    """What the storage workload in which a planted fault can show runs into."""
+    try:
+        storage.run(seed, steps=60 if fault.focus else 40, keep_every=1 if fault.focus else 17, focus=fault.focus)
+    except (Violation, AssertionError) as error:
+        return error if isinstance(error, Violation) else Violation("an assertion", str(error))
     return None

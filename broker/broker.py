@@ -116,7 +116,7 @@ class Broker:
         await tree.start()
         await in_tree(lambda: registration.make_persistent_paths(tree))
         await in_tree(self.config_changes.start)
-        self.log_manager.start()
+        await self.log_manager.load()
         await in_tree(lambda: settle_folders(env, self.config, tree, self.log_manager, node_id))
         self.cluster_id = await in_tree(lambda: registration.cluster_id(env, tree, self.log_manager.meta.cluster_id))
         self.log_manager.initialise(self.node_id, self.cluster_id)

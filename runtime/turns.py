@@ -14,6 +14,16 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
+def at_once(pieces: Generator[object, None, T]) -> T:
+    """Do all pieces of a work without a pause; what it returns."""
+    while True:
+        try:
+            next(pieces)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+
 def chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
     """Consecutive pieces of at most `size`."""
     for start in range(0, len(items), size):

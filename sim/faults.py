@@ -156,7 +156,7 @@ FAULTS = (
         "producers not truncated",
         "storage",
         "storage.log:Log._after_truncation",
-        "rebuild_producers(self)",
+        "at_once(rebuild_producers(self))",
         "pass",
         "append to followed",
     ),

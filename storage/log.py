@@ -17,6 +17,7 @@ from barnabas.config.topic import TopicConfig
 from barnabas.protocol import record_batch
 from barnabas.protocol.errors import CorruptBatchError, ErrorCode
 from barnabas.runtime.ports import Buffer, Env
+from barnabas.runtime.turns import at_once
 from barnabas.storage import retention
 from barnabas.storage.durable_log import DurableLog
 from barnabas.storage.leader_epochs import LeaderEpochCache
@@ -548,7 +549,7 @@ class Log(DurableLog):
         self.log_start_offset = min(self.log_start_offset, log_end_offset)
         self.leader_epochs.truncate_from_end(log_end_offset)
         self.leader_epochs.flush()
-        rebuild_producers(self)  # also removes the snapshots of what was cut
+        at_once(rebuild_producers(self))  # also removes the snapshots of what was cut
         # What was cut must not come back behind what is appended from here on.
         self.active_segment.sync()
         self._env.disk.sync_directory(self.directory)

@@ -10,11 +10,12 @@ from barnabas.config.topic import TopicConfig
 from barnabas.protocol import uuids
 from barnabas.protocol.errors import CorruptBatchError
 from barnabas.runtime.ports import DirectoryLock, Disk, Env, Timer
+from barnabas.runtime.turns import at_once, chunks
 from barnabas.storage import checkpoints
 from barnabas.storage.durable_log import flush_together
 from barnabas.storage.log import Log
 from barnabas.storage.open_files import OpenFiles
-from barnabas.storage.recovery import open_log
+from barnabas.storage.recovery import Pieces, open_log
 
 logger = logging.getLogger("barnabas.storage")
 
@@ -25,6 +26,7 @@ _DELETED = re.compile(r".+\.[0-9a-f]{32}-delete\Z")
 _NO_PARTITION_FOLDERS = frozenset(("__cluster_metadata-0",))
 _NAME_LENGTH_MAX = 255
 _NAMES_SYNC_DELAY_MS = 1_000
+_LOGS_FLUSHED_TOGETHER = 200  # by recovery, in one piece
 
 
 class DataDirectoryError(Exception):
@@ -154,8 +156,8 @@ class LogDirectory:
             )
             raise DataDirectoryError(message) from error
 
-    def load(self) -> None:
-        """Open every log; recover them where the last stop was not clean."""
+    def load(self) -> Pieces[None]:
+        """Open every log; recover them where the last stop was not clean. Piece by piece, and one for each log."""
         disk = self._env.disk
         names = disk.list_directory(self.path)
         self.was_clean = checkpoints.CLEAN_SHUTDOWN in names
@@ -170,9 +172,13 @@ class LogDirectory:
                 disk.remove_tree(self.path_of(name))
         log_starts, high_watermarks = (self._written[name] for name in OFFSET_CHECKPOINTS[1:])
         self.missing = [key for key, offset in high_watermarks.items() if offset > 0 and key not in self.folders]
+        if self.folders and not self.was_clean:
+            text = "The last stop was not clean: checking what lies behind the recovery points of %d logs in %s"
+            logger.info(text, len(self.folders), self.path)
         for key, name in self.folders.items():
-            log = self._open_log(key, name, log_starts.get(key, 0), clean=self.was_clean)
+            log = yield from self._open_log(key, name, log_starts.get(key, 0), clean=self.was_clean)
             log.set_high_watermark(high_watermarks.get(key, log.log_start_offset))
+            yield None
 
     def _read_cleaner_offsets(self) -> None:
         try:
@@ -181,20 +187,26 @@ class LogDirectory:
             logger.warning("Compaction begins anew everywhere: %s", error)
         self._written[checkpoints.CLEANER_OFFSETS] = dict(self.cleaner_offsets)
 
-    def begin(self) -> None:
-        """From here on a stop is clean only if `close` says so; what was recovered is made durable."""
+    def begin(self) -> Pieces[None]:
+        """From here on a stop is clean only if `close` says so; what was recovered is made durable, piece by piece.
+
+        Ended on the way, it leaves the directory as a crash would.
+        """
         disk = self._env.disk
-        self._is_begun = True
         if self.was_clean:
             disk.remove(self.path_of(checkpoints.CLEAN_SHUTDOWN))
             disk.sync_directory(self.path)
         elif self.logs:
-            flush_together(disk, self.logs.values())
-            for log in self.logs.values():
+            logs = list(self.logs.values())
+            for chunk in chunks(logs, _LOGS_FLUSHED_TOGETHER):
+                flush_together(disk, chunk)
+                yield None
+            for log in logs:
                 if log.hindered is not None:  # what was cut off could come back behind what is appended
                     raise log.hindered
             self._write_now(checkpoints.RECOVERY_POINTS)
             logger.info("Recovered %d logs after an unclean stop", len(self.logs))
+        self._is_begun = True
 
     def initialise(self, node_id: int, cluster_id: str) -> None:
         """Check that the directory is this node's, and write whose it is where that was missing.
@@ -254,10 +266,10 @@ class LogDirectory:
 
     # -- logs
 
-    def _open_log(self, key: tuple[str, int], name: str, log_start_offset: int, *, clean: bool) -> Log:
+    def _open_log(self, key: tuple[str, int], name: str, log_start_offset: int, *, clean: bool) -> Pieces[Log]:
         directory = self.path_of(name)
         try:
-            log = open_log(
+            log = yield from open_log(
                 self._env,
                 self._files,
                 directory,
@@ -283,7 +295,7 @@ class LogDirectory:
         """Make a log. OSError when it cannot be made."""
         key = (topic, partition)
         self._recovery_points.pop(key, None)
-        log = self._open_log(key, f"{topic}-{partition}", 0, clean=False)
+        log = at_once(self._open_log(key, f"{topic}-{partition}", 0, clean=False))
         self._forget_older_namesake(key)
         self._sync_names_soon()
         logger.debug("Made the log %s", log.name)

@@ -11,13 +11,14 @@ from barnabas.config.broker import BrokerConfig
 from barnabas.config.topic import TopicConfig
 from barnabas.protocol import uuids
 from barnabas.runtime.ports import NO_ROOM, Env, Timer
+from barnabas.runtime.turns import at_once
 from barnabas.storage import checkpoints
 from barnabas.storage.cleaner import Cleaner
 from barnabas.storage.durable_log import close_together
 from barnabas.storage.log import Log
 from barnabas.storage.log_directory import OFFSET_CHECKPOINTS, DataDirectoryError, LogDirectory, Meta, paths_of
 from barnabas.storage.open_files import OpenFiles, share_out
-from barnabas.storage.recovery import OldFormatError
+from barnabas.storage.recovery import OldFormatError, Pieces, Progress
 from barnabas.storage.troubles import HINDERED, OFFLINE, OVER, Troubles
 
 logger = logging.getLogger("barnabas.storage")
@@ -26,6 +27,8 @@ _NEVER_MS = 2**63 - 1
 _FLUSHES_PER_TICK = 64
 _FILES_PER_FLUSH = 8  # that each holds open until it is done, about
 _FILES_CHECK_MS = 1_000
+_PIECES_MS = 10  # of a start, between two passes of the loop
+_PROGRESS_INTERVAL_MS = 3_000
 _LOGS_PER_PIECE = 200  # of upkeep that looks at all of them: about a millisecond
 _ENDED = object()
 
@@ -69,17 +72,46 @@ class LogManager:
         if self.open_directories:
             return  # by the broker, before this
         with self._giving_up():
-            self._in_each(LogDirectory.open)
+            at_once(self._in_each(LogDirectory.open))
             self._check_that_they_agree()
+
+    async def load(self) -> None:
+        """As `start`, in pieces between which the loop runs. Cancelled, it leaves the directories as a crash would."""
+        clock = self._env.clock
+        pieces = self._start()
+        pause_ms = clock.monotonic_ms() + _PIECES_MS
+        say_ms = clock.monotonic_ms() + _PROGRESS_INTERVAL_MS
+        try:
+            for progress in pieces:
+                now_ms = clock.monotonic_ms()
+                if now_ms >= say_ms:
+                    self._say_progress(progress)
+                    say_ms = now_ms + _PROGRESS_INTERVAL_MS
+                if now_ms >= pause_ms:
+                    await clock.sleep(0)
+                    pause_ms = clock.monotonic_ms() + _PIECES_MS
+        finally:
+            pieces.close()
+
+    def _say_progress(self, progress: Progress | None) -> None:
+        opened = sum(len(directory.logs) for directory in self.open_directories)
+        found = sum(len(directory.folders) for directory in self.open_directories)
+        now = ""
+        if progress is not None and progress.of_bytes:
+            now = f", {progress.log}: {progress.checked_bytes >> 20} of {progress.of_bytes >> 20} MiB"
+        logger.info("Opening the logs: %d of %d are open%s", opened, found, now)
 
     def start(self) -> None:
         """Load, and begin the upkeep. DataDirectoryError when a directory is in use, another's, or says what cannot be
         true, and when none can be used.
         """
+        at_once(self._start())
+
+    def _start(self) -> Pieces[None]:
         self.open()
         with self._giving_up():
-            self._in_each(LogDirectory.load)
-            self._in_each(LogDirectory.begin)
+            yield from self._in_each(LogDirectory.load)
+            yield from self._in_each(LogDirectory.begin)
         self.config.on_change.append(self._broker_config_changed)
         self._begin_upkeep()
 
@@ -93,14 +125,14 @@ class LogManager:
                 directory.give_up(directory.failed)
             raise
 
-    def _in_each(self, step: Callable[[LogDirectory], None]) -> None:
+    def _in_each(self, step: Callable[[LogDirectory], Pieces[None] | None]) -> Pieces[None]:
         """Take a step of starting in every directory that works; one whose disk does not is left out from then on."""
         problems = []
         for directory in self.directories:
             if directory.failed is not None:
                 continue
             try:
-                step(directory)
+                yield from step(directory) or ()
             except OSError as error:
                 directory.give_up(error)
                 problems.append(f"The data directory {directory.path} cannot be used: {error}. {_advice(error)}")

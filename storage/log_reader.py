@@ -2,7 +2,7 @@
 
 import logging
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -17,6 +17,7 @@ logger = logging.getLogger("barnabas.storage")
 
 NEVER_BY_REFERENCE = 1 << 62
 _TRANSACTIONAL, _CONTROL = 0x10, 0x20
+_BYTES_PER_PIECE = 4 << 20  # of batches whose headers are read
 
 
 class FetchData:
@@ -280,39 +281,45 @@ def marker_of(batch: Buffer) -> EndTransactionMarker | None:
     return None
 
 
-def rebuild_producers(log: LogReader) -> None:
-    """Producer state from the newest snapshot and the batches behind it. CorruptBatchError, OSError."""
-    producers = log.producers
-    start = producers.load_snapshot(log.log_start_offset, log.log_end_offset)
-    replay_producers(log, start)
+def rebuild_producers(log: LogReader) -> Generator[int, None, None]:
+    """Producer state from the newest snapshot and the batches behind it, piece by piece. CorruptBatchError, OSError.
+
+    Yields how many bytes of batches it has passed.
+    """
+    start = log.producers.load_snapshot(log.log_start_offset, log.log_end_offset)
+    yield from replay_producers(log, start)
 
 
-def replay_producers(log: LogReader, start: int) -> None:
-    """Let the producer state see the batches from `start` to the log end."""
+def replay_producers(log: LogReader, start: int) -> Generator[int, None, None]:
+    """Let the producer state see the batches from `start` to the log end. Yields as `rebuild_producers` does."""
     producers = log.producers
-    if start < log.log_end_offset:
-        for segment, batch in log.batches_from(start):
-            if batch.producer_id < 0:  # the first batch may begin below: a log start can lie inside of one
+    passed = piece = 0
+    for segment, batch in log.batches_from(start) if start < log.log_end_offset else ():
+        passed += batch.size
+        if passed - piece >= _BYTES_PER_PIECE:
+            yield passed
+            piece = passed
+        if batch.producer_id < 0:  # the first batch may begin below: a log start can lie inside of one
+            continue
+        if batch.attributes & _CONTROL:
+            marker = marker_of(segment.batch_bytes(batch))
+            if marker is None:
                 continue
-            if batch.attributes & _CONTROL:
-                marker = marker_of(segment.batch_bytes(batch))
-                if marker is None:
-                    continue
-                aborted = producers.update_marker(
-                    batch.producer_id, batch.producer_epoch, marker, batch.last_offset, batch.max_timestamp
-                )
-                if aborted is not None:
-                    known = segment.transaction_index.entries
-                    if not known or known[-1].last_offset < aborted.last_offset:
-                        segment.transaction_index.append(aborted)
-            elif batch.record_count or batch.base_sequence >= 0:
-                producers.update_data(
-                    batch.producer_id,
-                    batch.producer_epoch,
-                    batch.base_sequence,
-                    batch.base_offset,
-                    batch.last_offset,
-                    batch.max_timestamp,
-                    bool(batch.attributes & _TRANSACTIONAL),
-                )
+            aborted = producers.update_marker(
+                batch.producer_id, batch.producer_epoch, marker, batch.last_offset, batch.max_timestamp
+            )
+            if aborted is not None:
+                known = segment.transaction_index.entries
+                if not known or known[-1].last_offset < aborted.last_offset:
+                    segment.transaction_index.append(aborted)
+        elif batch.record_count or batch.base_sequence >= 0:
+            producers.update_data(
+                batch.producer_id,
+                batch.producer_epoch,
+                batch.base_sequence,
+                batch.base_offset,
+                batch.last_offset,
+                batch.max_timestamp,
+                bool(batch.attributes & _TRANSACTIONAL),
+            )
     producers.map_end_offset = log.log_end_offset

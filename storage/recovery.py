@@ -1,6 +1,8 @@
 """Opening a log directory: finish what a crash interrupted, cut what it left behind."""
 
 import logging
+from collections.abc import Generator
+from typing import NamedTuple, TypeVar
 
 from barnabas.config.topic import TopicConfig
 from barnabas.protocol import record_batch
@@ -16,12 +18,25 @@ from barnabas.storage.segment import Segment, file_name
 
 logger = logging.getLogger("barnabas.storage")
 
-_WINDOW_BYTES = 1 << 20
+T = TypeVar("T")
+
+_WINDOW_BYTES = 1 << 20  # of one piece: about ten milliseconds
 _EXTENSIONS = ("index", "timeindex", "txnindex")
 
 
 class OldFormatError(ValueError):
     """The log holds message sets of Kafka 0.x, which are not read here and must not be cut off as damage."""
+
+
+class Progress(NamedTuple):
+    """How far the work on one log has come."""
+
+    log: str
+    checked_bytes: int
+    of_bytes: int
+
+
+Pieces = Generator[Progress | None, None, T]  # of the work of a start; said is what takes long
 
 
 def open_log(
@@ -35,8 +50,8 @@ def open_log(
     recovery_point: int = 0,
     log_start_offset: int = 0,
     clean: bool = False,
-) -> Log:
-    """Open or make the log in `directory`.
+) -> Pieces[Log]:
+    """Open or make the log in `directory`, piece by piece.
 
     `clean`: the last stop was clean, what is there is trusted. Otherwise every batch from the recovery point's
     segment on is checked, the log is cut at the first bad one, and indexes from there on are made again; the caller
@@ -75,7 +90,7 @@ def open_log(
     elif clean:
         log_end_offset = segments[-1].next_offset()
     else:
-        log_end_offset = _check_batches(
+        log_end_offset = yield from _check_batches(
             segments,
             recovery_point,
             leader_epochs,
@@ -121,7 +136,8 @@ def open_log(
     )
     if sizes and sizes != [segment.size for segment in segments]:
         log.sync_with_next_flush(segments[-1].path)  # it was cut
-    rebuild_producers(log)
+    for checked in rebuild_producers(log):
+        yield Progress(log.name, checked, log.size_bytes)
     if not clean:
         log.producers.keep_snapshots_of(segment.base_offset for segment in segments)
     return log
@@ -238,7 +254,7 @@ def _segments(env: Env, files: OpenFiles, directory: str, names: list[str], conf
 
 def _check_batches(
     segments: list[Segment], recovery_point: int, leader_epochs: LeaderEpochCache, name: str, *, may_have_gaps: bool
-) -> int:
+) -> Pieces[int]:
     """Check from the recovery point's segment on; returns the log end. `segments` loses those behind a cut.
 
     A segment that begins behind the end of the one before it means that a file in between, or the end of one, was
@@ -249,6 +265,8 @@ def _check_batches(
         if segment.base_offset <= recovery_point:
             first = slot
     next_offset = segments[first].base_offset
+    of_bytes = sum(segment.size for segment in segments[first:])
+    checked_bytes = 0
     for slot in range(first, len(segments)):
         segment = segments[slot]
         if slot > first and segment.base_offset != next_offset and not may_have_gaps:
@@ -259,8 +277,16 @@ def _check_batches(
                 later.delete_files()
             del segments[slot:]
             break
-        end, next_offset = _check_segment(segment, max(next_offset, segment.base_offset), leader_epochs)
+        check = _check_segment(segment, max(next_offset, segment.base_offset), leader_epochs)
+        while True:
+            try:
+                position = next(check)
+            except StopIteration as result:
+                end, next_offset = result.value
+                break
+            yield Progress(name, checked_bytes + position, of_bytes)
         if end == segment.size:
+            checked_bytes += end
             continue
         logger.warning(
             "%s: cutting %d bytes and %d later segments behind offset %d, which a crash left damaged",
@@ -281,8 +307,13 @@ def _check_batches(
     return next_offset
 
 
-def _check_segment(segment: Segment, next_offset: int, leader_epochs: LeaderEpochCache) -> tuple[int, int]:
-    """(position behind the last good batch, next offset); its indexes are made again on the way."""
+def _check_segment(
+    segment: Segment, next_offset: int, leader_epochs: LeaderEpochCache
+) -> Generator[int, None, tuple[int, int]]:
+    """(position behind the last good batch, next offset); its indexes are made again on the way.
+
+    Yields how far it has come.
+    """
     segment.reset_indexes()
     segment.transaction_index.reset()
     position = start = 0
@@ -293,6 +324,8 @@ def _check_segment(segment: Segment, next_offset: int, leader_epochs: LeaderEpoc
             if batch.base_offset < next_offset or not segment.can_hold(batch.last_offset):
                 break
             if batch.position + batch.size > start + len(window):
+                if position:
+                    yield position
                 start = batch.position
                 window = memoryview(segment.bytes_at(start, max(batch.size, _WINDOW_BYTES)))
             if not record_batch.crc_is_valid(window[batch.position - start : batch.position - start + batch.size]):

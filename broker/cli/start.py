@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from barnabas.broker.cli.exits import ExitCode, fail, key_values, say
 
 if TYPE_CHECKING:
+    from barnabas.broker.broker import Broker
     from barnabas.config.broker import BrokerConfig
     from barnabas.runtime.ports import Env
 
@@ -181,13 +182,22 @@ async def _serve(env: "Env", config: "BrokerConfig", as_json: bool) -> int:
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
+    signals = (signal.SIGINT, signal.SIGTERM)
+
+    def told_to_stop() -> None:
+        stop.set()
+        for number in signals:
+            loop.remove_signal_handler(number)  # a second Ctrl-C ends it at once
+
+    for number in signals:
+        loop.add_signal_handler(number, told_to_stop)
     directories = tuple(map(os.path.abspath, config.data_directories))
     data = ",".join(directories)
     broker = Broker(env, config, directories)
     try:
-        await broker.start()
+        if not await _start_unless_stopped(broker, stop):
+            say("barnabas: stopped before it served. The next start looks at the data again.")
+            return ExitCode.DONE
     except (DataDirectoryError, CoordinationError) as error:
         say(f"barnabas: {error}")
         return ExitCode.FAILED
@@ -209,10 +219,23 @@ async def _serve(env: "Env", config: "BrokerConfig", as_json: bool) -> int:
         print(f"Barnabas serves at {broker.bootstrap} ({who}). Ctrl-C stops it.", flush=True)
     collect_seldom()
     await stop.wait()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.remove_signal_handler(number)  # a second Ctrl-C ends it at once
     await broker.stop()
     return ExitCode.DONE
+
+
+async def _start_unless_stopped(broker: "Broker", stop: asyncio.Event) -> bool:
+    """Start the broker; False when it was told to stop meanwhile."""
+    start = asyncio.ensure_future(broker.start())
+    stopped = asyncio.ensure_future(stop.wait())
+    await asyncio.wait((start, stopped), return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
+    if not start.done():
+        start.cancel()
+        with suppress(asyncio.CancelledError):
+            await start
+        return False
+    start.result()
+    return True
 
 
 def _what_to_do(error: OSError, config: "BrokerConfig", data: str) -> str:

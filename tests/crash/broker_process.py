@@ -156,13 +156,14 @@ class Process:
         settings: dict[str, str] | None = None,
         command: str | None = None,
         wait: bool = True,
+        log_level: str = "warning",
     ) -> None:
         def limit() -> None:
             if open_files is not None:
                 resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, open_files))
 
         words = [sys.executable, "-m", "barnabas.broker.main", "start", "--json", "--profile", "ci"]
-        words += ["--log-level", "warning", "--listeners", f"PLAINTEXT://127.0.0.1:{port}"]
+        words += ["--log-level", log_level, "--listeners", f"PLAINTEXT://127.0.0.1:{port}"]
         for key, text in {"log.dirs": str(data), **(settings or {})}.items():
             words += ["--set", f"{key}={text}"]
         if command is not None:

@@ -1,3 +1,5 @@
+import asyncio
+import dataclasses
 import random
 
 import pytest
@@ -5,6 +7,7 @@ from barnabas.protocol.record_batch import Record, build
 from barnabas.sim.disk import PowerLoss
 from barnabas.storage.checkpoints import CheckpointError
 from barnabas.storage.log_directory import DataDirectoryError
+from barnabas.storage.log_manager import LogManager
 from barnabas.storage.producer_state import read_snapshot
 
 
@@ -60,6 +63,68 @@ def test_recovery_leaves_indexes_alone_that_are_right_already(world, read):
         change for change in world.disk.journal if change[0] in ("truncate", "write") and "index" in change[1]
     ] == []
     assert [offset for offset, _, _ in read(log, 25)] == list(range(25, 30))
+
+
+def test_a_start_that_is_ended_on_the_way_leaves_everything_as_a_crash_would(world, read):
+    log = world.log()
+    world.fill(log, 60, size=100_000)
+    world.disk.crash("kept")
+    manager = LogManager(world.env, "/data", world.broker, lambda topic: {})
+    total = sum(1 for _ in manager._start())
+    manager.shutdown()
+    assert total > 6, "one log is opened in pieces"
+    world.disk.remove("/data/.kafka_cleanshutdown")
+    for count in range(1, total):
+        manager = LogManager(world.env, "/data", world.broker, lambda topic: {})
+        pieces = manager._start()
+        for _ in range(count):
+            next(pieces)
+        pieces.close()
+        manager.shutdown()
+        assert not world.disk.exists("/data/.kafka_cleanshutdown")
+    log = world.open().get("t", 0)
+    assert not world.manager.was_clean
+    assert [offset for offset, _, _ in read(log)] == list(range(60))
+
+
+def test_a_long_start_lets_the_loop_run_and_says_how_far_it_is(world, caplog):
+    log = world.log()
+    world.fill(log, 60, size=100_000)
+    world.disk.crash("kept")
+    manager = LogManager(world.env, "/data", world.broker, lambda topic: {})
+    passes = []
+
+    async def main():
+        loading = asyncio.ensure_future(manager.load())
+        while not loading.done():
+            passes.append(1)
+            await asyncio.sleep(0)
+        loading.result()
+
+    class SlowClock:
+        """Each look at it shows that a second has gone by."""
+
+        def __init__(self, clock):
+            self._clock = clock
+            self._passed_ms = 0
+
+        def __getattr__(self, name):
+            return getattr(self._clock, name)
+
+        def monotonic_ms(self):
+            self._passed_ms += 1_000
+            return self._passed_ms
+
+        async def sleep(self, delay_ms):
+            await asyncio.sleep(0)
+
+    manager._env = dataclasses.replace(world.env, clock=SlowClock(world.clock))
+    with caplog.at_level("INFO"):
+        asyncio.run(main())
+    assert len(passes) > 6
+    lines = [record.getMessage() for record in caplog.records if "Opening the logs" in record.getMessage()]
+    assert lines[0] == "Opening the logs: 0 of 1 are open, t-0: 1 of 5 MiB"
+    assert manager.get("t", 0).log_end_offset == 60
 
 
 def test_a_torn_last_batch_is_cut(world, read):

@@ -32,7 +32,6 @@ from barnabas.replication.producer_ids import ProducerIds
 from barnabas.replication.replica_manager import INTERNAL_TOPICS, ReplicaManager
 from barnabas.replication.topic_admin import TopicAdmin
 from barnabas.runtime.ports import Env
-from barnabas.runtime.turns import Turns
 from barnabas.storage.log_directory import number_of_directories, paths_of
 from barnabas.storage.log_manager import LogManager
 
@@ -62,7 +61,7 @@ class Broker:
     ) -> None:
         self.env = env
         self.config = config
-        self.turns = Turns(env.clock)
+        self.turns = env.turns
         if not config.is_numbered:
             config.take_number(number_of_directories(env.disk, data_directories))
         self.node_id: int = config.node_id

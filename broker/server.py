@@ -15,7 +15,6 @@ from barnabas.config.settings import address_limits
 from barnabas.coordination.port import CoordinationError
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.ports import Env, Listener, Timer
-from barnabas.runtime.turns import ITEMS_PER_TURN, in_passes
 from barnabas.storage.open_files import share_out
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ class Server:
         self._listeners: list[Listener] = []
         self._connections_of: dict[str, int] = {}  # client host -> connections
         self._failures_of: dict[int, int] = {}  # api key -> handler failures
-        self._sweep: Timer | None = None
+        self._sweep: Timer | None = None  # or the sweep itself, while it is under way
         config.on_change.append(self._settings_changed)
         self._descriptors = share_out(env.disk.open_files_max()).connections
         self._next_refusal_told_ms = 0.0
@@ -163,17 +162,14 @@ class Server:
 
     def _sweep_idle(self) -> None:
         """One timer for all: close what has not been heard of for connections.max.idle.ms."""
-        in_passes(self.env.clock, self._abort_idle(), self._sweep_later)
+        self._sweep = self.env.turns.begin(self._abort_idle(), lambda _: self._sweep_later())
 
     def _abort_idle(self) -> Iterator[None]:
         idle_since = self.env.clock.monotonic_ms() - self.config.connections_max_idle_ms
-        aborted = 0
         for connection in list(self.connections):
+            yield
             if connection.last_active_ms <= idle_since and not connection.is_parked:
                 connection.abort()  # not close(): a client that takes nothing would keep it open
-                aborted += 1
-                if aborted % ITEMS_PER_TURN == 0:
-                    yield
 
     # ------------------------------------------------------------------ failures
 

@@ -20,6 +20,10 @@ class RealClock:
         """Milliseconds from an arbitrary start."""
         return time.monotonic() * 1000.0
 
+    def work_ms(self) -> float:
+        """As `monotonic_ms`: a call that blocks holds everybody up, too."""
+        return time.monotonic() * 1000.0
+
     def call_soon(self, callback: Callable[[], None]) -> None:
         """Call in the next pass of the loop."""
         asyncio.get_running_loop().call_soon(callback)

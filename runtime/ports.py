@@ -8,8 +8,10 @@ import asyncio
 import errno
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
+
+from barnabas.runtime.turns import Turns
 
 Buffer = bytes | bytearray | memoryview
 
@@ -43,6 +45,12 @@ class Clock(Protocol):
 
     def monotonic_ms(self) -> float:
         """Milliseconds from an arbitrary start: for measuring spans. Never goes back."""
+
+    def work_ms(self) -> float:
+        """Milliseconds from an arbitrary start: how long the current callback has worked, between two calls of this.
+
+        In virtual time, which stands still in a callback, each call counts for a fixed amount of work.
+        """
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         """Call after the current event has been handled, in the order asked for."""
@@ -179,12 +187,16 @@ class Network(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Env:
-    """The world of one broker process."""
+    """The world of one broker process. `turns` is how all its long works share a pass of the loop."""
 
     clock: Clock
     disk: Disk
     network: Network
     rng: random.Random
+    turns: Turns = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "turns", Turns(self.clock))
 
     def random_uuid(self) -> bytes:
         """16 bytes of a random (version 4) UUID that in Kafka's base64 text does not begin with a dash."""

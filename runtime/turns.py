@@ -1,13 +1,26 @@
-"""Long work in turns: in each pass of the loop one piece of one work, so that who asks for little never waits long."""
+"""Long work in pieces: one scheduler decides how much of it is done before the loop goes round.
+
+Whatever may take long is a generator that yields often, wherever others may come first: after a partition, a group, a
+record. It need not count or look at a clock. A pass of the loop has one budget for all works together, however many
+they are. Works take part in it by rotation, so a short one is never held up by long ones.
+
+    turns.run(work)       a request: its answer at once if that is quick, else a future of it
+    turns.begin(pieces)   upkeep: nobody waits for a result
+    turns.pace()          a coroutine that awaits other things, too: `await pace.rest()` between two items
+"""
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from barnabas.runtime.pending import Pending
-from barnabas.runtime.ports import Clock
 
+if TYPE_CHECKING:
+    from barnabas.runtime.ports import Clock
+
+BUDGET_MS = 3.0  # of all works, between two chances for everything else
+FIRST_MS = 1.0  # of one request at once, and of a coroutine until it rests
 ITEMS_PER_TURN = 200  # partitions, topics, groups: two to ten milliseconds
 
 T = TypeVar("T")
@@ -30,14 +43,6 @@ def chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
         yield items[start : start + size]
 
 
-def in_passes(clock: Clock, work: Iterator[None], done: Callable[[], None] = lambda: None) -> None:
-    """Do one piece now and one in each further pass of the loop, of what is no request; `done` after the last."""
-    for _ in work:
-        clock.call_soon(lambda: in_passes(clock, work, done))
-        return
-    done()
-
-
 async def ended(pending: Pending[T]) -> T:
     """The value of something pending, for a task."""
     future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
@@ -49,38 +54,75 @@ async def ended(pending: Pending[T]) -> T:
         raise
 
 
+class Work:
+    """A work that has not ended."""
+
+    __slots__ = ("done", "failed", "is_cancelled", "pieces")
+
+    def __init__(
+        self, pieces: Iterator[None], done: Callable[[Any], None], failed: Callable[[Exception], None] | None
+    ) -> None:
+        self.pieces = pieces
+        self.done = done
+        self.failed = failed
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        """Do no further piece, and tell nobody."""
+        self.is_cancelled = True
+
+
 class Turns:
-    """Works that are done piece by piece, in rotation. Those that are short are not held up by those that are long."""
+    """The works of one loop."""
 
-    __slots__ = ("_clock", "_is_scheduled", "_waiting")
+    __slots__ = ("_clock", "_is_scheduled", "_spent_ms", "_works")
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: "Clock") -> None:
         self._clock = clock
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._works: deque[Work] = deque()
         self._is_scheduled = False
+        self._spent_ms = 0.0  # outside of `_give`, of the budget of this pass
 
-    def run(self, work: Generator[None, None, T], item_count: int) -> T | Coroutine[Any, Any, T]:
-        """What `work` returns: at once where there is little to do, else an awaitable of it.
+    def begin(
+        self,
+        pieces: Iterator[None],
+        done: Callable[[Any], None] = lambda value: None,
+        failed: Callable[[Exception], None] | None = None,
+    ) -> Work:
+        """Do the pieces from the next pass of the loop on, then call `done` with what the generator returned.
 
-        It yields after every `ITEMS_PER_TURN` items; what it looks at may have changed when it goes on.
+        An exception ends this work only: it is given to `failed`, or else to the loop's exception handler.
         """
-        if item_count > ITEMS_PER_TURN:
-            return self._in_turns(work)
-        while True:
-            try:
-                next(work)
-            except StopIteration as end:
-                result: T = end.value
-                return result
+        work = Work(pieces, done, failed)
+        self._wait(work)
+        return work
 
-    async def _in_turns(self, work: Generator[None, None, T]) -> T:
-        while True:
-            await self.take()
+    def run(self, pieces: Generator[None, None, T], item_count: int = 0) -> "T | asyncio.Future[T]":
+        """What `pieces` returns: at once if that is quick, else a future of it, which may be cancelled.
+
+        What the generator looks at may have changed when it goes on.
+        """
+        work_ms = self._clock.work_ms
+        now = began = work_ms()
+        ends = began + min(FIRST_MS, BUDGET_MS - self._spent_ms)
+        while now < ends:
             try:
-                next(work)
+                next(pieces)
             except StopIteration as end:
+                if self._is_scheduled:
+                    self._spent_ms += work_ms() - began
                 result: T = end.value
                 return result
+            now = work_ms()
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        work = self.begin(
+            pieces,
+            lambda value: None if future.done() else future.set_result(value),
+            lambda error: None if future.done() else future.set_exception(error),
+        )
+        future.add_done_callback(lambda _: work.cancel())
+        self._spent_ms += now - began
+        return future
 
     async def collect(
         self,
@@ -100,24 +142,93 @@ class Turns:
             results += outcome
         return results
 
+    def pace(self) -> "Pace":
+        """For a coroutine that does much, and awaits other things as well."""
+        return Pace(self, self._clock)
+
     async def take(self) -> None:
         """Return when it is one's turn, which is over with the next `await`."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
-        self._schedule()
+
+        def give() -> Iterator[None]:
+            if not turn.done():  # else its task was cancelled
+                turn.set_result(None)
+                self._spent_ms += FIRST_MS  # what it may use, in the pass that now comes
+            yield from ()
+
+        self.begin(give())
         await turn
 
-    def _schedule(self) -> None:
+    def _wait(self, work: Work) -> None:
+        self._works.append(work)
         if not self._is_scheduled:
             self._is_scheduled = True
+            self._spent_ms = 0.0
             self._clock.call_soon(self._give)
 
     def _give(self) -> None:
-        self._is_scheduled = False
-        while self._waiting:
-            turn = self._waiting.popleft()
-            if not turn.done():  # cancelled: its client went away
-                turn.set_result(None)
-                break
-        if self._waiting:
-            self._schedule()
+        """What is left of the budget, in equal shares; but one piece of one work in any case."""
+        works = self._works
+        now = self._clock.work_ms()
+        left_ms = max(BUDGET_MS - self._spent_ms, 0.0)
+        ends = now + left_ms
+        share_ms = left_ms / len(works)
+        self._spent_ms = 0.0
+        try:
+            while works:
+                now = self._advance(works.popleft(), min(now + share_ms, ends))
+                if now >= ends:
+                    break
+        finally:
+            self._is_scheduled = bool(works)
+            if works:
+                self._clock.call_soon(self._give)
+            else:
+                self._spent_ms = 0.0
+
+    def _advance(self, work: Work, ends: float) -> float:
+        """Do pieces of a work until an instant, at least one; when that was."""
+        work_ms, pieces = self._clock.work_ms, work.pieces
+        try:
+            while not work.is_cancelled:
+                next(pieces)
+                now = work_ms()
+                if now >= ends:
+                    self._works.append(work)
+                    return now
+        except StopIteration as end:
+            value = end.value
+        except Exception as error:
+            if work.failed is None:
+                raise
+            work.failed(error)
+            return work_ms()
+        else:
+            return work_ms()  # cancelled
+        work.done(value)
+        return work_ms()
+
+
+class Pace:
+    """How long a coroutine has worked since it last let others come first."""
+
+    __slots__ = ("_clock", "_ends_ms", "_turns")
+
+    def __init__(self, turns: Turns, clock: "Clock") -> None:
+        self._turns = turns
+        self._clock = clock
+        self._ends_ms = clock.work_ms() + FIRST_MS
+
+    async def rest(self) -> None:
+        """Let others come first, if this coroutine has worked for long."""
+        if self._clock.work_ms() >= self._ends_ms:
+            await self._turns.take()
+            self._ends_ms = self._clock.work_ms() + FIRST_MS
+
+
+def in_passes(clock: "Clock", work: Iterator[None], done: Callable[[], None] = lambda: None) -> None:
+    """Do one piece now and one in each further pass of the loop, of what is no request; `done` after the last."""
+    for _ in work:
+        clock.call_soon(lambda: in_passes(clock, work, done))
+        return
+    done()

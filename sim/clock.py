@@ -7,10 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 from barnabas.runtime.ports import Timer
+from barnabas.runtime.turns import BUDGET_MS
 
 # Far apart, so that code which mixes the two clocks up fails at once.
 WALL_START_MS = 1_700_000_000_000
 MONOTONIC_START_MS = 5_000_000.0
+WORK_STEP_MS = 1 / 32  # of a long work, from one piece to the next (a power of two: no rounding)
+PIECES_PER_PASS = int(BUDGET_MS / WORK_STEP_MS)  # of all long works together, at most
 SAME_INSTANT = 1e-9  # seconds: the same sum, added up in another order
 
 
@@ -140,6 +143,7 @@ class SimClock:
     def __init__(self) -> None:
         self.loop = VirtualTimeLoop()
         self._wall_offset_ms = WALL_START_MS - MONOTONIC_START_MS
+        self._work_ms = 0.0
 
     def now_ms(self) -> int:
         """Wall clock."""
@@ -148,6 +152,11 @@ class SimClock:
     def monotonic_ms(self) -> float:
         """Monotonic clock."""
         return round(self.loop.now * 1000.0, 6)
+
+    def work_ms(self) -> float:
+        """A clock of its own that goes a step further with each look at it."""
+        self._work_ms += WORK_STEP_MS
+        return self._work_ms
 
     def step_wall_clock(self, delta_ms: int) -> None:
         """Somebody set the wall clock: only `now_ms` notices."""

@@ -34,6 +34,9 @@ class _LifeClock:
     def monotonic_ms(self) -> float:
         return self._clock.monotonic_ms()
 
+    def work_ms(self) -> float:
+        return self._clock.work_ms()
+
     def call_soon(self, callback: Callable[[], None]) -> None:
         self._clock.call_soon(self._life.doing(callback))
 

@@ -13,7 +13,6 @@ from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import DescribeProducersRequest, DescribeProducersResponse
 from barnabas.replication.topic_admin import topic_name_problem
-from barnabas.runtime.turns import ITEMS_PER_TURN
 
 if TYPE_CHECKING:
     from barnabas.broker.broker import Broker
@@ -24,21 +23,18 @@ PartitionResponse = DescribeProducersResponse.PartitionResponse
 @api(ApiKey.DESCRIBE_PRODUCERS, versions=(0, 0))
 def describe_producers(broker: "Broker", request: DescribeProducersRequest, context: RequestContext) -> Reply:
     """Active producers of each partition asked for."""
-    return broker.turns.run(_describe_all(broker, request), sum([len(t.partition_indexes) for t in request.topics]))
+    return broker.turns.run(_describe_all(broker, request))
 
 
 def _describe_all(
     broker: "Broker", request: DescribeProducersRequest
 ) -> Generator[None, None, DescribeProducersResponse]:
     response = DescribeProducersResponse()
-    done = 0
     for topic in request.topics:
         answer = DescribeProducersResponse.TopicResponse(name=topic.name)
         response.topics.append(answer)
         for index in topic.partition_indexes:
-            done += 1
-            if done % ITEMS_PER_TURN == 0:
-                yield
+            yield
             answer.partitions.append(describe(broker, topic.name, index))
     return response
 

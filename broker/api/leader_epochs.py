@@ -8,7 +8,6 @@ from barnabas.broker.dispatch import api
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
-from barnabas.runtime.turns import ITEMS_PER_TURN
 
 if TYPE_CHECKING:
     from barnabas.broker.broker import Broker
@@ -35,20 +34,17 @@ def offset_for_leader_epoch_failed(
 @api(ApiKey.OFFSET_FOR_LEADER_EPOCH, versions=(0, 4), failure=offset_for_leader_epoch_failed)
 def offset_for_leader_epoch(broker: "Broker", request: OffsetForLeaderEpochRequest, context: RequestContext) -> Reply:
     """Asked of the leader only; -1/-1 for an epoch it never saw."""
-    return broker.turns.run(_end_offsets(broker, request), sum([len(topic.partitions) for topic in request.topics]))
+    return broker.turns.run(_end_offsets(broker, request))
 
 
 def _end_offsets(
     broker: "Broker", request: OffsetForLeaderEpochRequest
 ) -> Generator[None, None, OffsetForLeaderEpochResponse]:
     topics = []
-    done = 0
     for topic in request.topics:
         answers = []
         for asked in topic.partitions:
-            done += 1
-            if done % ITEMS_PER_TURN == 0:
-                yield
+            yield
             result = broker.replica_manager.offset_for_leader_epoch(
                 topic.topic, asked.partition, asked.leader_epoch, current_leader_epoch=asked.current_leader_epoch
             )

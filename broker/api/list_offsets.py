@@ -12,7 +12,6 @@ from barnabas.broker.dispatch import api
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import ListOffsetsRequest, ListOffsetsResponse
-from barnabas.runtime.turns import ITEMS_PER_TURN
 
 if TYPE_CHECKING:
     from barnabas.broker.broker import Broker
@@ -41,8 +40,7 @@ def list_offsets_failed(request: ListOffsetsRequest, error: ErrorCode) -> ListOf
 @api(ApiKey.LIST_OFFSETS, versions=(0, 11), failure=list_offsets_failed)
 def list_offsets(broker: "Broker", request: ListOffsetsRequest, context: RequestContext) -> Reply:
     """Each partition on its own. From version 1 a partition that is named twice is answered once: INVALID_REQUEST."""
-    count = sum([len(topic.partitions) for topic in request.topics])
-    return broker.turns.run(_list_offsets(broker, request, context), count)
+    return broker.turns.run(_list_offsets(broker, request, context))
 
 
 def _list_offsets(
@@ -55,14 +53,11 @@ def _list_offsets(
     refused: set[tuple[str, int]] = set()
     manager = broker.replica_manager
     topics = []
-    done = 0
     for topic in request.topics:
         answers: list[ListOffsetsResponse.ListOffsetsPartitionResponse] = []
         topics.append(ListOffsetsResponse.ListOffsetsTopicResponse(name=topic.name, partitions=answers))
         for partition in topic.partitions:
-            done += 1
-            if done % ITEMS_PER_TURN == 0:
-                yield
+            yield
             key = (topic.name, partition.partition_index)
             answer = Answer(partition_index=partition.partition_index)
             if version == 0:

@@ -13,7 +13,6 @@ from barnabas.broker.dispatch import api
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import DescribeLogDirsRequest, DescribeLogDirsResponse
-from barnabas.runtime.turns import ITEMS_PER_TURN
 
 if TYPE_CHECKING:
     from barnabas.broker.broker import Broker
@@ -30,8 +29,7 @@ def describe_log_dirs(broker: "Broker", request: DescribeLogDirsRequest, context
     wanted = None
     if request.topics is not None:
         wanted = {(topic.topic, partition) for topic in request.topics for partition in topic.partitions}
-    count = sum([len(directory.logs) for directory in broker.log_manager.directories])
-    return broker.turns.run(_describe_all(broker, wanted), count)
+    return broker.turns.run(_describe_all(broker, wanted))
 
 
 def _describe_all(
@@ -50,9 +48,8 @@ def _describe(
     if directory.failed is not None:
         return offline
     topics: dict[str, TopicResult] = {}
-    for number, log in enumerate(list(directory.logs.values()), 1):
-        if number % ITEMS_PER_TURN == 0:
-            yield
+    for log in list(directory.logs.values()):
+        yield
         if wanted is not None and (log.topic, log.partition) not in wanted:
             continue
         topic = topics.get(log.topic)

@@ -14,7 +14,6 @@ from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import MetadataRequest, MetadataResponse
 from barnabas.replication.metadata_cache import NO_TOPIC_ID, PartitionMetadata
-from barnabas.runtime.turns import ITEMS_PER_TURN, chunks
 
 if TYPE_CHECKING:
     from barnabas.broker.broker import Broker
@@ -40,14 +39,7 @@ def metadata_failed(request: MetadataRequest, error: ErrorCode) -> MetadataRespo
 @api(ApiKey.METADATA, versions=(0, 13), failure=metadata_failed)
 def metadata(broker: "Broker", request: MetadataRequest, context: RequestContext) -> Reply:
     """What the metadata cache knows, in the client's words."""
-    cache = broker.metadata_cache
-    asked = request.topics
-    if asked is None or (context.api_version == 0 and not asked):
-        wanted = len(cache.topics) + sum(map(len, cache.topics.values()))
-    else:
-        names = [topic.name or cache.topic_name(topic.topic_id) or "" for topic in asked]
-        wanted = len(names) + sum(map(cache.partition_count, names))
-    return broker.turns.run(_metadata(broker, request, context), wanted)
+    return broker.turns.run(_metadata(broker, request, context))
 
 
 def _metadata(
@@ -77,9 +69,8 @@ def _metadata(
         if not ids:
             names = {entry.name: None for entry in asked if entry.name is not None}
         may_create = request.allow_auto_topic_creation and broker.config.auto_create_topics_enable
-    done = 0
     for name in names:
-        done += 1
+        yield
         if cache.contains(name):
             partitions: list[MetadataResponse.MetadataResponsePartition] = []
             topics.append(
@@ -91,18 +82,12 @@ def _metadata(
                     topic_authorized_operations=operations,
                 )
             )
-            for piece in chunks(list(cache.topics[name].items()), ITEMS_PER_TURN):
-                partitions += [_partition(broker, index, state, context) for index, state in piece]
-                done += len(piece)
-                if done >= ITEMS_PER_TURN:
-                    done = 0
-                    yield
+            for index, state in list(cache.topics[name].items()):
+                partitions.append(_partition(broker, index, state, context))
+                yield
         elif asked:  # else it was deleted between two turns
             error = broker.auto_topics.missing(name, may_create)
             absent.append(Topic(name=name, error_code=error, is_internal=broker.is_internal(name)))
-        if done >= ITEMS_PER_TURN:
-            done = 0
-            yield
     asked_cluster = 8 <= version <= 10 and request.include_cluster_authorized_operations
     return MetadataResponse(
         brokers=[

@@ -21,7 +21,7 @@ from barnabas.protocol.messages import (
     SyncGroupResponse,
 )
 from barnabas.runtime.pending import Pending
-from barnabas.runtime.turns import ITEMS_PER_TURN
+from barnabas.sim.clock import PIECES_PER_PASS
 
 Handle = Callable[..., None]
 Harness = Any  # of conftest.py
@@ -447,7 +447,7 @@ def test_idle_connections_are_closed_and_parked_ones_are_not(make_harness: MakeH
 def test_very_many_idle_connections_are_closed_in_pieces(make_harness: MakeHarness) -> None:
     harness = make_harness({"connections.max.idle.ms": "1000"})
     harness.env.run(harness.server.listen([]))
-    wires = [harness.connect() for _ in range(3 * ITEMS_PER_TURN)]
+    wires = [harness.connect() for _ in range(3 * PIECES_PER_PASS)]
     closed = [0]
 
     def look() -> None:
@@ -459,4 +459,4 @@ def test_very_many_idle_connections_are_closed_in_pieces(make_harness: MakeHarne
     harness.env.clock.call_later(1, look)
     harness.env.clock.advance(1)
     assert closed[-1] == len(wires)
-    assert max(after - before for before, after in pairwise(closed)) <= ITEMS_PER_TURN
+    assert max(after - before for before, after in pairwise(closed)) <= PIECES_PER_PASS

@@ -1,9 +1,14 @@
+"""How long works share a pass of the loop. In virtual time a pass has room for PIECES_PER_PASS pieces."""
+
 from itertools import pairwise
 
 import pytest
 from barnabas.runtime.pending import Pending
-from barnabas.runtime.turns import ITEMS_PER_TURN, Turns
+from barnabas.runtime.turns import BUDGET_MS, FIRST_MS, ITEMS_PER_TURN
+from barnabas.sim.clock import PIECES_PER_PASS, WORK_STEP_MS
 from barnabas.sim.env import sim_env
+
+AT_ONCE = int(FIRST_MS / WORK_STEP_MS)
 
 
 @pytest.fixture
@@ -18,58 +23,176 @@ def counting(log, name, pieces):
     return name
 
 
-@pytest.mark.parametrize(("items", "is_at_once"), [(-1, True), (0, True), (1, False)])
-def test_little_is_done_at_once_and_much_in_turns(env, items, is_at_once):
-    log = []
-    result = Turns(env.clock).run(counting(log, "a", 3), ITEMS_PER_TURN + items)
-    assert (result == "a") is is_at_once
-    assert len(log) == (3 if is_at_once else 0)
-    if not is_at_once:
-        assert env.run(result) == "a"
-        assert len(log) == 3
-
-
-def test_works_take_turns_and_others_come_between(env):
-    turns = Turns(env.clock)
-    log = []
+def watch(env, log, marks=1000):
+    """Write a mark into the log once in each pass of the loop: this is when others are served."""
 
     def look():
         log.append("others")
-        if len(log) < 30:
+        if log.count("others") < marks:
             env.clock.call_soon(look)
 
-    async def story():
-        works = [env.clock.loop.create_task(turns.run(counting(log, name, 3), 10**6)) for name in "ab"]
-        env.clock.call_soon(look)
-        assert [await work for work in works] == ["a", "b"]
-
-    env.run(story())
-    assert [entry for entry in log if entry != "others"] == [(n, i) for i in range(3) for n in "ab"]
-    assert all(earlier == "others" or later == "others" for earlier, later in pairwise(log))
+    env.clock.call_soon(look)
 
 
-def test_a_work_whose_client_went_away_is_left(env):
-    turns = Turns(env.clock)
+def passes_of(log):
+    """What was done in each pass."""
+    passes = [[]]
+    for entry in log:
+        if entry == "others":
+            passes.append([])
+        else:
+            passes[-1].append(entry)
+    return passes
+
+
+@pytest.mark.parametrize(("pieces", "is_at_once"), [(0, True), (1, True), (AT_ONCE - 1, True), (AT_ONCE, False)])
+def test_little_is_done_at_once_and_much_in_turns(env, pieces, is_at_once):
     log = []
 
     async def story():
-        gone, stays = (env.clock.loop.create_task(turns.run(counting(log, name, 5), 10**6)) for name in "ab")
-        while ("a", 1) not in log:
-            await env.clock.sleep(0)
+        result = env.turns.run(counting(log, "a", pieces))
+        assert (result == "a") is is_at_once
+        if not is_at_once:
+            assert await result == "a"
+
+    env.run(story())
+    assert len(log) == pieces
+
+
+@pytest.mark.parametrize("works", [1, 2, 50, 3 * PIECES_PER_PASS])
+def test_a_pass_has_one_budget_however_many_works_there_are(env, works):
+    log, ended = [], []
+    for name in range(works):
+        env.turns.begin(counting(log, name, 20), ended.append)
+    watch(env, log)
+    env.clock.advance(1)
+    assert sorted(ended) == list(range(works))
+    assert max(map(len, passes_of(log))) <= PIECES_PER_PASS
+    assert [entry for entry in log if entry[0] == 0] == [(0, number) for number in range(20)]
+
+
+def test_requests_of_the_same_pass_share_its_budget(env):
+    log = []
+
+    async def story():
+        watch(env, log)
+        futures = [env.turns.run(counting(log, name, 1000)) for name in range(20)]
+        assert [await future for future in futures] == list(range(20))
+
+    env.run(story())
+    assert max(map(len, passes_of(log))) <= PIECES_PER_PASS + 20  # the look after the last piece costs as well
+
+
+def test_a_short_work_is_not_held_up_by_long_ones(env):
+    log = []
+    for name in range(10):
+        env.turns.begin(counting(log, name, 10_000))
+    env.turns.begin(counting(log, "short", 10), lambda _: log.append("short has ended"))
+    watch(env, log)
+    env.clock.advance(1)
+    before = log[: log.index("short has ended")]
+    assert before.count("others") <= 2
+
+
+def test_a_piece_that_takes_longer_than_the_budget_is_alone_in_its_pass(env):
+    log = []
+
+    def heavy(name):
+        for number in range(5):
+            for _ in range(2 * PIECES_PER_PASS):
+                env.clock.work_ms()
+            log.append((name, number))
+            yield
+
+    env.turns.begin(heavy("a"))
+    env.turns.begin(heavy("b"))
+    watch(env, log)
+    env.clock.advance(1)
+    assert [len(work) for work in passes_of(log) if work] == [1] * 10
+    assert [name for work in passes_of(log) for name, _ in work] == ["a", "b"] * 5
+
+
+def test_a_coroutine_rests_when_it_has_worked_for_long(env):
+    log = []
+
+    async def much(name):
+        pace = env.turns.pace()
+        for number in range(200):
+            await pace.rest()
+            log.append((name, number))
+        return name
+
+    async def story():
+        watch(env, log)
+        tasks = [env.clock.loop.create_task(much(name)) for name in "abc"]
+        assert [await task for task in tasks] == ["a", "b", "c"]
+
+    env.run(story())
+    runs = passes_of(log)
+    assert max(map(len, runs)) <= PIECES_PER_PASS
+    assert len([work for work in runs if work]) >= 600 // PIECES_PER_PASS
+
+
+def test_a_work_whose_client_went_away_is_left(env):
+    log = []
+
+    async def story():
+        gone, stays = (env.turns.run(counting(log, name, 5 * PIECES_PER_PASS)) for name in "ab")
         gone.cancel()
         assert await stays == "b"
 
     env.run(story())
-    assert [entry for entry in log if entry[0] == "a"] == [("a", 0), ("a", 1)]
+    assert 0 < len([entry for entry in log if entry[0] == "a"]) <= PIECES_PER_PASS
 
 
-def test_an_error_reaches_whoever_waits(env):
-    def broken():
+def test_a_work_may_be_cancelled_from_its_own_piece(env):
+    log, ended = [], []
+
+    def pieces():
+        for number in range(10):
+            log.append(number)
+            if number == 3:
+                work.cancel()
+            yield
+
+    work = env.turns.begin(pieces(), ended.append)
+    env.clock.advance(1)
+    assert log == [0, 1, 2, 3]
+    assert ended == []
+
+
+def broken(pieces):
+    for _ in range(pieces):
         yield
-        raise ZeroDivisionError
+    raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("pieces", [1, 10 * PIECES_PER_PASS])
+def test_an_error_reaches_the_one_who_waits(env, pieces):
+    async def story():
+        await env.turns.run(broken(pieces))
 
     with pytest.raises(ZeroDivisionError):
-        env.run(Turns(env.clock).run(broken(), 10**6))
+        env.run(story())
+
+
+def test_an_error_ends_one_work_and_no_other(env):
+    said, failed, log, ended = [], [], [], []
+    env.clock.loop.set_exception_handler(lambda loop, context: said.append(context["exception"]))
+    env.turns.begin(counting(log, "a", 500), ended.append)
+    env.turns.begin(broken(5))
+    env.turns.begin(broken(5), failed=failed.append)
+    env.turns.begin(counting(log, "b", 5), ended.append)
+    env.clock.advance(1)
+    assert ended == ["b", "a"]
+    assert [type(error) for error in (*said, *failed)] == [ZeroDivisionError] * 2
+
+
+def test_what_is_done_at_the_end_may_begin_another_work(env):
+    log = []
+    env.turns.begin(counting(log, "a", 2), lambda _: env.turns.begin(counting(log, "b", 2)))
+    env.clock.advance(1)
+    assert log == [("a", 0), ("a", 1), ("b", 0), ("b", 1)]
 
 
 def test_pieces_that_must_wait_wait_together(env):
@@ -83,6 +206,23 @@ def test_pieces_that_must_wait_wait_together(env):
 
     items = list(range(2 * ITEMS_PER_TURN + 1))
     before = env.clock.monotonic_ms()
-    assert env.run(Turns(env.clock).collect(items, act)) == [10 * item for item in items]
+    assert env.run(env.turns.collect(items, act)) == [10 * item for item in items]
     assert len(begun) == 3
     assert env.clock.monotonic_ms() - before == 1000
+
+
+def test_the_same_works_are_done_in_the_same_order(env):
+    def story(env):
+        log = []
+        for name in range(7):
+            env.turns.begin(counting(log, name, 100 * name))
+        watch(env, log)
+        env.clock.advance(1)
+        return log
+
+    assert story(env) == story(sim_env(2))
+    assert any(earlier == "others" != later for earlier, later in pairwise(story(sim_env(3))))
+
+
+def test_a_real_pass_is_a_few_milliseconds():
+    assert 0 < FIRST_MS < BUDGET_MS <= 5

@@ -2,7 +2,9 @@
 
 --seeds A-B    many seeds, to the first that fails      --minutes M   of bad weather, in virtual time; the quiet
                                                         times between add to them
---trace FILE   every event, one a line                  --fault NAME  with a planted fault (--faults: each)
+--trace FILE   every event, one a line                  --storage     power cuts under a data directory instead
+--fault NAME   with a planted fault                     --faults      each fault under its seed, with it and without
+--find NAME    a seed that catches a fault, for its row in sim/faults.py
 """
 
 import argparse
@@ -11,17 +13,13 @@ import sys
 import time
 from contextlib import nullcontext
 
-from barnabas.sim import faults, storage, world
+from barnabas.sim import planting, storage, world
+from barnabas.sim.faults import FAULTS, Fault
 from barnabas.sim.violation import Violation
 
 
-def cut_power(seed: int, fault: faults.Fault | None) -> bool:
+def cut_power(seed: int) -> bool:
     """One storage workload, cut at every change; whether it holds."""
-    logging.disable(logging.CRITICAL)
-    if fault is not None:
-        violation = faults.power_cut(fault, seed)
-        print(f"seed {seed}: " + ("holds" if violation is None else f"VIOLATED {violation}"), flush=True)
-        return violation is None
     try:
         print(f"seed {seed}: holds ({storage.run(seed)} crashes)", flush=True)
     except Violation as violation:
@@ -30,17 +28,48 @@ def cut_power(seed: int, fault: faults.Fault | None) -> bool:
     return True
 
 
+def plant(fault: Fault, seed: int) -> bool:
+    """A storage workload with a planted fault; whether it holds."""
+    violation = planting.run_with(fault, seed)
+    print(f"seed {seed}: " + ("holds" if violation is None else f"VIOLATED {violation}"), flush=True)
+    return violation is None
+
+
+def run_world(seed: int, minutes: float, trace_path: str | None, fault: Fault | None) -> bool:
+    """One world; whether it holds."""
+    began = time.perf_counter()
+    with open(trace_path, "w") if trace_path else nullcontext() as file:
+        trace = (lambda line: print(line, file=file)) if file is not None else None
+        with planting.planted(fault) if fault is not None else nullcontext():
+            verdict = world.run(seed, minutes, trace)
+    seconds = time.perf_counter() - began
+    virtual = verdict.virtual_ms / 1000
+    print(f"{verdict}  [{virtual:.0f} s in {seconds:.2f} s: {virtual / seconds:.0f} times]", flush=True)
+    return verdict.violation is None
+
+
 def plant_all() -> int:
-    """Plant each fault; 0 when each is caught."""
+    """Plant each fault under its seed; 0 when each is caught, and each run holds without it."""
     logging.disable(logging.CRITICAL)
-    missed = 0
-    for fault in faults.FAULTS:
-        caught = faults.caught_by(fault, range(1, faults.SEEDS_MAX + 1))
-        missed += caught is None
-        print(
-            f"{fault.name:45} " + ("NOT CAUGHT" if caught is None else f"seed {caught[0]:3}: {caught[1]}"), flush=True
-        )
-    return 1 if missed else 0
+    wrong = 0
+    for fault in FAULTS:
+        violation, control = planting.run_with(fault, fault.seed), planting.run(fault, fault.seed)
+        is_good = planting.is_catch(fault, violation) and control is None
+        wrong += not is_good
+        print(f"{fault.name:45} seed {fault.seed:3}: " + ("caught" if is_good else "NOT CAUGHT"), flush=True)
+        if not is_good:
+            print(f"    expected {fault.invariant!r}; with the fault: {violation}; without it: {control}")
+    return 1 if wrong else 0
+
+
+def find(fault: Fault) -> int:
+    """Say which seed catches a fault; 1 when none does."""
+    logging.disable(logging.CRITICAL)
+    seed, others = planting.find_seed(fault, range(1, planting.SEEDS_MAX + 1))
+    print(f"{fault.name}: {fault.invariant!r} is said by " + ("no seed" if seed is None else f"seed {seed}"))
+    for what, times in others.items():
+        print(f"    {times} seeds before it: {what}")
+    return 1 if seed is None else 0
 
 
 def main() -> int:
@@ -48,40 +77,35 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m barnabas.sim", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
+    names = [fault.name for fault in FAULTS]
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seeds", metavar="A-B")
     parser.add_argument("--minutes", type=float, default=2.0)
     parser.add_argument("--trace", metavar="FILE")
     parser.add_argument("--storage", action="store_true", help="power cuts under storage")
     parser.add_argument("--faults", action="store_true", help="plant the faults")
-    parser.add_argument("--fault", metavar="NAME", choices=[fault.name for fault in faults.FAULTS])
+    parser.add_argument("--fault", metavar="NAME", choices=names)
+    parser.add_argument("--find", metavar="NAME", choices=names)
     parser.add_argument("--go-on", action="store_true", help="do not end at the first violation")
     arguments = parser.parse_args()
     if arguments.faults:
         return plant_all()
-    fault = next((fault for fault in faults.FAULTS if fault.name == arguments.fault), None)
+    if arguments.find is not None:
+        return find(FAULTS[names.index(arguments.find)])
+    fault = FAULTS[names.index(arguments.fault)] if arguments.fault is not None else None
     first, _, last = (arguments.seeds or str(arguments.seed)).partition("-")
     is_storage = arguments.storage if fault is None else fault.campaign == "storage"
+    if is_storage:
+        logging.disable(logging.CRITICAL)
     failed = 0
     for seed in range(int(first), int(last or first) + 1):
-        began = time.perf_counter()
-        if is_storage:
-            with faults.planted(fault) if fault is not None else nullcontext():
-                failed += not cut_power(seed, fault)
-            if failed and not arguments.go_on:
-                break
-            continue
-        with open(arguments.trace, "w") if arguments.trace else nullcontext() as file:
-            trace = (lambda line: print(line, file=file)) if file is not None else None
-            with faults.planted(fault) if fault is not None else nullcontext():
-                verdict = world.run(seed, arguments.minutes, trace)
-        seconds = time.perf_counter() - began
-        virtual = verdict.virtual_ms / 1000
-        print(f"{verdict}  [{virtual:.0f} s in {seconds:.2f} s: {virtual / seconds:.0f} times]", flush=True)
-        if verdict.violation is not None:
-            failed += 1
-            if not arguments.go_on:
-                break
+        if not is_storage:
+            holds = run_world(seed, arguments.minutes, arguments.trace, fault)
+        else:
+            holds = cut_power(seed) if fault is None else plant(fault, seed)
+        failed += not holds
+        if failed and not arguments.go_on:
+            break
     return 1 if failed else 0
 
 

@@ -1,22 +1,11 @@
-"""Planted faults: each makes one line of the product wrong, for as long as its context lasts.
+"""Planted faults: each makes one line of the product wrong. They prove that the checkers can fail.
 
-They prove that the checkers can fail. A fault names the function that it changes, the text to find in it and what to
-put there; the product has no switches. When its text changes, `planted` says so and the fault is written anew.
+A row names the function that it changes, the text to find in it and what to put there, and what has to come of that:
+the invariant that is violated, under which seed. Bugs that a simulation once found are rows as well, so that we see
+that it still finds them. The product has no switches; `planting.py` puts the rows to work.
 """
 
-import __future__
-
-import inspect
-import textwrap
-from collections.abc import Iterator
-from contextlib import contextmanager
-from importlib import import_module
-from typing import Any, NamedTuple
-
-from barnabas.sim import storage, world
-from barnabas.sim.violation import Violation
-
-SEEDS_MAX = 300
+from typing import NamedTuple
 
 
 class Fault(NamedTuple):
@@ -27,6 +16,8 @@ class Fault(NamedTuple):
     where: str  # module:function or module:Class.function, below barnabas
     right: str
     wrong: str
+    invariant: str  # what a checker must say of it; anything else is not the catch that was meant
+    seed: int  # of a run that says so, and that holds without the fault
     focus: str = ""  # the steps of the storage workload in which it can show; else all of them are sampled
 
 
@@ -38,11 +29,35 @@ FAULTS = (
         "storage.recovery:_check_segment",
         "if not record_batch.crc_is",
         "if 0 and record_batch.crc_is",
+        "batches are whole",
+        1,
     ),
-    Fault("torn tail kept", "storage", "storage.segment:Segment.cut_at", "file.truncate(position)", "pass"),
-    Fault("every stop taken for a clean one", "storage", "storage.recovery:open_log", "elif clean:", "elif True:"),
     Fault(
-        "gap in the log not seen", "storage", "storage.recovery:_check_batches", "and not may_have_gaps", "and False"
+        "torn tail kept",
+        "storage",
+        "storage.segment:Segment.cut_at",
+        "file.truncate(position)",
+        "pass",
+        "a data directory opens",
+        1,
+    ),
+    Fault(
+        "every stop taken for a clean one",
+        "storage",
+        "storage.recovery:open_log",
+        "elif clean:",
+        "elif True:",
+        "the epochs agree",
+        1,
+    ),
+    Fault(
+        "gap in the log not seen",
+        "storage",
+        "storage.recovery:_check_batches",
+        "and not may_have_gaps",
+        "and False",
+        "a prefix",
+        1,
     ),
     Fault(
         "snapshot's checksum not looked at",
@@ -50,6 +65,8 @@ FAULTS = (
         "storage.producer_state:read_snapshot",
         "if crc32c(memoryview(data)[6:]) != crc:",
         "if False:",
+        "producers are a function of the log",
+        1,
     ),
     Fault(
         "producer forgotten at the log start",
@@ -57,6 +74,8 @@ FAULTS = (
         "storage.log_reader:replay_producers",
         "if batch.producer_id < 0:",
         "if batch.producer_id < 0 or batch.base_offset < start:",
+        "producers are a function of the log",
+        8,
     ),
     Fault(
         "epochs not recovered",
@@ -64,6 +83,8 @@ FAULTS = (
         "storage.recovery:_check_segment",
         "if batch.partition_leader_epoch > epoch:",
         "if False:",
+        "the epochs agree",
+        1,
     ),
     # Durability
     Fault(
@@ -72,14 +93,26 @@ FAULTS = (
         "storage.durable_log:flush_together",
         "failures = disk.sync_all([path for _, _, files in begun for path in files])",
         "failures = {}",
+        "everything synced is there",
+        1,
     ),
-    Fault("checkpoint not synced", "storage", "storage.checkpoints:write_bytes", "file.sync()", "pass"),
+    Fault(
+        "checkpoint not synced",
+        "storage",
+        "storage.checkpoints:write_bytes",
+        "file.sync()",
+        "pass",
+        "a data directory opens",
+        1,
+    ),
     Fault(
         "indexes not synced at a clean stop",
         "storage",
         "storage.durable_log:DurableLog.seal",
         "self._unsynced_files += self.active_segment.index_paths()",
         "pass",
+        "the time index agrees",
+        1,
     ),
     Fault(
         "indexes not synced before a roll",
@@ -87,7 +120,9 @@ FAULTS = (
         "storage.log:Log._roll_to",
         "self._sync_indexes(old)",
         "pass",
-        "append to flushed",
+        "the time index agrees",
+        2,
+        focus="append to flushed",
     ),
     Fault(
         "cut not synced",
@@ -95,7 +130,9 @@ FAULTS = (
         "storage.log:Log._after_truncation",
         "self.active_segment.sync()",
         "pass",
-        "append to followed",
+        "no invented record",
+        1,
+        focus="append to followed",
     ),
     Fault(
         "recovery point not lowered on disk",
@@ -103,7 +140,27 @@ FAULTS = (
         "storage.log_directory:LogDirectory._recovery_point_lowered",
         "if self._recovery_points.get(key, 0) > log.recovery_point and",
         "if False and",
-        "append to followed",
+        "a data directory opens",
+        1,
+        focus="append to followed",
+    ),
+    Fault(
+        "older names not synced before a roll",
+        "storage",
+        "storage.log:Log._roll_to",
+        "if self.directory in self._unsynced_folders:",
+        "if False:",
+        "the log starts where it may",
+        1,
+    ),
+    Fault(
+        "snapshots of what was cut come back",
+        "storage",
+        "storage.log:Log._after_truncation",
+        "self._env.disk.sync_directory(self.directory)",
+        "pass",
+        "producers are a function of the log",
+        1,
     ),
     # Compaction, truncation, indexes
     Fault(
@@ -112,6 +169,8 @@ FAULTS = (
         "storage.cleaner:Cleaner._kept_batch",
         "record.offset >= latest",
         "record.offset < latest",
+        "the last record of a key stays",
+        3,
     ),
     Fault(
         "compaction gives up a durable record",
@@ -119,7 +178,9 @@ FAULTS = (
         "storage.cleaner:Cleaner._compact",
         "if log.recovery_point < found.first_uncleanable:  # a record",
         "if False:  # a record",
-        "compaction",
+        "the last record of a key stays",
+        6,
+        focus="compaction",
     ),
     Fault(
         "new batches under old indexes",
@@ -127,7 +188,9 @@ FAULTS = (
         "storage.cleaner:Cleaner._swap",
         "yield folder._replace()  # never",
         "pass  # never",
-        "compaction",
+        "the time index agrees",
+        44,
+        focus="compaction",
     ),
     Fault(
         "index entry one batch too far",
@@ -135,6 +198,8 @@ FAULTS = (
         "storage.segment:Segment._index",
         "self.offset_index.append(last_offset, position)",
         "self.offset_index.append(last_offset, position + size)",
+        "the offset index agrees",
+        2,
     ),
     Fault(
         "time index not truncated",
@@ -142,7 +207,9 @@ FAULTS = (
         "storage.segment:Segment.truncate",
         "self.time_index.truncate(offset)",
         "pass",
-        "shutdown",
+        "the time index agrees",
+        3,
+        focus="shutdown",
     ),
     Fault(
         "epochs not truncated",
@@ -150,7 +217,9 @@ FAULTS = (
         "storage.log:Log._after_truncation",
         "self.leader_epochs.truncate_from_end(log_end_offset)",
         "pass",
-        "append to followed",
+        "the epochs agree",
+        1,
+        focus="append to followed",
     ),
     Fault(
         "producers not truncated",
@@ -158,7 +227,9 @@ FAULTS = (
         "storage.log:Log._after_truncation",
         "at_once(rebuild_producers(self))",
         "pass",
-        "append to followed",
+        "producers are a function of the log",
+        1,
+        focus="append to followed",
     ),
     # Producers and the high watermark
     Fault(
@@ -167,9 +238,17 @@ FAULTS = (
         "storage.producer_state:ProducerStateManager.update_data",
         "if len(batches) == BATCHES_REMEMBERED:",
         "if batches:",
+        "a producer in order is accepted",
+        1,
     ),
     Fault(
-        "duplicates not recognised", "world", "storage.log:Log._check_producer", "if stored is not None:", "if False:"
+        "duplicates not recognised",
+        "world",
+        "storage.log:Log._check_producer",
+        "if stored is not None:",
+        "if False:",
+        "a producer in order is accepted",
+        1,
     ),
     Fault(
         "sequences not checked",
@@ -177,6 +256,8 @@ FAULTS = (
         "storage.log:Log._check_producer",
         "entry = self.producers.entries.get(header.producer_id)",
         "return None",
+        "once and in order",
+        1,
     ),
     Fault(
         "high watermark before the write",
@@ -184,17 +265,35 @@ FAULTS = (
         "storage.log_reader:LogReader.set_high_watermark",
         "min(max(offset, self.log_start_offset), self.log_end_offset)",
         "offset + 1",
+        "the high watermark is in the log",
+        1,
     ),
-    Fault("acknowledged before it is synced", "world", "storage.log:Log._maybe_flush", "self.flush()", "pass"),
+    Fault(
+        "acknowledged before it is synced",
+        "world",
+        "storage.log:Log._maybe_flush",
+        "self.flush()",
+        "pass",
+        "one record per offset",
+        4,
+    ),
     Fault(
         "producer ids given twice",
         "world",
         "replication.producer_ids:take_block",
         "await coordination.set(paths.PRODUCER_ID_BLOCK, block.encode(), stat.version)",
         "pass",
+        "a producer id is given once",
+        1,
     ),
     Fault(
-        "fetch without its timer", "world", "replication.fetching:ParkedFetch.__init__", "params.max_wait_ms", "1e12"
+        "fetch without its timer",
+        "world",
+        "replication.fetching:ParkedFetch.__init__",
+        "params.max_wait_ms",
+        "1e12",
+        "every request is answered",
+        1,
     ),
     # Groups
     Fault(
@@ -203,6 +302,8 @@ FAULTS = (
         "groups.runtime:Shard.write",
         "self._unwritten.append(",
         "records and self.replay(records, 1 << 40); self._unwritten.append(",
+        "no commit goes back",
+        39,
     ),
     Fault(
         "only half of the groups' log loaded",
@@ -210,6 +311,8 @@ FAULTS = (
         "groups.loading:Loader.__init__",
         "self._end = shard.log.log_end_offset",
         "self._end = shard.log.log_end_offset // 2",
+        "commits outlive the broker",
+        1,
     ),
     Fault(
         "the first commit wins in loading",
@@ -217,6 +320,8 @@ FAULTS = (
         "groups.loading:Loader._replay_record",
         "shard.offsets.replay(",
         "shard.offsets.get(group_id, topic, partition) or shard.offsets.replay(",
+        "commits outlive the broker",
+        1,
     ),
     Fault(
         "tombstones ignored in loading",
@@ -224,13 +329,19 @@ FAULTS = (
         "offsets.table:OffsetTable.replay",
         "self._remove(group_id, topic, partition)",
         "pass",
+        "no invented offset",
+        1,
     ),
     Fault(
         "commits are answered and not written",
         "world",
         "groups.runtime:Shard._append",
-        "write.records.write(records)",
-        "pass",
+        "if not records.count:",
+        """if records.count:
+        return self._commit(writes, self.log.high_watermark, self.log.high_watermark + records.count)
+    if not records.count:""",
+        "commits outlive the broker",
+        1,
     ),
     Fault(
         "generation of a commit not checked",
@@ -238,6 +349,8 @@ FAULTS = (
         "groups.classic:ClassicGroup.check_commit",
         "if generation != self.generation:",
         "if False:",
+        "old generations are refused",
+        1,
     ),
     Fault(
         "generation of a sync not checked",
@@ -245,14 +358,26 @@ FAULTS = (
         "groups.classic:ClassicGroup._check_sync",
         "if request.generation_id != self.generation:",
         "if False:",
+        "old generations are refused",
+        2,
     ),
-    Fault("group's timer not armed again", "world", "groups.runtime:Shard.run_effects", "self._arm(group)", "pass"),
+    Fault(
+        "group's timer not armed again",
+        "world",
+        "groups.runtime:Shard.run_effects",
+        "self._arm(group)",
+        "pass",
+        "timers fire",
+        1,
+    ),
     Fault(
         "end of the join phase not waited for",
         "world",
         "groups.rebalance:Rebalancing._set_join_deadline",
         "self._wake_at(deadline_ms)",
         "pass",
+        "timers fire",
+        1,
     ),
     Fault(
         "everybody gets the leader's assignment",
@@ -260,6 +385,8 @@ FAULTS = (
         "groups.rebalance:Rebalancing._sync_response",
         "assignment=member.assignment",
         "assignment=self.members[self.leader].assignment",
+        "one owner per generation",
+        1,
     ),
     Fault(
         "generation does not grow",
@@ -267,6 +394,8 @@ FAULTS = (
         "groups.rebalance:Rebalancing._complete_join",
         "self.generation += 1",
         "self.generation = 1",
+        "one owner per generation",
+        1,
     ),
     Fault(
         "sessions not begun after loading",
@@ -274,6 +403,8 @@ FAULTS = (
         "groups.classic:ClassicGroup.start_sessions",
         "self._restart_session(member, monotonic_ms)",
         "pass",
+        "timers fire",
+        2,
     ),
     # Fetch sessions
     Fault(
@@ -282,6 +413,8 @@ FAULTS = (
         "broker.fetch_sessions:SessionPartition.ask",
         "self.fetch_offset = asked.fetch_offset",
         "pass",
+        "no gap",
+        1,
     ),
     Fault(
         "session leaves out records",
@@ -289,6 +422,8 @@ FAULTS = (
         "broker.fetch_sessions:SessionPartition.answer",
         "must = has_more",
         "must = False",
+        "a session leaves nothing out",
+        1,
     ),
     Fault(
         "session repeats what it said",
@@ -296,6 +431,8 @@ FAULTS = (
         "broker.fetch_sessions:SessionPartition.answer",
         "self.sent_high_watermark = high_watermark",
         "pass",
+        "a session tells only news",
+        1,
     ),
     # Topics, records and offsets that are deleted
     Fault(
@@ -304,6 +441,8 @@ FAULTS = (
         "storage.log_manager:LogManager.delete",
         'self._take_away(log, "delete")',
         "None",
+        "a topic takes records",
+        1,
     ),
     Fault(
         "ids of deleted topics stay known",
@@ -311,6 +450,8 @@ FAULTS = (
         "replication.metadata_cache:MetadataCache._set_topic_id",
         "self._names.pop(known, None)",
         "pass",
+        "a deleted topic takes nothing",
+        1,
     ),
     Fault(
         "offsets of deleted topics stay",
@@ -318,6 +459,8 @@ FAULTS = (
         "groups.coordinator:GroupCoordinator.on_partitions_deleted",
         "if not gone:",
         "if gone:",
+        "offsets go with their topic",
+        1,
     ),
     Fault(
         "one record too many deleted",
@@ -325,6 +468,8 @@ FAULTS = (
         "replication.partition:Partition.delete_records_before",
         "self.log.delete_records_before(offset)",
         "self.log.delete_records_before(min(offset + 1, self.high_watermark))",
+        "the log starts where it may",
+        1,
     ),
     Fault(
         "deleted offsets come back",
@@ -332,6 +477,8 @@ FAULTS = (
         "offsets.kafka:KafkaOffsetManager.remove",
         "self._write_tombstones(shard, group_id, chosen, done)",
         "[shard.offsets._remove(group_id, *key) for key in chosen]; done(ErrorCode.NONE)",
+        "no invented offset",
+        1,
     ),
     # Expiry
     Fault(
@@ -340,14 +487,26 @@ FAULTS = (
         "offsets.kafka:KafkaOffsetManager._clean",
         "self._config.offsets_retention_minutes * 60_000",
         "self._config.offsets_retention_minutes * 55_000",
+        "offsets stay for their time",
+        1,
     ),
-    Fault("offsets never expire", "world", "offsets.kafka:KafkaOffsetManager._tick", "self.cleanup()", "pass"),
+    Fault(
+        "offsets never expire",
+        "world",
+        "offsets.kafka:KafkaOffsetManager._tick",
+        "self.cleanup()",
+        "pass",
+        "offsets expire",
+        1,
+    ),
     Fault(
         "offsets of a living group expire",
         "world",
         "offsets.expiry:expired_offsets",
         "subscribed = situation.subscribed_topics",
         "pass",
+        "offsets stay for their time",
+        1,
     ),
     # Offsets in the tree
     Fault(
@@ -356,6 +515,8 @@ FAULTS = (
         "offsets.zookeeper:ZooKeeperOffsetManager._tell",
         "await work",
         "work.close()",
+        "acknowledged commits are there",
+        4,
     ),
     # Producers that do not wait, compaction, retention
     Fault(
@@ -364,6 +525,8 @@ FAULTS = (
         "storage.cleaner:Cleaner._build_map",
         "if record.key is not None and record.offset",
         "if record.key is not None and record.value is not None and record.offset",
+        "the latest value of a key stays",
+        1,
     ),
     Fault(
         "latest value of a key thrown away",
@@ -371,6 +534,8 @@ FAULTS = (
         "storage.cleaner:Cleaner._kept_batch",
         "record.offset >= latest.get(_map_key(record.key), -1)",
         "record.offset > latest.get(_map_key(record.key), -1)",
+        "the latest value of a key stays",
+        1,
     ),
     Fault(
         "log start not written before files go",
@@ -378,70 +543,8 @@ FAULTS = (
         "storage.log_directory:LogDirectory.write_log_starts",
         "self._write_now(checkpoints.LOG_START_OFFSETS)",
         "pass",
-        "retention",
+        "a prefix",
+        1,
+        focus="retention",
     ),
 )
-
-
-def _find(where: str) -> tuple[Any, str]:
-    """The module or class, and the name in it."""
-    module_name, _, path = where.partition(":")
-    owner: Any = import_module(f"barnabas.{module_name}")
-    *classes, name = path.split(".")
-    for each in classes:
-        owner = getattr(owner, each)
-    return owner, name
-
-
-@contextmanager
-def planted(fault: Fault) -> Iterator[None]:
-    """The product is wrong in this one place. LookupError when the text is not there (once)."""
-    owner, name = _find(fault.where)
-    function = getattr(owner, name)
-    source = textwrap.dedent(inspect.getsource(function))
-    if source.count(fault.right) != 1:
-        raise LookupError(f"{fault.where} has {source.count(fault.right)} times {fault.right!r}")
-    code = compile(
-        source.replace(fault.right, fault.wrong),
-        f"<{fault.name}>",
-        "exec",
-        flags=__future__.annotations.compiler_flag,
-        dont_inherit=True,
-    )
-    made: dict[str, Any] = {}
-    exec(code, function.__globals__, made)
-    users = [(owner, name)]
-    if inspect.ismodule(owner):  # others have imported it by name
-        users += [(module, name) for module in _modules() if getattr(module, name, None) is function]
-    try:
-        for user, attribute in users:
-            setattr(user, attribute, made[name])
-        yield
-    finally:
-        for user, attribute in users:
-            setattr(user, attribute, function)
-
-
-def _modules() -> list[Any]:
-    import sys
-
-    return [module for name, module in sorted(sys.modules.items()) if name.startswith("barnabas.")]
-
-
-def caught_by(fault: Fault, seeds: range) -> tuple[int, str] | None:
-    """The first seed that catches it, and the invariant that was violated; None when none does."""
-    with planted(fault):
-        for seed in seeds:
-            violation = world.run(seed, minutes=1).violation if fault.campaign == "world" else power_cut(fault, seed)
-            if violation is not None:
-                return seed, violation.invariant
-    return None
-
-
-def power_cut(fault: Fault, seed: int) -> Violation | None:
-    """What the storage workload in which a planted fault can show runs into."""
-    try:
-        storage.run(seed, steps=60 if fault.focus else 40, keep_every=1 if fault.focus else 17, focus=fault.focus)
-    except (Violation, AssertionError) as error:
-        return error if isinstance(error, Violation) else Violation("an assertion", str(error))
-    return None

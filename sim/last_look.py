@@ -13,6 +13,9 @@ from barnabas.sim.violation import Violation
 if TYPE_CHECKING:
     from barnabas.sim.world import World
 
+LOOKS_AT_GROUPS = 12
+BETWEEN_LOOKS_MS = 3_000.0  # all of them take longer than the longest rebalance
+
 
 def check_progress(clients: list[Client], before: list[int], span_ms: float) -> None:
     """Everybody has got on in a span of calm."""
@@ -23,19 +26,27 @@ def check_progress(clients: list[Client], before: list[int], span_ms: float) -> 
             raise Violation("clients get on", f"{client.name} is no member after {span_ms / 1000:.0f} s of calm")
 
 
-def check_groups(clients: list[Client], keys: list[TopicPartition]) -> None:
-    """Every partition has exactly one owner in each group that has members."""
-    owned: dict[str, list[TopicPartition]] = {}
+async def check_groups(world: "World", keys: list[TopicPartition]) -> None:
+    """Every partition has exactly one owner in each group that has members, as soon as no rebalance is under way."""
+    for _ in range(LOOKS_AT_GROUPS):
+        members = [client for client in world.clients if isinstance(client, Member)]
+        moving = groups_that_rebalance(members)
+        for group_id in dict.fromkeys(member.group_id for member in members):
+            owned = sorted(key for member in members if member.group_id == group_id for key in member.owned)
+            if group_id not in moving and owned != sorted(keys):
+                raise Violation("every partition has an owner", f"{group_id}: {owned}")
+        if not moving:
+            return
+        await world.clock.sleep(BETWEEN_LOOKS_MS)
+    raise Violation("a rebalance ends", f"{', '.join(moving)}: members have different generations, though all is calm")
+
+
+def groups_that_rebalance(members: list[Member]) -> list[str]:
+    """Those whose members are not all in one generation."""
     generations: dict[str, dict[int, None]] = {}
-    for client in clients:
-        if isinstance(client, Member):
-            owned.setdefault(client.group_id, []).extend(client.owned)
-            generations.setdefault(client.group_id, {})[client.generation] = None
-    for group_id, partitions in owned.items():
-        if len(generations[group_id]) > 1:
-            continue  # a rebalance is under way
-        if sorted(partitions) != sorted(keys):
-            raise Violation("every partition has an owner", f"{group_id}: {sorted(partitions)}")
+    for member in members:
+        generations.setdefault(member.group_id, {})[member.generation] = None
+    return [group_id for group_id, found in generations.items() if len(found) > 1 or -1 in found]
 
 
 async def check_logs(world: "World", keys: list[TopicPartition]) -> None:

@@ -83,7 +83,10 @@ class Verdict:
         self.events = list(world.events)
         self.digest = world.digest
         self.event_count = world.event_count
-        self.requests = world.requests
+        self.answers = world.answers
+        self.acknowledgements = world.ledger.acknowledgements
+        self.commits = world.ledger.commits.count
+        self.assignments = world.ledger.assignments
         self.virtual_ms = world.clock.monotonic_ms() - world.began_ms
         self.summary = world.summary()
 
@@ -119,7 +122,6 @@ class World:
         self.rng = random.Random(f"{seed} weather")
         self._network_rng = random.Random(f"{seed} network")
         self.tree_rng = random.Random(f"{seed} tree")
-        self.tree_rng = random.Random(f"{seed} tree")
         self.tree = SimTree(self.clock, session_timeout_ms=self.rng.choice((500.0, 6000.0)))
         self.power_can_fail = self.rng.random() < 0.5
         self.offsets_in_tree = self.rng.random() < 0.15
@@ -149,7 +151,8 @@ class World:
         self.clients: list[Client] = []
         self.events: deque[str] = deque(maxlen=EVENTS_KEPT)
         self.event_count = 0
-        self.requests = 0
+        self.deliveries = 0  # pieces of the streams, in both directions
+        self.answers = 0  # to requests of clients
         self.digest = 0
         self.began_ms = self.clock.monotonic_ms()
         self.disturbed_ms = self.began_ms  # when last anything was done to the world
@@ -176,13 +179,13 @@ class World:
         """What was done, in numbers."""
         ledger, commits = self.ledger, self.ledger.commits
         return (
-            f"{self.clock.loop.calls} events, {self.requests} deliveries, {ledger.acknowledgements} batches, "
-            f"{commits.count} commits, {commits.expired} expired, {ledger.assignments} assignments, "
-            f"{self.host.lives} lives"
+            f"{self.clock.loop.calls} events, {self.deliveries} deliveries, {self.answers} answers, "
+            f"{ledger.acknowledgements} batches, {commits.count} commits, {commits.expired} expired, "
+            f"{ledger.assignments} assignments, {self.host.lives} lives"
         )
 
     def _delivered(self, transport: SimTransport, chunk: bytes) -> None:
-        self.requests += 1
+        self.deliveries += 1
         peer = transport.peer
         if peer is not None and isinstance(peer.owner, Life):
             peer.owner.touched = True
@@ -337,7 +340,7 @@ class World:
         before = [client.progress for client in self.clients]
         await self.clock.sleep(SETTLE_MS)
         last_look.check_progress(self.clients, before, SETTLE_MS)
-        last_look.check_groups(self.clients, KEYS)
+        await last_look.check_groups(self, KEYS)
         self.ending = True
         await self.clock.sleep(35_000)
         await self._check_all()

@@ -74,10 +74,12 @@ class Client:
         connection = await self.connected()
         asked_ms = self.world.clock.monotonic_ms()
         try:
-            return await connection.ask(api, version, message, limit_ms)
+            answer = await connection.ask(api, version, message, limit_ms)
         except UnansweredError as error:
             self.world.unanswered(self.name, str(error), asked_ms)
             raise
+        self.world.answers += 1
+        return answer
 
     async def run(self) -> None:
         """Go on until the world ends the clients."""

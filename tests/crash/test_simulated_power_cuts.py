@@ -1,4 +1,8 @@
-"""Storage loses power at every change of the disk, and whatever becomes of the unsynced bytes, it holds."""
+"""Storage loses power at every change of the disk, and whatever becomes of the unsynced bytes, it holds.
+
+The bugs that these cuts once found are planted again by tests/sim/test_planted_faults.py, each under a seed that still
+finds it.
+"""
 
 import logging
 from collections.abc import Iterator
@@ -21,23 +25,9 @@ def test_a_cut_at_every_change_of_a_short_life() -> None:
     assert storage.run(1, steps=20, fates=("lost", "torn")) > 200
 
 
-@pytest.mark.parametrize("seed", range(2, 6))
+@pytest.mark.parametrize("seed", range(2, 10))
 def test_cuts_here_and_there_in_longer_lives(seed: int) -> None:
     assert storage.run(seed, steps=60, keep_every=23) > 50
-
-
-@pytest.mark.parametrize(
-    ("seed", "steps", "keep_every", "found"),
-    [
-        (2, 60, 7, "a snapshot of records that were cut came back"),
-        (6, 60, 11, "new batches under the old indexes; a durable record gave way to one that was lost"),
-        (8, 60, 7, "a producer whose batch straddles the log start was forgotten"),
-        (9, 60, 7, "the time index of a flushed log was empty after a clean stop"),
-        (10, 60, 7, "the name of the first segment was lost, that of the second was not"),
-    ],
-)
-def test_seeds_that_once_failed(seed: int, steps: int, keep_every: int, found: str) -> None:
-    storage.run(seed, steps, keep_every)
 
 
 def test_a_data_directory_is_durable_once_it_is_used() -> None:

@@ -18,7 +18,7 @@ class ConfigOperation(IntEnum):
 
 
 def replaced(entries: Iterable[tuple[str, str | None]]) -> dict[str, str]:
-    """AlterConfigs: all settings of a resource after it. Whether they are allowed is for its `validate` to say.
+    """AlterConfigs: all settings of a resource after it. The resource's `validate` says whether they are allowed.
 
     ConfigError for a name given twice or a null value.
     """
@@ -32,8 +32,8 @@ def altered(
 ) -> dict[str, str]:
     """IncrementalAlterConfigs: all settings of a resource after it, in the order set. `current` stays as it is.
 
-    Appending leaves out words already there; a list that is not set counts as its default. ConfigError for a name
-    given twice, a missing value, an unknown operation, and a list operation on what is no list.
+    Appending leaves out words already there; a list that is not set counts as its default. ConfigError when a
+    name is given twice, a value is missing, an operation is unknown, or a list operation meets another type.
     """
     rows = list(operations)
     _check_request(
@@ -54,13 +54,13 @@ def altered(
                 raise _no_list(settings, name, ConfigOperation(operation).name)
             words = _words(result.get(name, setting.default or ""))
             result[name] = ",".join(_changed_words(words, _words(value), append=operation == ConfigOperation.APPEND))
-        else:  # Kafka stumbles over it, and says no more than this
+        else:  # Kafka fails inside its own code here, and says no more than this
             raise ConfigError("", key=name, error=ErrorCode.UNKNOWN_SERVER_ERROR)
     return result
 
 
 def _no_list(settings: Table, name: str, verb: str) -> ConfigError:
-    if settings is BROKER_SETTINGS:  # Kafka has two texts for it
+    if settings is BROKER_SETTINGS:  # Kafka words this error in two ways
         return ConfigError(f"Config value {verb.lower()} is not allowed for config key: {name}", key=name)
     return ConfigError(f"Can't {verb} to key {name} because its type is not LIST.", key=name)
 

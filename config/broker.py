@@ -1,7 +1,7 @@
 """BrokerConfig: what this broker is set to now, one typed attribute per setting of config.broker_settings.
 
-Whoever needs a setting holds the one BrokerConfig and reads the attribute when it is needed, because dynamic settings
-change in place. Strength: dynamic for this broker, dynamic for all, the file, the built-in default.
+All parts of a broker share one BrokerConfig. A part reads an attribute at the moment when it needs it, because dynamic
+settings change in place. The strongest value counts: dynamic for this broker, dynamic for all, the file, the default.
 """
 
 import logging
@@ -51,7 +51,8 @@ _OTHER_KAFKA_FAMILIES = (
     "ssl.",
     "zookeeper.",
 )
-_REPLACED = {"port": "listeners", "host.name": "listeners"}  # 0.8; ignoring them would listen somewhere else
+# Names of Kafka 0.8: if they were ignored, the broker would listen somewhere else.
+_REPLACED = {"port": "listeners", "host.name": "listeners"}
 
 
 class BrokerConfig(BrokerAttributes):
@@ -77,7 +78,7 @@ class BrokerConfig(BrokerAttributes):
         return config
 
     def take_number(self, node_id: int | None) -> None:
-        """The number that the data directory says, for a broker that was given none. None: it says none either."""
+        """Take the node id that the data directories name, if the settings name none. None: they name none either."""
         if node_id is not None:
             self.file["node.id"] = self.file["broker.id"] = str(node_id)
             self.node_id = self.broker_id = node_id
@@ -94,7 +95,7 @@ class BrokerConfig(BrokerAttributes):
 
     @property
     def advertised_endpoints(self) -> tuple[Endpoint, ...]:
-        """What clients are told; empty: to each the address it dialled."""
+        """The addresses that clients are told. Empty: each client is told the address that it dialled."""
         return own_endpoints(self.advertised_listeners or "", self.controller_listener_names)
 
     def text(self, name: str) -> str | None:
@@ -105,7 +106,7 @@ class BrokerConfig(BrokerAttributes):
         return BROKER_SETTINGS[name].default if name in BROKER_SETTINGS else None
 
     def without_effect(self) -> list[str]:
-        """Names set at start that do nothing here: worth telling whoever wrote the file."""
+        """Names set at start that have no effect here: the author of the file should be told."""
         return sorted(n for n in self.file if n not in BROKER_SETTINGS or not BROKER_SETTINGS[n].has_effect)
 
     def set_dynamic(self, cluster: Mapping[str, str], broker: Mapping[str, str]) -> None:
@@ -133,7 +134,7 @@ class BrokerConfig(BrokerAttributes):
 
 
 def problems(values: Mapping[str, str]) -> Iterator[ConfigError]:
-    """Everything that keeps these from being a broker's settings: one key by one, then how they go together."""
+    """Everything wrong with these settings of a broker: each key by itself, then the rules between keys."""
     found = False
     for name, text in values.items():
         problem = _problem(name, text)
@@ -143,7 +144,7 @@ def problems(values: Mapping[str, str]) -> Iterator[ConfigError]:
     if not found:
         try:
             config = BrokerConfig(_with_identity(values))
-        except ConfigError as error:  # it is for node.id that broker.id is out of bounds
+        except ConfigError as error:  # Kafka says it of broker.id, whichever of the two names was set
             yield ConfigError(str(error), key="broker.id")
         else:
             yield from _combined_problems(config)
@@ -215,7 +216,7 @@ def _invalid_request(message: str, key: str | None = None) -> ConfigError:
 
 def _may_change(name: str, *, cluster: bool) -> bool:
     setting = BROKER_SETTINGS.get(name)
-    if setting is None:  # of a plug-in, or of one listener: Kafka stores it unseen
+    if setting is None:  # a setting of a plug-in, or of one listener: Kafka stores it without a check
         return True
     return setting.dynamic is Dynamic.CLUSTER or (setting.dynamic is Dynamic.BROKER and not cluster)
 

@@ -1,4 +1,4 @@
-"""Rows of DescribeConfigs: what is set, where it comes from, what else stands behind it."""
+"""Rows of DescribeConfigs: the value of each setting, its source, and the values that it hides."""
 
 from collections.abc import Collection, Iterable, Mapping
 from enum import IntEnum
@@ -55,7 +55,7 @@ _FAMILIES["log.flush.interval.ms"] = BROKER_NAMES["flush.ms"]
 def topic_rows(
     overrides: Mapping[str, str], broker: BrokerConfig, names: Collection[str] | None = None
 ) -> list[ConfigRow]:
-    """Every topic setting (or those named), for a topic with these of its own."""
+    """The rows of every topic setting (or of those named) for a topic that has these settings of its own."""
     rows = []
     listed = (setting for setting in TOPIC_SETTINGS.values() if not setting.hidden or setting.name in overrides)
     for setting in _wanted(listed, names):
@@ -64,7 +64,7 @@ def topic_rows(
         if own is not None:
             try:
                 value = setting.parse(own)
-            except ConfigError:  # another version's: TopicConfig takes the broker's value, and so does this
+            except ConfigError:  # another version wrote it: TopicConfig takes the broker's value, and so does this row
                 own = None
         synonyms: list[Synonym] = []
         if own is not None:
@@ -91,7 +91,7 @@ def broker_rows(broker: BrokerConfig, names: Collection[str] | None = None) -> l
 
 
 def _unlisted_row(name: str, broker: BrokerConfig) -> ConfigRow:
-    """A name outside the table: of another release, of a plug-in, or of one listener."""
+    """The row of a name that is not in the table: a setting of another release, a plug-in, or one listener."""
     # listener.name.<listener>[.<mechanism>].<setting>
     tail = name.split(".")[3:] if name.startswith("listener.name.") else []
     bases = (BROKER_SETTINGS.get(".".join(tail[start:])) for start in range(len(tail)))
@@ -128,7 +128,7 @@ def cluster_rows(broker: BrokerConfig, names: Collection[str] | None = None) -> 
 def group_rows(
     overrides: Mapping[str, str], broker: BrokerConfig, names: Collection[str] | None = None
 ) -> list[ConfigRow]:
-    """Every group setting (or those named), for a group with these of its own."""
+    """The rows of every group setting (or of those named) for a group that has these settings of its own."""
     rows = []
     for setting in _wanted(GROUP_SETTINGS.values(), names):
         value, source = overrides.get(setting.name), ConfigSource.GROUP
@@ -158,8 +158,8 @@ def _levels(broker: BrokerConfig) -> tuple[Mapping[str, str], ...]:
 def _broker_synonyms(name: str, broker: BrokerConfig) -> list[Synonym]:
     """Every level at which the setting, or one behind it, has a value.
 
-    What stands before the setting itself is left out, as Kafka does it: with only log.retention.hours set, nothing is
-    said of log.retention.ms.
+    Names that are stronger than the setting itself are left out, as Kafka leaves them out: where only
+    log.retention.hours is set, log.retention.ms is not named.
     """
     synonyms: list[Synonym] = []
     family = _FAMILIES.get(name, (name,))
@@ -190,5 +190,5 @@ def _row(setting: Setting, value: str | None, synonyms: list[Synonym], *, read_o
 
 
 def _wanted(settings: Iterable[Setting], names: Collection[str] | None) -> Iterable[Setting]:
-    """Those named; all when none is."""
+    """The settings of these names; None: all."""
     return (setting for setting in settings if not names or setting.name in names)

@@ -1,4 +1,4 @@
-"""Settings of the other things that have some: groups (resource 32) and client metrics subscriptions (16)."""
+"""Settings of groups (resource type 32) and of client metrics subscriptions (type 16)."""
 
 # ruff: noqa: E501
 
@@ -54,7 +54,7 @@ _MATCH_NAMES = (
 
 
 def group_default(name: str, broker: BrokerConfig) -> Value:
-    """What a group without that setting of its own gets."""
+    """The value for a group that does not have the setting itself."""
     from_broker: Value = getattr(broker, f"group_{name.replace('.', '_')}", None)
     if from_broker is not None:
         return from_broker

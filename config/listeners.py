@@ -1,4 +1,4 @@
-"""Listeners: reading `NAME://host:port` lists, and the rules between the settings that speak of them."""
+"""Listeners: how `NAME://host:port` lists are read, and the rules between the settings about listeners."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -10,7 +10,7 @@ _SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
 class Endpoint(NamedTuple):
-    """One listener. `host` is empty where the machine's own name or all its addresses are meant."""
+    """One listener. An empty `host` means all addresses of the machine, or the machine's own name."""
 
     name: str
     host: str
@@ -80,7 +80,7 @@ def check_listeners(config: BrokerAttributes) -> Iterator[ConfigError]:
             if protocol is None:
                 message = f"Error creating broker listeners from '{text}': No security protocol defined for listener "
                 yield ConfigError(message + name, key=key)
-            elif protocol != "PLAINTEXT":  # serving it unencrypted or unauthenticated would be worse than not starting
+            elif protocol != "PLAINTEXT":  # to serve it without encryption would be worse than not to start
                 message = (
                     f"listener {name} asks for {protocol}; only PLAINTEXT is offered so far: leave that listener out"
                 )

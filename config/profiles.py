@@ -1,4 +1,4 @@
-"""Profiles: settings that go together, by one name. They stand above the file and below `--set`."""
+"""Profiles: groups of settings with a name. A profile is stronger than the file and weaker than `--set`."""
 
 from collections.abc import Iterator, Mapping
 

@@ -1,4 +1,4 @@
-"""Java's .properties files, and what is to be said about a server.properties."""
+"""Java's .properties files, and the complaints and notes about a server.properties."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -13,11 +13,11 @@ _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 class PropertiesError(Exception):
-    """A file that is no .properties file; str() names the line."""
+    """The file is not a .properties file; str() names the line."""
 
 
 class Properties(NamedTuple):
-    """What a file sets: the text of each key, and the number of its line (of the last, if it stands twice)."""
+    """The text of each key of a file, and the number of its line (of its last line, if a key stands twice)."""
 
     values: dict[str, str]
     lines: dict[str, int]
@@ -97,7 +97,7 @@ def complaints(source: str, file: Properties) -> list[str]:
 
 
 def _printable(text: str) -> str:
-    """As one line that does nothing to a terminal, whatever file it was that was named by mistake."""
+    """One line without control characters: the user may have named a binary file by mistake."""
     shown = text if len(text) <= _SHOWN_CHARACTERS_MAX else text[:_SHOWN_CHARACTERS_MAX] + "…"
     return "".join(
         character if character.isprintable() else character.encode("unicode_escape").decode() for character in shown
@@ -110,7 +110,7 @@ def _place(source: str, file: Properties, problem: ConfigError) -> str:
 
 
 def notes(source: str, file: Properties) -> list[str]:
-    """What a server.properties asks for that has no effect here. The file must be without complaints."""
+    """The settings of a server.properties that have no effect here. `complaints` must have found nothing."""
     config = BrokerConfig.of(file.values)
     found = [
         f"{source}:{file.lines[name]}: {_printable(name)} {_why(name)}"

@@ -1,4 +1,4 @@
-"""One setting: its name, type, default, check and meaning; how its text becomes a value and a value its text.
+"""One setting: its name, type, default, check and meaning; how text becomes a value, and a value becomes text.
 
 Values travel as text everywhere (files, requests, the coordination tree); only the objects of `config.broker` and
 `config.topic` hold them typed. Reasons read like Kafka's own, because client tests compare them.
@@ -30,7 +30,7 @@ class Type(IntEnum):
 
 
 class Dynamic(Enum):
-    """Whether a broker setting may change while the broker runs, and for whom."""
+    """Whether a broker setting may change while the broker runs, and for which brokers."""
 
     NEVER = 0
     BROKER = 1  # for one broker only
@@ -55,7 +55,7 @@ def invalid(key: str, value: object, reason: str) -> ConfigError:
 
 
 class Check:
-    """What a value must satisfy beyond its type."""
+    """A rule for values, beyond their type."""
 
     __slots__ = ()
 
@@ -274,7 +274,7 @@ def parse(key: str, text: str, type: Type) -> Value:
             real = float(stripped)
         except ValueError:
             raise invalid(key, text, "Not a number of type DOUBLE") from None
-        if math.isnan(real):  # Kafka takes it, and then no comparison with it is ever true
+        if math.isnan(real):  # Kafka accepts NaN, and then every comparison with it is false
             raise invalid(key, text, "Not a number of type DOUBLE")
         return real
     if type is Type.LIST:

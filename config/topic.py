@@ -128,9 +128,10 @@ class TopicConfig:
 
     @classmethod
     def of(cls, overrides: Mapping[str, str], broker: BrokerConfig) -> "TopicConfig":
-        """The config of a topic with these settings of its own. Names and values that are not a topic's are left out:
+        """The config of a topic that has these settings of its own.
 
-        the tree may hold what another version wrote; `validate` is for what a client sends.
+        Names and values that are not a topic's are left out, because another version may have written them into the
+        tree. `validate` checks what a client sends.
         """
         config = cls()
         config.overrides = dict(overrides)
@@ -161,7 +162,7 @@ class TopicConfig:
 
 
 def broker_default(name: str, broker: BrokerConfig) -> Value:
-    """What a topic without that setting of its own gets from the broker (or from the table)."""
+    """The value for a topic that does not have the setting itself: the broker's, or the table's."""
     for broker_name in BROKER_NAMES.get(name, ()):
         value: Value = getattr(broker, broker_name.replace(".", "_"))
         if value is None:

@@ -1,16 +1,16 @@
 """The coordination tree in one SQLite file, shared by the broker processes of one machine: sessions and watches.
 
-What is in the file is tree_file.py's; here is who is alive, whose change it is, and who hears of it. `:memory:` keeps
-the tree in memory and is for one broker only.
+`tree_file.py` owns what is in the file. This module knows which sessions live, which session makes a change, and which
+watches hear of it. `:memory:` keeps the tree in memory and is for one broker only.
 
-Sessions. Each holds an operating system lock on a file of its own beside the tree (`<path>.session-<id>`), which dies
-with its process. Whoever can take the lock of another session ends that session: its ephemeral nodes go. So a killed
-broker is noticed within `LIVENESS_MS` (or at the next start), and a stopped one (SIGSTOP) counts as alive.
+Sessions. Each holds an operating system lock on a file of its own beside the tree (`<path>.session-<id>`). The lock
+dies with its process. A process that can take the lock of another session ends that session: its ephemeral nodes go. So
+a killed broker is noticed within `LIVENESS_MS` (or at the next start), and a stopped one (SIGSTOP) counts as alive.
 
-Watches on changes made by other processes. `PRAGMA data_version` says cheaply that somebody else wrote; then watches on
-nodes touched since the last look are compared with the zxid at which they were left, as ZooKeeper does for a client
-that reconnects. Several changes between two looks bring one event; what was made and deleted again in between brings
-none. A read may show such a change up to `POLL_MS` before its event comes.
+Watches on changes made by other processes. `PRAGMA data_version` says cheaply that another process wrote. Then this
+process looks at the nodes that were touched since its last look, and compares each with the zxid at which its watch was
+left, as ZooKeeper does for a client that reconnects. Several changes between two looks bring one event. A node that was
+made and deleted again in between brings none. A read may show a change up to `POLL_MS` before its event comes.
 """
 
 import logging
@@ -37,7 +37,7 @@ from barnabas.runtime.ports import DirectoryLock, Env, Timer
 logger = logging.getLogger("barnabas.coordination")
 
 POLL_MS = 50.0  # how soon a change by another process is noticed
-POLL_ALONE_MS = 200.0  # while no other process is registered: how soon the first one is
+POLL_ALONE_MS = 200.0  # while no other process is registered: how soon the first one is noticed
 LIVENESS_MS = 200.0  # how soon the death of another process is noticed
 
 
@@ -89,7 +89,7 @@ class EmbeddedCoordination:
         self._schedule()
 
     def _make_folder(self) -> None:
-        """The folder of the tree, durable like what will be in it."""
+        """Make the folder of the tree, as durable as the file in it will be."""
         folder = parent_of(self._path)
         if not self._env.disk.is_directory(folder):
             self._env.disk.make_directory(folder)
@@ -103,7 +103,7 @@ class EmbeddedCoordination:
         try:
             with self._write() as file:
                 file.end_session(self.session_id)
-        except CoordinationError as error:  # gone already, or locked: the lock's release says the same
+        except CoordinationError as error:  # already gone, or the file is locked: to release the lock ends it too
             logger.info("coordination session %d left behind: %s", self.session_id, error)
         self._release_lock()
         self._file.close()
@@ -118,7 +118,7 @@ class EmbeddedCoordination:
     def _begin_session(self) -> None:
         with self._write(any_session=True) as file:
             session_id = file.next_session_id()
-            if self._shared:  # locked before others can read of it, so that nobody takes it for dead
+            if self._shared:  # it is locked before others can read of it: no process takes it for dead
                 self._lock = self._env.disk.lock(self._lock_path(session_id))
             file.add_session(session_id)
             self.session_id = session_id
@@ -170,7 +170,7 @@ class EmbeddedCoordination:
     def _remove_lock_file(self, session_id: int) -> None:
         try:
             self._env.disk.remove(self._lock_path(session_id))
-        except OSError as error:  # an empty file more is no harm
+        except OSError as error:  # an empty file that stays does no harm
             logger.info("lock file of coordination session %d stays: %s", session_id, error)
 
     # Reading
@@ -258,12 +258,12 @@ class EmbeddedCoordination:
             return results
 
     async def _let_others_run(self) -> None:
-        """A write blocks for as long as a sync takes: many in a row must not keep everybody waiting."""
+        """A write blocks the loop for one sync. Between many writes in a row, others must have their turn."""
         await self._env.clock.sleep(0)
 
     @contextmanager
     def _write(self, *, any_session: bool = False) -> Iterator[TreeFile]:
-        """A transaction of this session; what has changed is told to the watches at its end."""
+        """A transaction of this session. At its end the watches are told what has changed."""
         file = self._opened()
         with file.transaction():
             if not any_session and not file.has_session(self.session_id):
@@ -313,7 +313,7 @@ class EmbeddedCoordination:
             return
         try:
             self._look(self._file)
-        except (CoordinationError, OSError) as error:  # locked for long: try again next time
+        except (CoordinationError, OSError) as error:  # perhaps locked for long: the next poll tries again
             logger.warning("coordination tree cannot be read now: %s", error)
         self._schedule()
 
@@ -334,7 +334,7 @@ class EmbeddedCoordination:
                     self._end_dead_sessions(file)
 
     def _somebody_is_dead(self, file: TreeFile) -> bool:
-        """Whether another session's lock can be taken; asked first, because ending a session is a write."""
+        """Whether another session's lock can be taken. This is asked first, because to end a session is a write."""
         for session_id in self._other_sessions(file):
             try:
                 self._env.disk.lock(self._lock_path(session_id)).release()
@@ -349,7 +349,7 @@ class EmbeddedCoordination:
         touched = file.changed_since(since)
         due: list[tuple[int, WatchEvent, _Watched]] = []
         for watches, children in ((self._data_watches, False), (self._child_watches, True)):
-            # a node that is gone shows in its parent; one that went with its parent, in that parent's parent, …
+            # A node that is gone shows as a change of its parent, or of the nearest node above that is there.
             for path in [path for path in watches if path in touched or not touched.isdisjoint(_above(path))]:
                 for one in watches[path]:
                     change = _change_since(file, path, one, children=children)

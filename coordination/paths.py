@@ -118,7 +118,7 @@ def encode_name(name: str | None) -> str:
     """A user or client id as a node's name; None is the default entity."""
     if name is None:
         return DEFAULT_ENTITY
-    if name in (".", ".."):  # of these no tree makes a node
+    if name in (".", ".."):  # no tree makes nodes of these names
         return name.replace(".", "%2E")
     return quote(name, safe="-_.").replace("~", "%7E")
 

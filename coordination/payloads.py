@@ -1,6 +1,6 @@
 """What Kafka's nodes hold: values, and their bytes exactly as Kafka 3.9 writes them.
 
-Readers ignore keys they do not know and take older versions. Bytes that are no such payload raise ValueError.
+Readers ignore keys that they do not know, and read older versions too. Bytes of another form raise ValueError.
 """
 
 import json
@@ -24,7 +24,7 @@ def _dump(value: Mapping[str, Any]) -> bytes:
 
 
 def _reads(read: Callable[P, T]) -> Callable[P, T]:
-    """Let a decoder raise ValueError for whatever is wrong with what it is given."""
+    """Let a decoder raise ValueError, whatever is wrong with the bytes that it is given."""
 
     @wraps(read)
     def reading(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -279,7 +279,7 @@ def decode_isr_change(data: bytes) -> list[tuple[str, int]]:
     return [_partition(row) for row in _load(data)["partitions"]]
 
 
-# The same shape: partitions that are to get their preferred leader.
+# This payload has the same form: the partitions that are to get their preferred leader.
 encode_preferred_election = encode_isr_change
 decode_preferred_election = decode_isr_change
 

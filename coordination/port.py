@@ -5,11 +5,11 @@ one-shot watches; multi-operations that happen wholly or not at all. Paths are a
 
 What every implementation promises (tests/unit/coordination holds them to it):
 
-* A watch fires once, for the first change after the read that left it, from the event loop and never inside an
-  operation, in the order of the changes. `get` and `exists` leave a data watch (CREATED, DATA, DELETED); `children`
-  leaves a child watch (CHILDREN, or DELETED when the node itself goes). A read that raises leaves no watch.
-* After a session has expired its watches and ephemerals are gone and a new session exists already: `session_id` is
-  the new one when the callbacks of `on_session_expired` run.
+* A watch fires once, at the first change after the read that left it. Watches are called by the event loop, in the
+  order of the changes, and never inside an operation. `get` and `exists` leave a data watch (CREATED, DATA, DELETED).
+  `children` leaves a child watch (CHILDREN, or DELETED when the node itself goes). A read that raises leaves no watch.
+* When a session has expired, its watches and its ephemeral nodes are gone, and a new session exists already:
+  `session_id` is the new one when the callbacks of `on_session_expired` run.
 * Operations before `start` and after `close` raise SessionExpiredError.
 """
 
@@ -53,11 +53,11 @@ class ConnectionLossError(CoordinationError):
 
 
 class SessionExpiredError(CoordinationError):
-    """The session this operation belonged to is over (or never began). Nothing was done."""
+    """The session of this operation is over, or never began. Nothing was done."""
 
 
 class MultiError(CoordinationError):
-    """A multi-operation of which nothing was done; `cause` is what operation number `index` met."""
+    """A multi-operation failed and changed nothing: operation number `index` met the error `cause`."""
 
     def __init__(self, index: int, cause: CoordinationError) -> None:
         super().__init__(cause.path, f"operation {index}: {type(cause).__name__} {cause}")
@@ -88,7 +88,7 @@ class EventType(Enum):
 
 
 class WatchEvent(NamedTuple):
-    """The news a watch brings: only that something happened; what is there now must be read."""
+    """What a watch is told: only that something happened. The watcher reads what is there now."""
 
     type: EventType
     path: str

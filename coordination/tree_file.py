@@ -1,14 +1,14 @@
 """The nodes of the tree as rows of one SQLite file: what is there, and what one change makes of it.
 
-Sessions are numbers here, that own nodes; who may change what and when, and who hears of it, is for embedded.py.
-Whatever SQLite cannot do raises ConnectionLossError, reads as well as writes.
+A session is a number here, which owns nodes. `embedded.py` decides who may change what and when, and who hears of it.
+A read or write that SQLite cannot do raises ConnectionLossError.
 
-SQLite opens its file itself: this is the one place that writes to disk past the Disk port. Calls into SQLite block;
-each takes some tens of microseconds, a writing one also the time of one sync.
+SQLite opens its file itself: this is the one place that writes to disk without the Disk port. Calls into SQLite block:
+each takes some tens of microseconds, and a transaction that writes takes one sync besides.
 
 Durability. The file is in write-ahead mode with `synchronous=FULL`: a commit returns after its pages are in the log
-and the log is synced, so what was answered survives a kill and a power cut, for one sync per change (a rollback
-journal needs two or three). SQLite syncs the folder itself when it makes the log file.
+and the log is synced. So an answered change survives a kill and a power cut, and costs one sync (with a rollback
+journal it would cost two or three). SQLite syncs the folder itself when it makes the log file.
 """
 
 import sqlite3
@@ -73,7 +73,7 @@ class LastChanges(NamedTuple):
 
 
 class TreeFile:
-    """An open file. Changes happen inside `transaction`, and are told in `changes` until it ends."""
+    """An open file. Changes happen inside `transaction`; until it ends, `changes` lists them."""
 
     def __init__(self, path: str, now_ms: Callable[[], int]) -> None:
         self.changes: list[WatchEvent] = []
@@ -186,7 +186,7 @@ class TreeFile:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All that happens inside is one change, synced at the end, or nothing."""
+        """Everything done inside is one change, synced at the end; after an exception nothing was done."""
         assert not self.changes, "a transaction inside a transaction"
         try:
             self._rows("BEGIN IMMEDIATE")
@@ -199,7 +199,7 @@ class TreeFile:
             raise
 
     def next_zxid(self) -> int:
-        """The number of a change that begins."""
+        """Take the number of a change that begins."""
         return self._number("UPDATE counter SET zxid = zxid + 1 RETURNING zxid")
 
     def do(self, operation: Operation, zxid: int, session_id: int) -> OperationResult:
@@ -302,7 +302,7 @@ def _open(path: str) -> sqlite3.Connection:
 
 
 def _lost(path: str, error: sqlite3.Error) -> ConnectionLossError:
-    if isinstance(error, sqlite3.OperationalError):  # locked, full, not to be read
+    if isinstance(error, sqlite3.OperationalError):  # the file is locked, or cannot be read, or the disk is full
         return ConnectionLossError("", f"cannot use {path}: {error}")
     advice = (
         "Restore it from a backup, or move it and its -wal and -shm away: topics, records and offsets are then "
@@ -321,7 +321,7 @@ def _join(parent: str, name: str) -> str:
 
 
 def _split(path: str, *, sequential: bool = False) -> tuple[str, str]:
-    """Parent and name; the root is ("/", ""). ValueError for what is no path."""
+    """Parent and name; the root is ("/", ""). ValueError if it is not a path."""
     if path == "/" and not sequential:
         return "/", ""
     parent, slash, name = path.rpartition("/")

@@ -1,4 +1,4 @@
-"""Which brokers hold the replicas of new partitions: pure (as Kafka's AdminUtils; KIP-36 for racks)."""
+"""Which brokers hold the replicas of new partitions: pure functions (Kafka's AdminUtils; KIP-36 for racks)."""
 
 from collections.abc import Mapping, Sequence
 

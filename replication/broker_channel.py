@@ -1,4 +1,4 @@
-"""How the controller reaches brokers: one ordered channel each; the local one calls the replica manager."""
+"""How the controller reaches brokers: one ordered channel to each. The local one calls the replica manager."""
 
 from collections import deque
 from collections.abc import Callable
@@ -27,9 +27,9 @@ class BrokerChannel(Protocol):
 
 
 class LocalChannel:
-    """To the broker of this process, through the loop and not through a socket.
+    """The channel to the broker of this process: requests go through the loop, not through a socket.
 
-    One request per turn of the loop: between two of them clients are heard.
+    The loop handles one request per pass, so that clients are served between two of them.
     """
 
     def __init__(self, clock: Clock, replica_manager: ReplicaManager) -> None:

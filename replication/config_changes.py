@@ -20,7 +20,7 @@ Overrides = Mapping[str, str]
 
 
 class ConfigChanges:
-    """What topics and brokers are set to beyond the file. `topic_overrides` is what LogManager asks for."""
+    """The settings of topics and brokers that the tree holds. LogManager asks `topic_overrides`."""
 
     def __init__(
         self,
@@ -47,14 +47,14 @@ class ConfigChanges:
         return self._topics.get(topic, {})
 
     def forget_topics(self, deleted: Iterable[tuple[str, int]]) -> None:
-        """Topics are gone, and their settings with them: no notice tells of that."""
+        """Forget the settings of deleted topics, because no notice in the tree says that they are gone."""
         for topic in {topic for topic, _ in deleted}:
             self._topics.pop(topic, None)
 
     async def start(self) -> None:
         """Read everything, then follow the notices."""
         self._coordination.on_session_expired(self._changed.set)
-        await self._read_notices(apply=False)  # the watch first: what changes while we read is read again
+        await self._read_notices(apply=False)  # the watch comes first: a change during the reads is read again
         await self._load()
         self._task = asyncio.get_running_loop().create_task(self._follow())
 
@@ -120,7 +120,7 @@ class ConfigChanges:
                 logger.info("settings of %s/%s changed", entity_type, name)
         except NoNodeError:
             return
-        except ValueError as error:  # written by hand: those that follow still count
+        except ValueError as error:  # somebody wrote it by hand: the notices behind it still count
             logger.error("config change %s cannot be applied: %r", notice, error)
 
     async def _remove_old(self, notices: list[str]) -> None:
@@ -137,7 +137,7 @@ class ConfigChanges:
                 continue
 
     async def entity_changed(self, entity_type: str, name: str) -> None:
-        """Read one entity again and apply it. Types without meaning here are left alone."""
+        """Read one entity again and apply it. Entity types that have no effect here are left alone."""
         if entity_type == TOPICS:
             overrides = await self._read(TOPICS, name)
             if overrides == self.topic_overrides(name):

@@ -1,8 +1,9 @@
-"""The controller: elected through the tree, it decides who leads what and tells the brokers.
+"""The controller: elected through the tree, it decides which broker leads which partition, and tells the brokers.
 
 The rules are those of Kafka's controller in ZooKeeper mode (KafkaController). Watches and answers only put events
-into one queue; one task handles them one at a time, each reading afresh what it is about, so that doubled or late
-events are harmless. Every write is fenced by the controller's epoch; a fence that fails ends the controllership.
+into one queue. One task handles the events, one after the other. The handler of an event reads the tree afresh, so a
+doubled or late event does no harm. Every write is fenced by the controller's epoch; a fence that fails ends the
+controllership.
 """
 
 import asyncio
@@ -57,7 +58,7 @@ Handler = Callable[[], Awaitable[None]]
 
 
 class Controller:
-    """Every broker runs one; the one whose `/controller` node stands is active."""
+    """Every broker runs one. The one that made the `/controller` node is active."""
 
     def __init__(
         self, env: Env, config: BrokerConfig, node_id: int, coordination: Coordination, channel: BrokerChannel
@@ -65,7 +66,7 @@ class Controller:
         self.active = False
         self.controller_id = NO_CONTROLLER  # as this broker last read it
         self.controller_epoch = 0
-        self.register_again: Callable[[], Awaitable[None]] | None = None  # done before an election after expiry
+        self.register_again: Callable[[], Awaitable[None]] | None = None  # called before an election after expiry
         self._env = env
         self._config = config
         self._node_id = node_id
@@ -81,7 +82,7 @@ class Controller:
     # --- life ---
 
     async def start(self) -> None:
-        """Take part in elections. Returns once it is known who is controller (this one: once it has taken over)."""
+        """Take part in elections. Returns when the controller is known; if it is this one, when it has taken over."""
         self._coordination.on_session_expired(self._session_expired)
         self._config.on_change.append(self._settings_changed)
         self._task = asyncio.get_running_loop().create_task(self._run())
@@ -130,7 +131,7 @@ class Controller:
         self._wakeup.set()
 
     def _watch(self, path: str, handler: Handler, *, only_active: bool = True) -> Watch:
-        """A watch that queues `handler`. Of several left on a path the last one counts; it knows of every change."""
+        """A watch that queues `handler`. Of several watches on one path only the last counts: it sees every change."""
 
         def fired(event: WatchEvent) -> None:
             if self._watches.get(path) is fired:
@@ -159,12 +160,12 @@ class Controller:
         except ConnectionLossError:
             logger.warning("the coordination tree does not answer, trying again")
             await self._env.clock.sleep(RETRY_BACKOFF_MS)
-            if only_active:  # it may be half done, in memory only: take over again, which reads everything
+            if only_active:  # memory may hold half of a change: to take over again reads everything
                 self._resign()
                 handler = self._elect
             self._events.appendleft((handler, False))
         except SessionExpiredError:
-            logger.info("the session with the coordination tree has expired")  # its callback goes on
+            logger.info("the session with the coordination tree has expired")  # `_session_expired` does the rest
         except CoordinationError:
             logger.exception("a controller event failed")
         except Exception:
@@ -175,7 +176,7 @@ class Controller:
     # --- election ---
 
     async def _elect(self) -> None:
-        """See who is controller; if nobody is, try to be it."""
+        """Read which broker is controller. If there is none, try to become it."""
         while await self._coordination.exists(paths.CONTROLLER, self._watch_controller()) is None:
             epoch, version = await self._read_epoch()
             data = payloads.ControllerNode(self._node_id, self._env.clock.now_ms()).encode()
@@ -189,18 +190,18 @@ class Controller:
             except MultiError as error:
                 if not isinstance(error.cause, NodeExistsError | BadVersionError):
                     raise
-                continue  # somebody was faster: read again
+                continue  # another broker was faster: read again
             stat = results[1]
             assert isinstance(stat, Stat)
             await self._become(epoch + 1, stat.version)
             return
         if await self._read_controller() and not self.active:
-            # Won, but the answer was lost: nobody else can have written the epoch since.
+            # This broker won, but the answer was lost: no other broker can have written the epoch since.
             epoch, version = await self._read_epoch()
             await self._become(epoch, version)
 
     async def _read_controller(self, watch: Watch | None = None) -> bool:
-        """Remember who is controller; whether it is this broker in this session."""
+        """Remember which broker is controller; True if it is this broker in this session."""
         try:
             data, stat = await self._coordination.get(paths.CONTROLLER, watch)
         except NoNodeError:
@@ -233,7 +234,7 @@ class Controller:
         await self._elect()
 
     async def _become(self, epoch: int, epoch_version: int) -> None:
-        """Take over: watch, read everything, tell everybody, mend what is offline."""
+        """Take over: leave watches, read everything, tell all brokers, elect where partitions are offline."""
         logger.info("broker %d is controller, epoch %d", self._node_id, epoch)
         self._forget_everything()
         self.active = True
@@ -282,7 +283,7 @@ class Controller:
         self._balance_timer = self._env.clock.call_later(FIRST_BALANCE_MS, lambda: self._enqueue(self._balance_leaders))
 
     async def _give_up(self) -> None:
-        """Let another be elected: remove `/controller`, if it is still ours. Not at once: it may be this one again."""
+        """Resign: after a back-off, remove `/controller` if it is still ours. This broker may win the next election."""
         epoch = self.controller_epoch
         self._resign()
         await self._env.clock.sleep(GIVE_UP_BACKOFF_MS)
@@ -314,7 +315,7 @@ class Controller:
         )
 
     def _session_expired(self) -> None:
-        """Queued events belong to a session that is over: drop them, register again, then elect."""
+        """Drop the queued events, because their session is over; then register again, and elect."""
         self._events.clear()
         self._enqueue(self._begin_session, only_active=False)
 
@@ -334,7 +335,7 @@ class Controller:
             return await self._coordination.children(path, self._watch(path, handler))
 
     async def _get(self, path: str, handler: Handler) -> tuple[bytes, Stat] | None:
-        """What a node says, with a watch on it; None when it is not there, and then there is no watch either."""
+        """Read a node and leave a watch on it. None, and no watch, when there is no such node."""
         try:
             return await self._coordination.get(path, self._watch(path, handler))
         except NoNodeError:
@@ -355,7 +356,7 @@ class Controller:
                 self._state.brokers[broker_id] = broker
 
     async def _load_topics(self, topics: Iterable[str]) -> list[str]:
-        """Read the assignments of topics, leave watches; topics without an id are given one. Returns those found."""
+        """Read the assignments of topics, leave watches, give ids to topics without. Returns the topics found."""
         loaded = []
         for topic in topics:
             node = await self._read_topic(topic)
@@ -380,12 +381,12 @@ class Controller:
             return None
         try:
             return payloads.TopicAssignment.decode(node[0]), node[1]
-        except ValueError as error:  # written by hand: the others are served, and this one when it is mended
+        except ValueError as error:  # somebody wrote it by hand: the topic is served when its node is mended
             logger.error("topic %s cannot be read from the tree: %s", topic, error)
             return None
 
     async def _unclean_topics(self, topics: Collection[str]) -> set[str]:
-        """Those of the topics that let a replica lead that may lack records."""
+        """The topics among these that allow a leader from outside the ISR, which may lack records."""
         names = sorted(topics)
         nodes = await self._coordination.get_many([paths.topic_config(topic) for topic in names])
         allowed = set()
@@ -398,7 +399,7 @@ class Controller:
     # --- brokers ---
 
     async def _brokers_changed(self) -> None:
-        """`/brokers/ids` has other children: who came, who went, who did both."""
+        """`/brokers/ids` has other children: brokers came, went, or did both."""
         names = await self._children(paths.BROKER_IDS, self._brokers_changed)
         state = self._state
         found: dict[int, LiveBroker] = {}
@@ -456,7 +457,7 @@ class Controller:
             await self._deletion.replicas_failed(deleting)
 
     async def _broker_changed(self, broker_id: int) -> None:
-        """A broker's node says something else: endpoints, rack; its going is seen among the children."""
+        """The node of a broker changed: endpoints or rack. `_brokers_changed` sees when it goes."""
         known = self._state.brokers.get(broker_id)
         broker = await self._read_broker(broker_id)
         if known is None or broker is None or broker.epoch != known.epoch or broker == known:
@@ -479,12 +480,12 @@ class Controller:
         await self._create_partitions([partition for topic in loaded for partition in state.partitions_of(topic)])
 
     async def _topic_changed(self, topic: str) -> None:
-        """A topic's node says something else: new partitions are made, others ignored."""
+        """The node of a topic changed: new partitions are made, other changes are ignored."""
         node = await self._read_topic(topic)
         known = self._state.assignments.get(topic)
         if node is None:
             return
-        if known is None:  # it could not be read before
+        if known is None:  # its node could not be read before
             await self._topics_changed()
             return
         added = {i: replicas for i, replicas in node[0].partitions.items() if i not in known}
@@ -501,7 +502,7 @@ class Controller:
     async def _create_partitions(self, partitions: Sequence[TopicPartition]) -> None:
         if not partitions:
             return
-        await self._tree.read_states(partitions)  # an earlier controller may have got as far as that
+        await self._tree.read_states(partitions)  # an earlier controller may have made these nodes already
         await self._machines.move_partitions(partitions, PartitionState.NEW)
         replicas = self._state.replicas_of(partitions)
         await self._machines.move_replicas(replicas, ReplicaState.NEW)
@@ -526,7 +527,7 @@ class Controller:
     # --- notices and answers ---
 
     async def _isr_changed(self) -> None:
-        """Leaders changed ISRs: read them, and tell everybody."""
+        """Leaders changed ISRs: read the states, and tell all brokers."""
         names = await self._children(paths.ISR_CHANGES, self._isr_changed)
         if not names:
             return
@@ -542,7 +543,7 @@ class Controller:
         await self._tree.delete_all(notices)
 
     async def _log_dir_failed(self) -> None:
-        """A broker lost logs: ask it, by LeaderAndIsr for all its partitions, which."""
+        """A broker lost logs. LeaderAndIsr for all its partitions asks it which ones."""
         names = await self._children(paths.LOG_DIR_EVENTS, self._log_dir_failed)
         if not names:
             return
@@ -578,7 +579,7 @@ class Controller:
     # --- balance ---
 
     async def _balance_leaders(self) -> None:
-        """Give the lead back to preferred replicas of brokers that lead too little of what they should."""
+        """Elect preferred replicas again, on brokers that lead too few of the partitions that prefer them."""
         interval_ms = self._config.leader_imbalance_check_interval_seconds * 1000
         self._balance_timer = self._env.clock.call_later(interval_ms, lambda: self._enqueue(self._balance_leaders))
         if not self._config.auto_leader_rebalance_enable:

@@ -18,16 +18,16 @@ from barnabas.runtime.ports import Clock
 from barnabas.runtime.turns import chunks
 
 RECOVERING = 1
-# A broker does so much at a time, and hears its clients in between: make or rename the folders of logs, change roles.
+# A broker makes or renames the folders of so many logs, or changes so many roles, before it serves its clients again.
 FOLDERS_PER_REQUEST = 10
 ROLES_PER_REQUEST = 250
 
 
 class RequestBatch:
-    """One step's worth of requests. `send` reads the state as it is then, sends, and leaves the batch empty.
+    """The requests of one step of the controller. `send` reads the present state, sends, and leaves the batch empty.
 
-    A broker gets roles and deletions in several requests where they are many; the metadata always in one, so that
-    nobody ever sees half a topic.
+    Many roles or deletions go to a broker in several requests. The metadata always goes in one, so that no client ever
+    sees half a topic.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class RequestBatch:
         self._stop_replica: dict[int, dict[TopicPartition, bool]] = {}  # to whether to delete
 
     def add_leader_and_isr(self, broker_ids: Iterable[int], partition: TopicPartition, *, is_new: bool = False) -> None:
-        """Tell replicas of a partition its state, and everybody the metadata."""
+        """Tell these replicas of a partition its state, and all brokers the metadata."""
         for broker_id in broker_ids:
             if broker_id in self._state.brokers:
                 partitions = self._leader_and_isr.setdefault(broker_id, {})
@@ -58,7 +58,7 @@ class RequestBatch:
         self.add_update_metadata(self._state.brokers, [partition])
 
     def add_update_metadata(self, broker_ids: Iterable[int], partitions: Iterable[TopicPartition]) -> None:
-        """Tell brokers who lives, and the state of partitions."""
+        """Tell these brokers which brokers live, and the state of partitions."""
         wanted = list(partitions)
         for broker_id in broker_ids:
             if broker_id in self._state.brokers:
@@ -209,7 +209,7 @@ class RequestBatch:
     async def _send_stop_replicas(
         self, broker_id: int, partitions: dict[TopicPartition, bool], controller_epoch: int
     ) -> None:
-        """In pieces; what became of the deletions is told once, when all are answered."""
+        """Send in pieces. `_on_deletions` is called once, when all pieces are answered."""
         deletions = _Deletions(broker_id, self._on_deletions)
         size = FOLDERS_PER_REQUEST if any(partitions.values()) else ROLES_PER_REQUEST
         for piece in chunks(list(partitions.items()), size):
@@ -271,7 +271,7 @@ class _Deletions:
         self._tell()
 
     def answered(self, deleting: list[TopicPartition], response: ControlResponse | None) -> None:
-        """One request was, or its broker went away: then its death makes the replicas ineligible."""
+        """Note one answer. None: the broker went away, and its death makes the replicas ineligible."""
         self.unanswered -= 1
         if isinstance(response, StopReplicaResponse):
             whole_error = response.error_code

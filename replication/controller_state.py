@@ -1,6 +1,6 @@
-"""What a controller has in memory: brokers, assignments, partition states, and where each is in its life.
+"""What a controller has in memory: brokers, assignments, and the states of partitions and replicas.
 
-Everything here is a copy of the tree (or follows from it) and is thrown away when the controllership is lost. The two
+Everything here is a copy of the tree, or follows from it, and is thrown away when the controllership is lost. The two
 tables say which state may follow which, as in Kafka's PartitionStateMachine and ReplicaStateMachine.
 """
 
@@ -146,7 +146,7 @@ class ControllerState:
     # --- changes ---
 
     def begin(self) -> None:
-        """Note where each partition and replica is in its life, going by what was read of the tree."""
+        """Give each partition and replica the state that follows from what was read of the tree."""
         for partition in self.all_partitions():
             topic = partition[0]
             being_deleted = self.is_being_deleted(topic)

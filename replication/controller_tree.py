@@ -27,7 +27,7 @@ from barnabas.runtime.turns import chunks
 logger = logging.getLogger("barnabas.replication")
 
 CONNECTION_BACKOFF_MS = 100
-# A server refuses transactions of a megabyte, and the embedded tree holds the loop for as long as one takes.
+# ZooKeeper refuses transactions of a megabyte, and a transaction of the embedded tree blocks the loop until it ends.
 PARTITIONS_PER_WRITE = 100
 PARTITIONS_PER_READ = 500
 
@@ -61,7 +61,7 @@ class ControllerTree:
                 await self._clock.sleep(CONNECTION_BACKOFF_MS)
 
     async def delete_all(self, nodes: Sequence[str]) -> None:
-        """Delete these nodes, in order, as one change where they fit; those that are gone already are fine."""
+        """Delete these nodes, in order, as one change if it is not too large. Nodes that are gone do not matter."""
         for chunk in chunks(nodes, 2 * PARTITIONS_PER_WRITE):
             remaining = list(chunk)
             while remaining:
@@ -91,7 +91,7 @@ class ControllerTree:
                 self._state.states[partition] = found
 
     async def create_states(self, topic: str, states: Mapping[int, LeaderAndIsr], *, topic_is_new: bool) -> None:
-        """Make the nodes of new partitions, all of a topic as one change. What exists already is taken over."""
+        """Make the nodes of new partitions, all of a topic as one change. States that exist already are taken over."""
         for chunk in chunks(sorted(states), PARTITIONS_PER_WRITE):
             nodes: dict[str, tuple[int, LeaderAndIsr] | None] = {}
             if topic_is_new:
@@ -116,7 +116,7 @@ class ControllerTree:
             topic_is_new = False
 
     async def _take_over(self, topic: str, nodes: dict[str, tuple[int, LeaderAndIsr] | None]) -> None:
-        """Leave out of `nodes` what an earlier controller made."""
+        """Remove from `nodes` those that an earlier controller made, and take their states over."""
         found = await self._coordination.get_many(list(nodes))
         for path, node in zip(list(nodes), found):
             if node is None:
@@ -130,7 +130,7 @@ class ControllerTree:
         partitions: Iterable[TopicPartition],
         decide: Callable[[TopicPartition, LeaderAndIsr], LeaderAndIsr | None],
     ) -> list[TopicPartition]:
-        """Write what `decide` makes of each state (None: leave it); where somebody else wrote, look and ask again.
+        """Write what `decide` makes of each state (None: no change). If another broker wrote first, decide again.
 
         Returns the partitions whose state was written.
         """

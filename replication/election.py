@@ -1,4 +1,4 @@
-"""Who leads a partition: pure policies over values. The caller writes and tells."""
+"""Which replica leads a partition: pure policies over values. The caller writes and tells."""
 
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
@@ -18,10 +18,10 @@ class LeaderAndIsr(NamedTuple):
     isr: tuple[int, ...]
     partition_epoch: int = 0
     controller_epoch: int = 0
-    recovering: bool = False  # LeaderRecoveryState, KIP-704: elected out of the ISR, not yet confirmed
+    recovering: bool = False  # LeaderRecoveryState, KIP-704: elected from outside the ISR, not confirmed yet
 
     def changed(self, leader: int, isr: Sequence[int], *, recovering: bool = False) -> "LeaderAndIsr":
-        """The controller's next word: one leader epoch later; the node's version follows when it is written."""
+        """The next state by the controller, one leader epoch later. Its node version is known when it is written."""
         return LeaderAndIsr(
             leader, self.leader_epoch + 1, tuple(isr), self.partition_epoch, self.controller_epoch, recovering
         )
@@ -46,7 +46,7 @@ class LeaderAndIsr(NamedTuple):
 
 
 def first_state(replicas: Sequence[int], live: Collection[int]) -> LeaderAndIsr | None:
-    """State of a new partition: the first live replica leads, all live ones are in sync. None: nobody is there."""
+    """State of a new partition: the first live replica leads, all live ones are in sync. None: none is live."""
     isr = tuple(replica for replica in replicas if replica in live)
     return LeaderAndIsr(isr[0], 0, isr) if isr else None
 
@@ -89,7 +89,7 @@ def elect_preferred(replicas: Sequence[int], state: LeaderAndIsr, live: Collecti
 def elect_controlled_shutdown(
     replicas: Sequence[int], state: LeaderAndIsr, live: Collection[int], shutting_down: Collection[int]
 ) -> LeaderAndIsr | None:
-    """A leader among those who stay; those who go leave the ISR."""
+    """A leader among the replicas that stay; those that shut down leave the ISR."""
     for replica in replicas:
         if replica in live and replica in state.isr and replica not in shutting_down:
             isr = [member for member in state.isr if member not in shutting_down]
@@ -111,7 +111,10 @@ def without_replica(state: LeaderAndIsr, replica: int) -> LeaderAndIsr | None:
 
 
 def imbalance(leaders: Sequence[tuple[int, int]]) -> dict[int, float]:
-    """Per broker, the share of what it should lead that it does not: (preferred, leader) of each partition."""
+    """For each broker, the share of the partitions that prefer it and that it does not lead.
+
+    `leaders` is (preferred replica, leader) of each partition.
+    """
     preferred_count: dict[int, int] = {}
     elsewhere_count: dict[int, int] = {}
     for preferred, leader in leaders:

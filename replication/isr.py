@@ -28,7 +28,7 @@ class RemoteReplica:
         self.last_fetch_ms = 0.0
 
     def begin_epoch(self, now_ms: float, *, in_isr: bool, leader_is_new: bool, leader_end_offset: int) -> None:
-        """A leader epoch begins: what a new leader does not know, and what an old one goes on with."""
+        """Begin a leader epoch: a new leader knows nothing of its followers, an old one keeps what it knew."""
         if leader_is_new:
             self.log_end_offset = -1
             self.log_start_offset = -1
@@ -41,10 +41,10 @@ class RemoteReplica:
             self.last_caught_up_ms = now_ms if in_isr else NEVER
 
     def fetched(self, fetch_offset: int, log_start_offset: int, leader_end_offset: int, now_ms: float) -> bool:
-        """A fetch from `fetch_offset` is the acknowledgement of all below it. True: its log end is new to us.
+        """Note a fetch: `fetch_offset` acknowledges all records below it. True if the replica's log end has moved.
 
-        Caught up now if it asks for the leader's end; caught up at its previous fetch if it asks for what the end was
-        then, so that a steady stream of appends does not make a follower look slow.
+        A follower that asks for the leader's end is caught up now. One that asks for what the end was at its previous
+        fetch was caught up then; so a steady stream of appends does not make a follower look slow.
         """
         if fetch_offset >= leader_end_offset:
             self.last_caught_up_ms = max(self.last_caught_up_ms, now_ms)
@@ -59,7 +59,7 @@ class RemoteReplica:
 
 
 def is_caught_up(replica: RemoteReplica, leader_end_offset: int, now_ms: float, lag_time_max_ms: int) -> bool:
-    """Whether a replica has everything, or had it less than replica.lag.time.max.ms ago."""
+    """Whether a replica has all records, or had them all less than replica.lag.time.max.ms ago."""
     return replica.log_end_offset == leader_end_offset or now_ms - replica.last_caught_up_ms <= lag_time_max_ms
 
 
@@ -80,7 +80,7 @@ def out_of_sync(
 
 
 def may_join(replica: RemoteReplica, isr: Collection[int], high_watermark: int, leader_epoch_start_offset: int) -> bool:
-    """Whether a follower has all that is committed, also all that this leader began with (KIP-279)."""
+    """Whether a follower has all committed records, and all records that this leader began with (KIP-279)."""
     return (
         replica.replica_id not in isr
         and replica.log_end_offset >= high_watermark
@@ -96,7 +96,7 @@ def high_watermark_candidate(
     lag_time_max_ms: int,
     is_alive: Callable[[int], bool],
 ) -> int:
-    """The end of what everybody has who is in the ISR, or is about to enter it: caught up and alive."""
+    """The lowest log end of the replicas in the ISR and of those about to enter it (caught up and alive)."""
     candidate = leader_end_offset
     for replica in remote:
         if replica.log_end_offset < candidate and (

@@ -1,4 +1,4 @@
-"""Makes a leader's ISR changes true: a conditional write of the state node first, memory second, then a notice.
+"""Writes the ISR changes of leaders: first the state node, by a conditional write, then memory, then a notice.
 
 Until a write is confirmed, the partition computes its high watermark with the larger of both ISRs, so that either
 outcome is safe (KIP-497). The controller learns of changes by `/isr_change_notification`.
@@ -32,9 +32,9 @@ NOTICE_MAX_DELAY_MS = 60_000
 async def write_state(coordination: Coordination, topic: str, index: int, state: LeaderAndIsr) -> LeaderAndIsr | None:
     """Write a led partition's state if its node has version `state.partition_epoch`; what is stored then.
 
-    None: the node is gone or speaks of another leader epoch, so this leader must wait for the controller. When
-    somebody wrote in between but the node is still of this leader and epoch, it can only have been this leader (its
-    answer was lost): what is stored counts. ConnectionLossError and SessionExpiredError: ask again.
+    None: the node is gone or has another leader epoch, so this leader must wait for the controller. If the node has
+    another version but still this leader and epoch, this leader has written it itself and its answer was lost: the
+    stored state counts. After ConnectionLossError or SessionExpiredError the caller tries again.
     """
     path = paths.partition_state(topic, index)
     try:
@@ -76,7 +76,7 @@ class IsrWriter:
         self._timer = self._clock.call_later(NOTICE_CHECK_MS, self._check_notice)
 
     def stop(self) -> None:
-        """Write nothing more: what is not confirmed stays as the tree has it."""
+        """Write nothing more. Changes that are not confirmed stay as they are in the tree."""
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
@@ -85,7 +85,7 @@ class IsrWriter:
             self._task = None
 
     def submit(self, partition: Partition, proposal: LeaderAndIsr) -> None:
-        """Write `proposal`; then `partition.isr_write_ended` is called, with None also when it was overtaken."""
+        """Write `proposal`, then call `partition.isr_write_ended`: with None if the controller was faster."""
         self._queue.append((partition, proposal))
         self._wake()
 
@@ -129,7 +129,7 @@ class IsrWriter:
         if self._queue:
             partition, proposal = self._queue[0]
             if partition.pending_isr is not proposal:
-                self._queue.popleft()  # the controller has spoken since
+                self._queue.popleft()  # the controller has decided since
                 return
             stored = await write_state(self._coordination, partition.topic, partition.index, proposal)
             self._queue.popleft()

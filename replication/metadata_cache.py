@@ -36,7 +36,7 @@ class BrokerMetadata(NamedTuple):
 
 
 class PartitionMetadata:
-    """The last state of a partition that the controller told."""
+    """The last state of a partition that the controller sent."""
 
     __slots__ = ("isr", "leader_epoch", "leader_id", "offline_replicas", "partition_epoch", "replicas")
 
@@ -81,7 +81,7 @@ class MetadataCache:
     # --- look-ups ---
 
     def is_alive(self, broker_id: int) -> bool:
-        """Whether a broker is registered, as far as the controller has told."""
+        """Whether a broker is registered, as far as the controller has said."""
         return broker_id in self.brokers
 
     def contains(self, topic: str, index: int | None = None) -> bool:
@@ -90,7 +90,7 @@ class MetadataCache:
         return partitions is not None and (index is None or index in partitions)
 
     def partition(self, topic: str, index: int) -> PartitionMetadata | None:
-        """State of a partition, None when there is no such."""
+        """State of a partition, or None."""
         partitions = self.topics.get(topic)
         return None if partitions is None else partitions.get(index)
 
@@ -116,7 +116,7 @@ class MetadataCache:
         return None if state is None else self.brokers.get(state.leader_id)
 
     def has_leaders(self, topic: str, partition_count: int) -> bool:
-        """Whether that many partitions exist and each has a live leader: what a creation waits for."""
+        """Whether that many partitions exist and each has a live leader: the creation of a topic waits for it."""
         partitions = self.topics.get(topic)
         return (
             partitions is not None
@@ -157,7 +157,7 @@ class MetadataCache:
     # --- UpdateMetadata ---
 
     def update(self, request: UpdateMetadataRequest) -> list[tuple[str, int]]:
-        """Take over what the controller says: brokers are replaced, partitions merged. Returns the deleted ones."""
+        """Apply an UpdateMetadata: it replaces the brokers and adds to the partitions. Returns deleted partitions."""
         self.controller_id = request.controller_id
         self._replace_brokers(request.live_brokers)
         deleted: list[tuple[str, int]] = []

@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 class Ticket(Generic[T]):
-    """One parked waiter. `cancel` it when whoever waits has been answered otherwise."""
+    """One parked waiter. `cancel` it when its request has been answered in another way."""
 
     __slots__ = ("offset", "owner", "waiter")
 
@@ -59,7 +59,7 @@ class Parked(Generic[T]):
         return None
 
     def take_all(self) -> list[Callable[[T], None]]:
-        """Take out everybody, to be told that it will not happen."""
+        """Take out all waiters; the caller tells them that they wait in vain."""
         released = [ticket.waiter for ticket in self._tickets if ticket.waiter is not None]
         for ticket in self._tickets:
             ticket.waiter = None

@@ -1,7 +1,7 @@
-"""One replica of one partition on this broker: leader or follower, its ISR, its high watermark, and who waits for it.
+"""One replica of one partition on this broker: its role, ISR and high watermark, and the requests that wait for it.
 
-The rules are those of Kafka's Partition class. Every transition is a plain function that runs to its end; whoever
-waits is woken later, through `Wakes`.
+The rules are those of Kafka's Partition class. Every transition is a plain function that runs to its end. Waiting
+requests are woken later, through `Wakes`.
 """
 
 import logging
@@ -48,7 +48,7 @@ class FetchWaiter(Protocol):
     def partition_moved(self, position: int, answers: dict[Any, Any] | None) -> None:
         """Something moved in the partition at `position` of the fetch: complete it if that is enough.
 
-        `answers` is for waiters to share with those that come after them in this wake; None where nobody does.
+        Waiters of one wake can share answers through `answers`. None: there is nobody to share with.
         """
 
 
@@ -101,7 +101,7 @@ class Partition:
         self.marked = False  # for Wakes
         self.fetch_waiters: dict[FetchWaiter, int] = {}  # to the position in their request; taken out in O(1)
         self._host = host
-        self._isr_is_stale = False  # somebody else wrote the state node: no more changes until LeaderAndIsr
+        self._isr_is_stale = False  # another broker wrote the state node: no more changes until LeaderAndIsr
         self._parked: Parked[ErrorCode] = Parked()  # on the high watermark
         self._delete_waiters: Parked[ErrorCode] = Parked()  # on the low watermark
         self._failing: deque[tuple[Callable[[ErrorCode], None], ErrorCode]] = deque()
@@ -179,7 +179,7 @@ class Partition:
         was_leader = self.is_leader
         epoch_is_new = leader_epoch > self.leader_epoch
         if epoch_is_new or partition_epoch > self.partition_epoch:
-            self.pending_isr = None  # whatever was being written, the controller has spoken since
+            self.pending_isr = None  # the controller has decided since, so a write under way does not count
         self.controller_epoch = controller_epoch
         self.partition_epoch = partition_epoch
         self.replicas = tuple(replicas)
@@ -245,7 +245,7 @@ class Partition:
         return changed
 
     def stop(self, error: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER) -> None:
-        """This broker no longer hosts the partition: tell whoever waits."""
+        """This broker no longer hosts the partition: fail the requests that wait."""
         self.is_leader = False
         self.leader_id = NO_LEADER
         self.isr = ()
@@ -319,7 +319,10 @@ class Partition:
         self._wake_later()
 
     def raise_high_watermark(self) -> bool:
-        """Advance it to what the whole ISR has; not while the ISR is below min.insync.replicas (Kafka 3.7+)."""
+        """Raise it to the offset that the whole ISR has reached; not below min.insync.replicas (Kafka 3.7+).
+
+        True if it moved.
+        """
         log = self.log
         candidate = log.log_end_offset
         if candidate <= log.high_watermark or len(self.isr) < self.minimum_isr_size:
@@ -377,7 +380,7 @@ class Partition:
             self._propose_isr(tuple(member for member in self.isr if member not in late))
 
     def isr_write_ended(self, proposal: LeaderAndIsr, stored: LeaderAndIsr | None) -> None:
-        """The write of a proposal ended with `stored` in the tree; None: it is not this leader's any more."""
+        """The write of a proposal ended: `stored` is in the tree. None: this leader may write it no more."""
         if self.pending_isr is not proposal:
             return  # overtaken by LeaderAndIsr
         self.pending_isr = None
@@ -405,7 +408,7 @@ class Partition:
             self._host.wakes.mark(self)
 
     def fail_waiters(self, error: ErrorCode) -> None:
-        """Tell everybody who waits that it will not happen, in the next wake."""
+        """Fail all waiting requests, in the next wake."""
         self._fail_waiters(error)
 
     def _fail_waiters(self, error: ErrorCode) -> None:
@@ -416,7 +419,7 @@ class Partition:
         self._wake_later()
 
     def wake(self) -> None:
-        """Called by Wakes: serve whoever's offset was reached. One at a time, so that one bug costs one waiter."""
+        """Serve the waiters whose offset was reached. Called by Wakes. One at a time: a bug costs one waiter only."""
         while self._failing:
             waiter, error = self._failing.popleft()
             waiter(error)

@@ -46,7 +46,7 @@ class ProducerIds:
         return producer_id
 
     def stop(self) -> None:
-        """Take no more blocks; ids not handed out are lost, which is fine."""
+        """Take no more blocks. The ids that were not handed out are never used."""
         if self._task is not None:
             self._task.cancel()
 
@@ -82,6 +82,6 @@ async def take_block(coordination: Coordination, node_id: int) -> tuple[int, int
         try:
             await coordination.set(paths.PRODUCER_ID_BLOCK, block.encode(), stat.version)
         except BadVersionError:
-            continue  # another broker took it; or we did and did not hear, then that block is lost
+            continue  # another broker took it; or this one did and its answer was lost, and then nobody uses that block
         logger.info("producer ids %d to %d are ours", block.first, block.last)
         return block.first, block.last + 1

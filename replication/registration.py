@@ -27,7 +27,7 @@ SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")  # by th
 
 
 class BrokerIdInUseError(Exception):
-    """Another live broker has this id; str() is a sentence that says what to do."""
+    """Another live broker has this id. str() is a sentence that says what to do."""
 
 
 async def cluster_id(env: Env, coordination: Coordination, preferred: str | None = None) -> str:
@@ -44,7 +44,7 @@ async def cluster_id(env: Env, coordination: Coordination, preferred: str | None
 
 
 async def make_persistent_paths(coordination: Coordination) -> None:
-    """Make the folders that everybody expects, where they are missing: as one change if it is a new tree."""
+    """Make the parent nodes that all brokers expect, where they are missing. In a new tree this is one change."""
     wanted = dict.fromkeys(
         path[:end] for path in paths.PERSISTENT for end in range(1, len(path) + 1) if path[end : end + 1] in ("/", "")
     )
@@ -133,11 +133,12 @@ def decode_broker(broker_id: int, data: bytes, stat: Stat) -> LiveBroker:
 async def leave_isrs(coordination: Coordination, node_id: int, left: list[tuple[str, int]]) -> None:
     """After an unclean stop, before registering: leave every ISR this broker is in, and every lead.
 
-    `left` has what an earlier attempt may have left already, whose answer was lost; what is left now is added.
+    `left`: partitions whose ISRs an earlier attempt may have left, if its answer was lost. New ones are added to it.
 
-    The tree may still say this broker has records that its disk has lost. Where it is the last member it stays (nobody
-    has more), but its lead ends too, so that it leads again in a new epoch: a follower that had fetched what was lost
-    then sees where the logs part (KIP-101). What the controller writes meanwhile wins; it has seen the death itself.
+    The tree may still say that this broker has records which its disk has lost. The last member of an ISR stays in it,
+    because no broker has more records. But its lead ends too, so that it leads again in a new epoch: a follower that
+    had fetched lost records then sees where the logs part (KIP-101). If the controller writes at the same time, its
+    write wins, because the controller has seen the death itself.
     """
     topics = await coordination.children(paths.TOPICS)
     hosted: list[tuple[str, int]] = []
@@ -162,7 +163,7 @@ async def leave_isrs(coordination: Coordination, node_id: int, left: list[tuple[
 
 
 async def _write_all(coordination: Coordination, changes: dict[tuple[str, int], LeaderAndIsr]) -> None:
-    """Write these states as one change; those that somebody else has written meanwhile are left to them."""
+    """Write these states as one change, without those that another broker has written meanwhile."""
     while changes:
         operations = [
             Set(paths.partition_state(*partition), state.encode(), state.partition_epoch)

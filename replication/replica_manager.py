@@ -1,4 +1,4 @@
-"""The partitions of one broker: told by the controller who leads what, asked by clients to append, fetch, look up."""
+"""The partitions of one broker. The controller tells their roles; clients append, fetch, and look up offsets."""
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
@@ -51,7 +51,7 @@ class DeleteRecordsResult:
 
 
 class ReplicaManager:
-    """All partitions hosted here. Handlers are plain functions; what must wait comes back as Pending."""
+    """All partitions hosted here. Handlers are plain functions. One that must wait returns a Pending."""
 
     def __init__(
         self,
@@ -83,12 +83,12 @@ class ReplicaManager:
     # --- life ---
 
     def start(self) -> None:
-        """Start the clockwork: ISR shrinking and ISR notices (checkpoints are LogManager's)."""
+        """Start the periodic work: ISR shrinking and ISR notices (checkpoints are LogManager's)."""
         self._isr_writer.start()
         self._shrink_later()
 
     def shutdown(self) -> None:
-        """Stop the clockwork and let everybody who waits go with NOT_LEADER_OR_FOLLOWER."""
+        """Stop the periodic work, and answer all waiting requests with NOT_LEADER_OR_FOLLOWER."""
         if self._shrink_timer is not None:
             self._shrink_timer.cancel()
         self._isr_writer.stop()
@@ -104,13 +104,13 @@ class ReplicaManager:
         self._shrink_timer = self.clock.call_later(self.config.replica_lag_time_max_ms / 2, shrink)
 
     def shrink_isrs(self) -> None:
-        """Have every led partition drop who fell behind."""
+        """Let every led partition drop the replicas that fell behind from its ISR."""
         for partition in self.partitions.values():
             if partition.remote:
                 partition.shrink_isr()
 
     def _log_went_offline(self, log: Log) -> None:
-        """Called by the log from wherever it was writing or syncing: act when that has ended."""
+        """Act in the next pass of the loop, because the log calls this in the middle of a write or sync."""
 
         def give_up() -> None:
             partition = self.partitions.get((log.topic, log.partition))
@@ -120,7 +120,7 @@ class ReplicaManager:
         self.clock.call_soon(give_up)
 
     def _log_failed(self, partition: Partition) -> None:
-        """A log refuses writes: nobody here can lead it; tell the controller, once."""
+        """A log refuses writes, so this broker cannot lead the partition: tell the controller, once."""
         key = (partition.topic, partition.index)
         if key in self._failed_logs:
             return
@@ -139,7 +139,7 @@ class ReplicaManager:
         return self.config.replica_lag_time_max_ms
 
     def is_alive(self, broker_id: int) -> bool:
-        """Whether a broker is live as far as the controller has told."""
+        """Whether a broker is live, as far as the controller has said."""
         return broker_id in self.metadata_cache.brokers
 
     def write_isr(self, partition: Partition, proposal: LeaderAndIsr) -> None:
@@ -437,7 +437,7 @@ class ReplicaManager:
         return log
 
     def stop_replica(self, request: StopReplicaRequest) -> StopReplicaResponse:
-        """Let go of replicas, and of their files where the controller says delete."""
+        """Stop hosting replicas, and delete their files where the controller says so."""
         error = self._refuse(request.broker_epoch, request.controller_epoch)
         if error is not ErrorCode.NONE:
             return StopReplicaResponse(error_code=error)
@@ -485,7 +485,7 @@ class ReplicaManager:
         return ErrorCode.NONE
 
     def update_metadata(self, request: UpdateMetadataRequest) -> UpdateMetadataResponse:
-        """Take over brokers and partition states; whoever waits for a change of them is asked again."""
+        """Take over brokers and partition states; requests that wait for such a change look again."""
         error = self._refuse(request.broker_epoch, request.controller_epoch)
         if error is not ErrorCode.NONE:
             return UpdateMetadataResponse(error_code=error)
@@ -516,7 +516,7 @@ class AppendWait:
             self._missing = True
 
     def begin(self, clock: Clock, timeout_ms: int) -> None:
-        """All are parked. What is committed already is answered in this loop pass and needs no timer."""
+        """All are parked. If all is committed already, it is answered in this pass of the loop and needs no timer."""
         if self._missing:
             self._timer = clock.call_later(max(timeout_ms, 0), self._expire)
 

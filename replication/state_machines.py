@@ -1,4 +1,4 @@
-"""Moves partitions and replicas through their lives: checks the table, writes the tree, collects what to tell.
+"""Moves partitions and replicas from state to state: checks the table, writes the tree, collects requests to brokers.
 
 Order within a step: tree first, memory second, brokers last (`RequestBatch.send` at the end of the step).
 """
@@ -22,7 +22,7 @@ from barnabas.runtime.turns import chunks
 
 logger = logging.getLogger("barnabas.replication")
 
-MOVES_PER_TURN = 500  # of the loop: then others come first
+MOVES_PER_TURN = 500  # of partitions or replicas; then the loop serves others
 
 Elect = Callable[[TopicPartition, LeaderAndIsr], LeaderAndIsr | None]
 
@@ -60,7 +60,7 @@ class StateMachines:
         by_topic: dict[str, dict[int, LeaderAndIsr]] = {}
         for topic, index in partitions:
             first = election.first_state(state.replicas((topic, index)), state.online_replicas((topic, index)))
-            if first is not None:  # else it stays new until one of its brokers starts
+            if first is not None:  # otherwise it stays NEW until one of its brokers starts
                 by_topic.setdefault(topic, {})[index] = first
         for topic, first_states in by_topic.items():
             has_states = any((topic, index) in state.states for index in state.assignments[topic])
@@ -92,7 +92,7 @@ class StateMachines:
         await self._write_elected(partitions, decide)
 
     async def elect(self, partitions: Sequence[TopicPartition], decide: Elect) -> list[TopicPartition]:
-        """Elect by another policy than that for lost leaders; returns the partitions that changed."""
+        """Elect by the policy `decide`; returns the partitions that changed."""
         elected = await self._write_elected(partitions, decide)
         await self._batch.send(self._tree.epoch)
         return elected
@@ -130,7 +130,7 @@ class StateMachines:
     # --- replicas ---
 
     async def move_replicas(self, replicas: Sequence[Replica], target: ReplicaState) -> None:
-        """Move replicas and tell who must know. A replica that may not go there is a bug: AssertionError."""
+        """Move replicas, and tell the brokers concerned. A move that the table forbids is a bug: AssertionError."""
         for piece in chunks(replicas, MOVES_PER_TURN):
             for replica in piece:
                 self._move_replica(replica, target)
@@ -154,7 +154,7 @@ class StateMachines:
             self._batch.add_stop_replica(broker_id, partition, delete=True)
 
     async def _leave_isrs(self, replicas: Sequence[Replica]) -> None:
-        """Replicas that went offline leave the ISR; the others hear of it. One broker's replicas per round."""
+        """Take replicas that went offline out of the ISR, and tell the others. One broker's replicas per round."""
         by_broker: dict[int, list[TopicPartition]] = {}
         for topic, index, broker_id in replicas:
             if not self._state.is_being_deleted(topic):

@@ -1,7 +1,7 @@
 """What admin requests write into the tree: topics, partitions, settings. Checks first, each as a pure function.
 
-The checks and their words are Kafka 4.1's, as recorded from it; where the order matters
-to a client it is Kafka's. Whoever calls waits for the effect with `MetadataCache.wait_for`.
+The checks and their messages are Kafka 4.1's, as recorded from it. Their order is Kafka's where clients can see it. The
+caller waits for the effect with `MetadataCache.wait_for`.
 """
 
 import logging
@@ -48,7 +48,7 @@ DONE: Outcome = (ErrorCode.NONE, None)
 
 
 def topic_name_problem(name: str) -> str | None:
-    """Why a topic cannot have this name, in Kafka's words; None: it can."""
+    """Why a topic cannot have this name, in Kafka's words. None: it can."""
     if not name:
         return "Topic name is invalid: the empty string is not allowed"
     if name in (".", ".."):
@@ -64,7 +64,7 @@ def topic_name_problem(name: str) -> str | None:
 
 
 def colliding_topic(name: str, existing: Collection[str]) -> str | None:
-    """An existing topic that `name` could not be told from where dots become underscores (metrics)."""
+    """An existing topic whose name equals `name` when dots become underscores, as in metrics; else None."""
     if "." not in name and "_" not in name:
         return None
     flat = name.replace(".", "_")
@@ -138,7 +138,7 @@ def growth_problem(name: str, current: int, wanted: int) -> Outcome:
 
 
 class TopicAdmin:
-    """Writes what was asked for, if the checks allow it. Coordination errors pass through."""
+    """Writes the wanted change if the checks allow it. Coordination errors pass through."""
 
     def __init__(
         self, env: Env, config: BrokerConfig, coordination: Coordination, metadata_cache: MetadataCache
@@ -160,7 +160,7 @@ class TopicAdmin:
     ) -> Outcome:
         """Create a topic with its settings, in one change. -1: the broker's default; or `assignment` by hand.
 
-        TOPIC_ALREADY_EXISTS also while it is being deleted, but for a deletion in its last steps this waits.
+        TOPIC_ALREADY_EXISTS also while the topic is being deleted; but if only the last steps are left, this waits.
         """
         problem = topic_name_problem(name)
         if problem is not None:
@@ -227,7 +227,7 @@ class TopicAdmin:
                 await self._coordination.multi([write_config, notice, Create(paths.topic(name), node.encode())])
             except MultiError as error:
                 if error.index == 0 and isinstance(error.cause, NoNodeError if left_over else NodeExistsError):
-                    continue  # the settings came or went meanwhile
+                    continue  # somebody made or removed the node of the settings meanwhile
                 if error.index == 2 and isinstance(error.cause, NodeExistsError):
                     return ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists."
                 raise
@@ -274,7 +274,7 @@ class TopicAdmin:
                 node.removing,
             )
             try:
-                # Conditional, unlike Kafka's: two requests at the same time do not undo each other.
+                # A conditional write, unlike Kafka's: two requests at the same time do not undo each other.
                 await self._coordination.set(paths.topic(name), grown.encode(), stat.version)
             except (BadVersionError, NoNodeError):
                 continue
@@ -330,8 +330,8 @@ class TopicAdmin:
     ) -> bool:
         """Give an entity the settings that `change` makes of its present ones, with the notice, as one change.
 
-        `change` is asked again when somebody else was faster, so that neither undoes the other; what it raises passes.
-        `of`: the node whose settings these are; False, and nothing is written, when it is gone.
+        If another request was faster, `change` is called again, so that neither undoes the other. What it raises passes
+        through. `of`: the node whose settings these are. False, and nothing is written, when it is gone.
         """
         path = paths.config(entity_path)
         fence = [] if of is None else [Check(of)]

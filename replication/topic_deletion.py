@@ -13,7 +13,7 @@ logger = logging.getLogger("barnabas.replication")
 
 
 class TopicDeletion:
-    """Drives the topics in `state.topics_to_delete`. A dead replica's broker must return before its topic can go."""
+    """Deletes the topics in `state.topics_to_delete`. A dead replica's broker must return before its topic can go."""
 
     def __init__(
         self, state: ControllerState, tree: ControllerTree, batch: RequestBatch, machines: StateMachines
@@ -30,12 +30,12 @@ class TopicDeletion:
         await self.resume(wanted)
 
     async def retry(self, topics: Collection[str]) -> None:
-        """A broker came back, or a move ended: what kept these topics may be over."""
+        """Try again: a broker came back, or a move ended, so these topics may be deleted now."""
         self._state.topics_ineligible.difference_update(topics)
         await self.resume(topics)
 
     async def resume(self, topics: Iterable[str] | None = None) -> None:
-        """Take these topics (None: every one that is to be deleted) one step further, if they can take one."""
+        """Take these topics (None: all that are to be deleted) one step further, where a step is possible."""
         for topic in list(self._state.topics_to_delete if topics is None else topics):
             if topic not in self._state.topics_to_delete:
                 continue

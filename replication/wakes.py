@@ -1,4 +1,4 @@
-"""Signal now, serve afterwards: who has news is marked at once and served once, in the same loop pass."""
+"""Signal now, serve afterwards: an object with news is marked at once and served once, in the same loop pass."""
 
 from typing import Protocol
 
@@ -15,10 +15,10 @@ class Wakeable(Protocol):
 
 
 class Wakes:
-    """Collects who was marked and wakes each once per loop pass.
+    """Collects the objects that were marked, and wakes each once per pass of the loop.
 
-    A transition marks and goes on; no waiter runs inside it. What a waiter marks is served in the next pass, so that
-    chains of effects cannot starve the loop.
+    A transition marks an object and goes on; no waiter runs inside the transition. An object that a waiter marks is
+    served in the next pass, so that chains of effects cannot starve the loop.
     """
 
     __slots__ = ("_clock", "_marked", "_scheduled")
@@ -39,14 +39,14 @@ class Wakes:
             self._clock.call_soon(self.flush)
 
     def flush(self) -> None:
-        """Wake everybody who was marked before this call, in the order of marking."""
+        """Wake all objects that were marked before this call, in the order of marking."""
         self._scheduled = False
         marked, self._marked = self._marked, []
         for position, wakeable in enumerate(marked):
             wakeable.marked = False
             try:
                 wakeable.wake()
-            except BaseException:  # a bug of one waiter: the loop reports it, nobody else loses the turn
+            except BaseException:  # a bug of one waiter: the loop reports it, and the others are still woken
                 for other in marked[position:]:
                     other.marked = False
                     self.mark(other)

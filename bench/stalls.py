@@ -25,6 +25,7 @@ from barnabas.protocol import frames, messages
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.record_batch import Record, build
 from barnabas.runtime.env import real
+from barnabas.runtime.upkeep import Task
 
 from bench.cpu import Client
 from bench.loads import batch
@@ -239,16 +240,17 @@ class Bench:
 
             return does
 
-        await self.work("retention", soon(manager._timers["retention"]._callback))  # type: ignore[attr-defined]
+        tasks = {task.name: task for task in self.broker.env.upkeep.tasks if isinstance(task, Task)}
+        await self.work("retention", soon(tasks["retention"].run_soon))
         for name in (
             "recovery-point-offset-checkpoint",
             "replication-offset-checkpoint",
             "log-start-offset-checkpoint",
         ):
-            await self.work(name, soon(lambda name=name: manager._write_later(name)))  # type: ignore[misc]
-        await self.work("expire-producers", soon(manager._timers["producers"]._callback))  # type: ignore[attr-defined]
+            await self.work(name, soon(tasks[name].run_soon))
+        await self.work("expire-producers", soon(tasks["producers"].run_soon))
         await self.work("find-dirtiest", soon(manager.cleaner.dirtiest))
-        await self.work("flush-due", soon(manager._flush_due))
+        await self.work("flush-due", soon(tasks["flush"].run_soon))
         await self.work("isr-shrink", soon(self.broker.replica_manager.shrink_isrs))
         await self.compaction()
         await self.loading()
@@ -274,7 +276,8 @@ class Bench:
         cleaner = self.broker.log_manager.cleaner
 
         async def until_clean() -> None:
-            asyncio.get_running_loop().call_soon(cleaner._tick)
+            assert cleaner.task is not None
+            cleaner.task.run_soon()
             await asyncio.sleep(0.05)
             while cleaner._work is not None:
                 await asyncio.sleep(0.01)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from barnabas.runtime.turns import Turns
+from barnabas.runtime.upkeep import Upkeep
 
 Buffer = bytes | bytearray | memoryview
 
@@ -187,16 +188,21 @@ class Network(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Env:
-    """The world of one broker process. `turns` is how all its long works share a pass of the loop."""
+    """The world of one broker process.
+
+    `turns` is how all its long works share a pass of the loop, `upkeep` what it does by itself again and again.
+    """
 
     clock: Clock
     disk: Disk
     network: Network
     rng: random.Random
     turns: Turns = field(init=False)
+    upkeep: Upkeep = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "turns", Turns(self.clock))
+        object.__setattr__(self, "upkeep", Upkeep(self.clock, self.turns))
 
     def random_uuid(self) -> bytes:
         """16 bytes of a random (version 4) UUID that in Kafka's base64 text does not begin with a dash."""

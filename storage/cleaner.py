@@ -7,13 +7,14 @@ or drops it. A swap that has begun is brought to its end, at once where somebody
 """
 
 import logging
-from collections.abc import Generator
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from barnabas.protocol import record_batch
-from barnabas.protocol.errors import CorruptBatchError
 from barnabas.protocol.record_batch import Record
-from barnabas.runtime.ports import Env, File, Timer, may_pass
+from barnabas.runtime.pending import Pending
+from barnabas.runtime.ports import Env, File
+from barnabas.runtime.upkeep import Task
 from barnabas.storage import checkpoints
 from barnabas.storage.index import AbortedTransaction
 from barnabas.storage.log import Log
@@ -30,8 +31,9 @@ _SLICE_BYTES = 128 * 1024
 _KEY_BYTES = 200  # what one key costs in the map: dict slot, digest, offset
 _LONG_KEY = 16
 _INT32_MAX = 2**31 - 1
+_INT64_MAX = 2**63 - 1
 _TRANSACTIONAL, _CONTROL, _HORIZON = 0x10, 0x20, 0x40
-_FLUSH_POLL_MS = 20
+_FLUSH_POLL_MS = 20.0
 _FLUSH_AGAIN_EVERY, _FLUSH_POLLS_MAX = 50, 500
 
 T = TypeVar("T")
@@ -155,29 +157,20 @@ class Cleaner:
         self._work: _Steps[None] | None = None
         self._log: Log | None = None
         self._awaited: _Pause = 0  # what the work waits for
-        self._timer: Timer | None = None
-        self._uncleanable: set[tuple[str, int]] = set()
-        self._waiting_for_room = ""  # the log that could not be compacted the last time
+        self._asked_for: Log | None = None
+        self.task: Task[Log] | None = None  # of the upkeep, while that goes on
 
     # -- scheduling
-
-    def start(self) -> None:
-        """Look for work every log.cleaner.backoff.ms."""
-        self._timer = self._env.clock.call_later(self._manager.config.log_cleaner_backoff_ms, self._tick)
 
     def stop(self) -> None:
         """Stop between two slices; unfinished work is dropped at the next start."""
         self._settle()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
         self._drop_work()
 
     def forget(self, log: Log) -> None:
         """The log is being deleted."""
         if self._log is log:
             self._drop_work()
-        self._uncleanable.discard((log.topic, log.partition))
 
     def _drop_work(self) -> None:
         if self._log is not None:
@@ -185,98 +178,92 @@ class Cleaner:
             self._log.finish_swap = None
         self._work = self._log = None
 
-    def _tick(self) -> None:
-        config = self._manager.config
-        if self._work is None and config.log_cleaner_enable:
-            try:
-                log = self.dirtiest()
-            except OSError as error:  # try again later: the cleaner must not end
-                logger.warning("Cannot look for logs to compact: %s", error)
-                log = None
-            if log is not None:
-                self._begin(log)
-        if self._work is None:
-            self._timer = self._env.clock.call_later(config.log_cleaner_backoff_ms, self._tick)
-        else:
-            self._go_on(None)
+    def begin(self, log: Log) -> None:
+        """Compact one log, in pieces, from now on."""
+        assert self.task is not None
+        self.stop()
+        self._asked_for = log
+        self.task.run_soon()
 
-    def _go_on(self, error: OSError | None) -> None:
-        """One piece of work, and the next one when what it waits for has come."""
-        awaited = self._slice(error)
-        if isinstance(awaited, _Sync):
-            self._sync_in_background(awaited)
-        elif isinstance(awaited, _Flush):
-            self._flush_in_background(awaited, 0)
-        else:
-            rate = self._manager.config.log_cleaner_io_max_bytes_per_second
-            delay_ms = min(awaited * 1000.0 / rate, 60_000.0) if rate > 0 else 0.0
-            self._timer = self._env.clock.call_later(delay_ms, self._tick)
+    def choose(self) -> Iterator[Log]:
+        """The logs to compact, one after the other, until none deserves it."""
+        while True:
+            log, self._asked_for = self._asked_for, None
+            if log is None and self._manager.config.log_cleaner_enable:
+                log = self.dirtiest()
+            if log is None:
+                return
+            yield log
+
+    def compact(self, log: Log) -> Generator[float | Pending[OSError | None] | None, Any, None]:
+        """Compact one log in pieces; after each, how long to wait, or what for."""
+        self._begin(log)
+        work, error = self._work, None
+        try:
+            while self._work is work:
+                awaited = self._slice(error)
+                error = None
+                if isinstance(awaited, _Sync):
+                    failure = yield self._sync_in_background(awaited)
+                    if self._awaited is awaited:  # else somebody could not wait
+                        error = failure
+                elif isinstance(awaited, _Flush):
+                    yield from self._flush_in_background(log, awaited)
+                else:
+                    rate = self._manager.config.log_cleaner_io_max_bytes_per_second
+                    delay_ms = min(awaited * 1000.0 / rate, 60_000.0) if rate > 0 else 0.0
+                    yield delay_ms if delay_ms >= 1.0 else None
+        finally:
+            if self._work is work:
+                self.stop()
 
     def _begin(self, log: Log) -> None:
+        self.stop()
         self._log = log
         self._work = self._compact(log)
 
     def _slice(self, error: OSError | None) -> _Pause:
-        """One piece of work, told how what it waited for has ended. Ends it when it is done or cannot go on."""
+        """One piece of work, told how what it waited for has ended. It is dropped when it is done or raises."""
         assert self._work is not None
         assert self._log is not None
         try:
             self._awaited = next(self._work) if error is None else self._work.throw(error)
             return self._awaited
         except StopIteration:
-            pass
+            self._drop_work()
         except _Cancelled:
             logger.info("%s: compaction given up, the log changed", self._log.name)
-        except (CorruptBatchError, OSError, ValueError) as failure:
-            if isinstance(failure, OSError) and may_pass(failure):
-                if self._log.name != self._waiting_for_room:
-                    self._waiting_for_room = self._log.name
-                    logger.warning("%s will be compacted when that is possible: %s", self._log.name, failure)
-            else:
-                logger.error("%s cannot be compacted: %s", self._log.name, failure)
-                self._uncleanable.add((self._log.topic, self._log.partition))
-        self._drop_work()
+            self._drop_work()
+        except BaseException:
+            self._drop_work()
+            raise
         return 0
 
-    def _sync_in_background(self, wanted: _Sync) -> None:
-        work, disk = self._work, self._env.disk
-
-        def done(error: OSError | None) -> None:
-            if self._work is work and self._awaited is wanted:  # else it was dropped, or somebody could not wait
-                self._go_on(error)
-
+    def _sync_in_background(self, wanted: _Sync) -> Pending[OSError | None]:
+        disk = self._env.disk
+        ended: Pending[OSError | None] = Pending()
         files: list[File] = []
         try:
             files.extend(disk.open(path) for path in wanted.files)
-            disk.sync_in_background(files, done, wanted.folders)
+            disk.sync_in_background(files, ended.complete, wanted.folders)
         except OSError as error:
-            self._go_on(error)
+            ended.complete(error)
         finally:
             for file in files:
                 file.close()
+        return ended
 
-    def _flush_in_background(self, wanted: _Flush, polls: int) -> None:
-        log = self._log
-        if self._work is None or log is None or self._awaited is not wanted:
-            return
-        is_over = not log.cleaning or log.failed is not None or log.closed or polls == _FLUSH_POLLS_MAX
-        if log.recovery_point >= wanted.offset or is_over:
-            self._go_on(None)
-            return
-        if polls % _FLUSH_AGAIN_EVERY == 0:
-            log.flush_in_background()
-        self._timer = self._env.clock.call_later(_FLUSH_POLL_MS, lambda: self._flush_in_background(wanted, polls + 1))
-
-    def begin(self, log: Log) -> None:
-        """Compact one log, in pieces, from now on."""
-        self.stop()
-        self._begin(log)
-        self._go_on(None)
+    def _flush_in_background(self, log: Log, wanted: _Flush) -> Iterator[float]:
+        for polls in range(_FLUSH_POLLS_MAX):
+            is_over = self._awaited is not wanted or not log.cleaning or log.failed is not None or log.closed
+            if is_over or log.recovery_point >= wanted.offset:
+                return
+            if polls % _FLUSH_AGAIN_EVERY == 0:
+                log.flush_in_background()
+            yield _FLUSH_POLL_MS
 
     def run(self, log: Log) -> None:
         """Compact one log now, in one go."""
-        self._settle()
-        self._drop_work()
         self._begin(log)
         error = None
         while self._work is not None:
@@ -286,7 +273,10 @@ class Cleaner:
     def _settle(self) -> None:
         """Bring a swap that has begun to its end now: the log is to be truncated or closed."""
         while self._log is not None and self._log.finish_swap is not None:
-            self._slice(self._do_now())
+            try:
+                self._slice(self._do_now())
+            except OSError as error:
+                logger.error("%s: a compaction could not be ended: %s", self._log.name if self._log else "", error)
 
     def _do_now(self) -> OSError | None:
         """What the work waits for, without the help of threads."""
@@ -305,16 +295,22 @@ class Cleaner:
 
     def dirtiest(self) -> Log | None:
         """The log that deserves compaction most, or None when none does."""
-        now_ms = self._env.clock.now_ms()
+        now_ms, task = self._env.clock.now_ms(), self.task
         best: tuple[bool, float] | None = None
         chosen: Log | None = None
         logs = ((directory, *item) for directory in self._manager.directories for item in directory.logs.items())
         for directory, key, log in logs:
             if "compact" not in log.config.cleanup_policy or log.failed is not None or log.closed:
                 continue
-            if key in self._uncleanable or len(log.segments) == 1:
+            if len(log.segments) == 1 or (task is not None and task.is_set_aside(log)):
                 continue
-            found = dirty_range(log, directory.cleaner_offsets.get(key), now_ms)
+            try:
+                found = dirty_range(log, directory.cleaner_offsets.get(key), now_ms)
+            except Exception as error:
+                if task is None:
+                    raise
+                task.set_aside(log, error)
+                continue
             if found.ratio <= 0 or not (found.must or found.ratio > log.config.min_cleanable_dirty_ratio):
                 continue
             rank = (found.must, found.ratio)
@@ -479,7 +475,7 @@ class Cleaner:
         whole = segment.batch_bytes(batch)
         has_horizon = bool(batch.attributes & _HORIZON)
         expired = has_horizon and batch.base_timestamp <= now_ms
-        horizon_ms = None if has_horizon else now_ms + log.config.delete_retention_ms
+        horizon_ms = None if has_horizon else min(now_ms + log.config.delete_retention_ms, _INT64_MAX)
         needed_empty = _is_last_of_producer(log, batch)
         if batch.attributes & _CONTROL:
             marker = marker_of(whole)

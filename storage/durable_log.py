@@ -18,6 +18,18 @@ from barnabas.storage.producer_state import ProducerStateManager
 from barnabas.storage.segment import Segment
 
 _SYNC_AGAIN_MS = 1_000  # after a sync that could not even begin
+_SYNC_LOST_MS = 300_000.0
+
+
+class _Sync:
+    """A sync in the background; when it is done, all below `offset` is durable."""
+
+    __slots__ = ("begun_ms", "is_done", "offset")
+
+    def __init__(self, offset: int, begun_ms: float) -> None:
+        self.offset = offset
+        self.begun_ms = begun_ms
+        self.is_done = False
 
 
 class DurableLog(LogReader):
@@ -57,7 +69,7 @@ class DurableLog(LogReader):
         self.recovery_point = recovery_point
         self.leader_epochs = leader_epochs
         self.closed = False
-        self._syncing: list[list[int]] = []  # [new recovery point, 1 when its sync is done], oldest first
+        self._syncing: list[_Sync] = []  # oldest first
         self._unsynced_files: list[str] = []  # small ones beside the segments
         self._unsynced_folders: dict[str, None] = dict.fromkeys(unsynced_folders)
         self._last_flush_ms = env.clock.monotonic_ms()
@@ -72,9 +84,20 @@ class DurableLog(LogReader):
     @property
     def is_flush_due(self) -> bool:
         """flush.ms"""
-        return (
-            self.unflushed_messages > 0 and self._env.clock.monotonic_ms() - self._last_flush_ms >= self.config.flush_ms
-        )
+        if self.unflushed_messages <= 0 or self.failed is not None or self.closed:
+            return False
+        return self._env.clock.monotonic_ms() >= self.flush_due_ms and not self.is_syncing
+
+    @property
+    def flush_due_ms(self) -> float:
+        """When the next flush should begin, monotonic."""
+        return self._last_flush_ms + self.config.flush_ms
+
+    @property
+    def is_syncing(self) -> bool:
+        """Whether a sync in the background is under way. One that takes very long counts as lost."""
+        syncing = self._syncing
+        return bool(syncing) and self._env.clock.monotonic_ms() - syncing[-1].begun_ms < _SYNC_LOST_MS
 
     def check_file(self) -> None:
         """If it was written since the last look: what is open may have lost its name."""
@@ -151,7 +174,10 @@ class DurableLog(LogReader):
     def _sync_in_background(self, paths: list[str], offset: int, small: Sequence[str] = ()) -> None:
         """`small`: those of the paths that the next flush would not find by itself, should this one not begin."""
         disk = self._env.disk
-        state = [offset, 0]
+        now_ms = self._env.clock.monotonic_ms()
+        if self._syncing and now_ms - self._syncing[0].begun_ms >= _SYNC_LOST_MS:
+            self._syncing.clear()  # nobody hears of them any more, and this one covers them
+        state = _Sync(offset, now_ms)
         self._syncing.append(state)
         epochs_written = self.leader_epochs.written
         folders: list[str] = []
@@ -182,9 +208,9 @@ class DurableLog(LogReader):
         def folders_synced(error: OSError | None) -> None:
             if not is_awaited(error):
                 return
-            state[1] = 1
-            while self._syncing and self._syncing[0][1]:
-                self.recovery_point = max(self.recovery_point, self._syncing.pop(0)[0])
+            state.is_done = True
+            while self._syncing and self._syncing[0].is_done:
+                self.recovery_point = max(self.recovery_point, self._syncing.pop(0).offset)
 
         files: list[File] = []
         try:

@@ -5,19 +5,19 @@ rebuilt from the log anyway. Files are never preallocated; the zero tail of one 
 """
 
 import itertools
-import sys
+import operator
 from array import array
 from bisect import bisect_left, bisect_right
 from struct import Struct
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple, Protocol
 
 from barnabas.protocol.errors import CorruptBatchError
 from barnabas.runtime.ports import Disk, may_pass
 
-OFFSET_ENTRY_BYTES = 8
 TIME_ENTRY_BYTES = 12
 TRANSACTION_ENTRY_BYTES = 34
 _WRITE_BLOCK_ENTRIES = 512
+INDEX_MEMORY_BYTES = 32 << 20  # of segments that are read: 6 GB of log at 4096 bytes an entry
 _OFFSET_ENTRY = Struct(">ii")
 _TIME_ENTRY = Struct(">qi")
 _TRANSACTION_ENTRY = Struct(">hqqqq")
@@ -45,23 +45,44 @@ def _write_entries(disk: Disk, path: str, position: int, data: bytes) -> None:
         file.close()
 
 
-class OffsetIndex:
-    """Sparse map from offset to byte position in the segment. Call `load` first."""
+class _SparseIndex:
+    """Entries of two rising numbers, one of which is an offset: what the offset index and the time index share.
 
-    __slots__ = ("_base_offset", "_disk", "_offsets", "_positions", "_stale", "_written", "loaded", "path")
+    Call `load` first. A subclass says how an entry lies in the file, which of its numbers is the offset, and what else
+    must be true of the whole.
+    """
+
+    __slots__ = ("_base_offset", "_disk", "_firsts", "_seconds", "_stale", "_written", "loaded", "path")
+
+    entry: ClassVar[Struct]
+    typecodes: ClassVar[tuple[str, str]]
 
     def __init__(self, disk: Disk, path: str, base_offset: int) -> None:
         self._disk = disk
         self.path = path
         self._base_offset = base_offset
-        self._offsets = array("i")
-        self._positions = array("i")
+        self._forget()
         self._written = 0
         self._stale = True
         self.loaded = False
 
+    @property
+    def memory_bytes(self) -> int:
+        """What the entries take in memory."""
+        return len(self) * (self._firsts.itemsize + self._seconds.itemsize)
+
+    def _forget(self) -> None:
+        first, second = self.typecodes
+        self._firsts = array(first)
+        self._seconds = array(second)
+
+    @property
+    def _offsets(self) -> "array[int]":
+        """The column of offsets, relative to the base offset."""
+        raise NotImplementedError
+
     def __len__(self) -> int:
-        return len(self._offsets)
+        return len(self._firsts)
 
     def load(self, segment_size: int) -> bool:
         """Read the file. False when it is missing or cannot be right: then it is empty and wants rebuilding."""
@@ -70,81 +91,57 @@ class OffsetIndex:
             data = _read_file(self._disk, self.path)
         except FileNotFoundError:
             return False
-        if len(data) % OFFSET_ENTRY_BYTES:
+        size = self.entry.size
+        if len(data) % size:
             return False
-        flat = array("i")
-        flat.frombytes(data)
-        if sys.byteorder == "little":
-            flat.byteswap()
-        while flat and flat[-1] == 0 and flat[-2] == 0:
-            del flat[-2:]
-        offsets, positions = flat[0::2], flat[1::2]
-        if offsets and (offsets[0] < 0 or positions[0] < 0 or positions[-1] >= segment_size):
-            return False
-        if any(left >= right for left, right in itertools.pairwise(offsets)):
-            return False
-        if any(left >= right for left, right in itertools.pairwise(positions)):
-            return False
-        self._offsets, self._positions = offsets, positions
-        self._written = len(offsets)
+        used = len(data.rstrip(b"\0"))  # behind it is what Kafka preallocates
+        used += -used % size
+        if used:
+            firsts, seconds = zip(*self.entry.iter_unpack(memoryview(data)[:used]))
+            first, second = self.typecodes
+            self._firsts, self._seconds = array(first, firsts), array(second, seconds)
+            if not self._is_possible(segment_size):
+                self.reset()
+                return False
+        self._written = len(self)
         self._stale = False
         return True
 
+    def _is_possible(self, segment_size: int) -> bool:
+        """Whether the entries that were read can be right."""
+        raise NotImplementedError
+
     def reset(self) -> None:
         """Forget all entries (the file keeps them until `write`)."""
-        self._offsets = array("i")
-        self._positions = array("i")
+        self._forget()
         self._written = 0
         self._stale = True  # the file may be missing, or hold what is forgotten
         self.loaded = True
 
     def unload(self) -> None:
         """Give the memory back; `load` again before the next use."""
-        self._offsets = array("i")
-        self._positions = array("i")
+        self._forget()
         self.loaded = False
 
-    def append(self, offset: int, position: int) -> None:
-        """The batch whose last offset is `offset` begins at `position`."""
-        relative = offset - self._base_offset
-        assert not self._offsets or relative > self._offsets[-1]
-        self._offsets.append(relative)
-        self._positions.append(position)
-        if len(self._offsets) - self._written >= _WRITE_BLOCK_ENTRIES:
+    def _add(self, first: int, second: int) -> None:
+        self._firsts.append(first)
+        self._seconds.append(second)
+        if len(self) - self._written >= _WRITE_BLOCK_ENTRIES:
             self.write_if_possible()
-
-    def position_for(self, offset: int) -> int:
-        """Where to begin looking for `offset`: no batch that holds it or a later one begins before."""
-        slot = bisect_right(self._offsets, offset - self._base_offset) - 1
-        return self._positions[slot] if slot >= 0 else 0
-
-    def last_below(self, limit: int, offset: int) -> tuple[int, int]:
-        """(position, last offset) of the last entry below position `limit` and `offset`; (-1, -1) for none."""
-        slot = min(bisect_left(self._positions, limit), bisect_left(self._offsets, offset - self._base_offset)) - 1
-        if slot < 0:
-            return -1, -1
-        return self._positions[slot], self._base_offset + self._offsets[slot]
-
-    def last_position(self) -> int:
-        """The position of the last entry, or 0."""
-        return self._positions[-1] if self._positions else 0
 
     def truncate(self, offset: int) -> None:
         """Forget entries of batches that end at or after `offset`."""
         keep = bisect_left(self._offsets, offset - self._base_offset)
-        del self._offsets[keep:]
-        del self._positions[keep:]
+        del self._firsts[keep:]
+        del self._seconds[keep:]
         self._written = min(self._written, keep)
 
     def write(self) -> None:
         """Bring the file up to date (not synced)."""
-        flat = array("i", bytes(4 * 2 * (len(self._offsets) - self._written)))
-        flat[0::2] = self._offsets[self._written :]
-        flat[1::2] = self._positions[self._written :]
-        if sys.byteorder == "little":
-            flat.byteswap()
-        _write_entries(self._disk, self.path, self._written * OFFSET_ENTRY_BYTES, flat.tobytes())
-        self._written = len(self._offsets)
+        entries = zip(self._firsts[self._written :], self._seconds[self._written :])
+        data = b"".join(itertools.starmap(self.entry.pack, entries))
+        _write_entries(self._disk, self.path, self._written * self.entry.size, data)
+        self._written = len(self)
         self._stale = False
 
     def write_if_possible(self) -> None:
@@ -158,117 +155,150 @@ class OffsetIndex:
     @property
     def dirty(self) -> bool:
         """Whether the file lacks entries."""
-        return self.loaded and (self._stale or self._written != len(self._offsets))
+        return self.loaded and (self._stale or self._written != len(self))
 
 
-class TimeIndex:
+class OffsetIndex(_SparseIndex):
+    """Sparse map from offset to byte position in the segment."""
+
+    __slots__ = ()
+
+    entry = _OFFSET_ENTRY
+    typecodes = ("i", "i")
+
+    @property
+    def _offsets(self) -> "array[int]":
+        return self._firsts
+
+    def _is_possible(self, segment_size: int) -> bool:
+        offsets, positions = self._firsts, self._seconds
+        if offsets[0] < 0 or positions[0] < 0 or positions[-1] >= segment_size:
+            return False
+        return _rises(offsets) and _rises(positions)
+
+    def append(self, offset: int, position: int) -> None:
+        """The batch whose last offset is `offset` begins at `position`."""
+        relative = offset - self._base_offset
+        assert not self._firsts or relative > self._firsts[-1]
+        self._add(relative, position)
+
+    def position_for(self, offset: int) -> int:
+        """Where to begin looking for `offset`: no batch that holds it or a later one begins before."""
+        slot = bisect_right(self._firsts, offset - self._base_offset) - 1
+        return self._seconds[slot] if slot >= 0 else 0
+
+    def last_below(self, limit: int, offset: int) -> tuple[int, int]:
+        """(position, last offset) of the last entry below position `limit` and `offset`; (-1, -1) for none."""
+        slot = min(bisect_left(self._seconds, limit), bisect_left(self._firsts, offset - self._base_offset)) - 1
+        if slot < 0:
+            return -1, -1
+        return self._seconds[slot], self._base_offset + self._firsts[slot]
+
+    def last_position(self) -> int:
+        """The position of the last entry, or 0."""
+        return self._seconds[-1] if self._seconds else 0
+
+
+class TimeIndex(_SparseIndex):
     """Sparse map from the largest timestamp so far to the last offset of the batch that holds it."""
 
-    __slots__ = ("_base_offset", "_disk", "_offsets", "_stale", "_timestamps", "_written", "loaded", "path")
+    __slots__ = ()
 
-    def __init__(self, disk: Disk, path: str, base_offset: int) -> None:
-        self._disk = disk
-        self.path = path
-        self._base_offset = base_offset
-        self._timestamps = array("q")
-        self._offsets = array("i")
-        self._written = 0
-        self._stale = True
-        self.loaded = False
+    entry = _TIME_ENTRY
+    typecodes = ("q", "i")
 
-    def __len__(self) -> int:
-        return len(self._offsets)
+    @property
+    def _offsets(self) -> "array[int]":
+        return self._seconds
 
-    def load(self) -> bool:
-        """Read the file. False when it is missing or cannot be right: then it is empty and wants rebuilding."""
-        self.reset()
-        try:
-            data = _read_file(self._disk, self.path)
-        except FileNotFoundError:
-            return False
-        if len(data) % TIME_ENTRY_BYTES:
-            return False
-        timestamps = array("q")
-        offsets = array("i")
-        for timestamp, offset in _TIME_ENTRY.iter_unpack(data):
-            if timestamp == 0 and offset == 0:  # the preallocated tail of a file that was not closed
-                break
-            if timestamps and (timestamp <= timestamps[-1] or offset < offsets[-1]):
-                return False
-            timestamps.append(timestamp)
-            offsets.append(offset)
-        if offsets and offsets[0] < 0:
-            return False
-        self._timestamps, self._offsets = timestamps, offsets
-        self._written = len(offsets)
-        self._stale = False
-        return True
-
-    def reset(self) -> None:
-        """Forget all entries (the file keeps them until `write`)."""
-        self._timestamps = array("q")
-        self._offsets = array("i")
-        self._written = 0
-        self._stale = True  # the file may be missing, or hold what is forgotten
-        self.loaded = True
-
-    def unload(self) -> None:
-        """Give the memory back; `load` again before the next use."""
-        self._timestamps = array("q")
-        self._offsets = array("i")
-        self.loaded = False
+    def _is_possible(self, segment_size: int) -> bool:
+        timestamps, offsets = self._firsts, self._seconds
+        return offsets[0] >= 0 and _rises(timestamps) and all(map(operator.le, offsets, offsets[1:]))
 
     def append(self, timestamp: int, offset: int) -> None:
         """Add an entry if the timestamp is larger than any before."""
         relative = offset - self._base_offset
-        if self._timestamps and (timestamp <= self._timestamps[-1] or relative < self._offsets[-1]):
+        if self._firsts and (timestamp <= self._firsts[-1] or relative < self._seconds[-1]):
             return
-        if timestamp < 0:
-            return
-        self._timestamps.append(timestamp)
-        self._offsets.append(relative)
-        if len(self._offsets) - self._written >= _WRITE_BLOCK_ENTRIES:
-            self.write_if_possible()
+        if timestamp >= 0:
+            self._add(timestamp, relative)
 
     def offset_for(self, timestamp: int) -> int:
         """No record before this offset has a timestamp ≥ `timestamp`... of those that this index knows."""
-        slot = bisect_left(self._timestamps, timestamp) - 1
-        return self._base_offset + (self._offsets[slot] if slot >= 0 else 0)
+        slot = bisect_left(self._firsts, timestamp) - 1
+        return self._base_offset + (self._seconds[slot] if slot >= 0 else 0)
 
     def last(self) -> tuple[int, int]:
         """(timestamp, offset) of the last entry; (-1, base offset) when empty."""
-        if not self._timestamps:
+        if not self._firsts:
             return -1, self._base_offset
-        return self._timestamps[-1], self._base_offset + self._offsets[-1]
+        return self._firsts[-1], self._base_offset + self._seconds[-1]
 
-    def truncate(self, offset: int) -> None:
-        """Forget entries whose batch ends at or after `offset`."""
-        keep = bisect_left(self._offsets, offset - self._base_offset)
-        del self._timestamps[keep:]
-        del self._offsets[keep:]
-        self._written = min(self._written, keep)
-
-    def write(self) -> None:
-        """Bring the file up to date (not synced)."""
-        pack = _TIME_ENTRY.pack
-        entries = zip(self._timestamps[self._written :], self._offsets[self._written :])
-        data = b"".join([pack(timestamp, offset) for timestamp, offset in entries])
-        _write_entries(self._disk, self.path, self._written * TIME_ENTRY_BYTES, data)
-        self._written = len(self._offsets)
-        self._stale = False
-
-    def write_if_possible(self) -> None:
-        """As `write`; what finds no room stays in memory, and the index `dirty`."""
+    def read_last(self) -> tuple[int, int] | None:
+        """As `last`, without the rest: one small read. None: only `load` can tell."""
         try:
-            self.write()
-        except OSError as error:
-            if not may_pass(error):
-                raise
+            file = self._disk.open(self.path, read_only=True)
+        except FileNotFoundError:
+            return None
+        try:
+            size = file.size()
+            if not size or size % TIME_ENTRY_BYTES:
+                return None
+            start = max(size - 2 * TIME_ENTRY_BYTES, 0)
+            entries = list(_TIME_ENTRY.iter_unpack(file.read(start, size - start)))
+        finally:
+            file.close()
+        timestamp, relative = entries[-1]
+        if timestamp <= 0 or relative < 0:  # also in the zeros that Kafka preallocates
+            return None
+        if len(entries) == 2 and (entries[0][0] >= timestamp or not 0 <= entries[0][1] <= relative):
+            return None
+        return timestamp, self._base_offset + relative
 
-    @property
-    def dirty(self) -> bool:
-        """Whether the file lacks entries."""
-        return self.loaded and (self._stale or self._written != len(self._offsets))
+
+def _rises(column: "array[int]") -> bool:
+    return all(map(operator.lt, column, column[1:]))
+
+
+class Unloadable(Protocol):
+    """What holds an offset index and a time index."""
+
+    offset_index: OffsetIndex
+    time_index: TimeIndex
+
+    def unload(self) -> None:
+        """Give their memory back."""
+
+
+class IndexMemory:
+    """Which indexes are in memory, the one that was loaded first at the front, and how much they may take together."""
+
+    __slots__ = ("_loaded", "bytes_max", "bytes_used")
+
+    def __init__(self, bytes_max: int = INDEX_MEMORY_BYTES) -> None:
+        self.bytes_max = bytes_max
+        self.bytes_used = 0
+        self._loaded: dict[Unloadable, int] = {}
+
+    def loaded(self, segment: Unloadable) -> None:
+        """A segment has loaded its indexes: others give theirs back if it is too much.
+
+        Not those that have entries which are not written: somebody appends to them.
+        """
+        self.unloaded(segment)
+        size = segment.offset_index.memory_bytes + segment.time_index.memory_bytes
+        self._loaded[segment] = size
+        self.bytes_used += size
+        if self.bytes_used > self.bytes_max:
+            for other in list(self._loaded):
+                if other is not segment and not (other.offset_index.dirty or other.time_index.dirty):
+                    other.unload()
+                if self.bytes_used <= self.bytes_max:
+                    break
+
+    def unloaded(self, segment: Unloadable) -> None:
+        """A segment has given its indexes back, or is gone."""
+        self.bytes_used -= self._loaded.pop(segment, 0)
 
 
 class AbortedTransaction(NamedTuple):

@@ -404,17 +404,11 @@ class Log(DurableLog):
         delete = "delete" in self.config.cleanup_policy
         if not delete and self.log_start_offset == self._bases[0]:
             return False
-        timed = delete and self.config.retention_ms >= 0
         ends = [*self._bases[1:], self.log_end_offset]
         try:
-            facts = [
-                retention.SegmentFacts(
-                    segment.base_offset, end, segment.size, segment.largest_timestamp if timed and segment.size else 0
-                )
-                for segment, end in zip(self.segments, ends)
-            ]
             count = retention.expired_segments(
-                facts,
+                [retention.SegmentFacts(end, segment.size) for segment, end in zip(self.segments, ends)],
+                lambda slot: self.segments[slot].largest_timestamp,
                 now_ms=now_ms,
                 retention_ms=self.config.retention_ms,
                 retention_bytes=self.config.retention_bytes,
@@ -445,6 +439,14 @@ class Log(DurableLog):
             return 0
         logger.info("%s: %d segments went by retention, log start %d", self.name, count, self.log_start_offset)
         return count
+
+    def give_back_indexes(self) -> None:
+        """Of segments that nobody has read since the last call."""
+        for segment in () if self.closed else self.segments[:-1]:
+            if segment.touched:
+                segment.touched = False
+            else:
+                segment.unload()
 
     def remove_segments(self, gone: list[Segment]) -> None:
         """Take segments out of the log: renamed now, removed after file.delete.delay.ms, their snapshots too."""

@@ -5,32 +5,34 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import chain, islice
+from itertools import chain
+from typing import Any, NamedTuple
 
 from barnabas.config.broker import BrokerConfig
 from barnabas.config.topic import TopicConfig
 from barnabas.protocol import uuids
-from barnabas.runtime.ports import NO_ROOM, Env, Timer
+from barnabas.runtime.ports import NO_ROOM, Env
 from barnabas.runtime.turns import at_once
+from barnabas.runtime.upkeep import Task
 from barnabas.storage import checkpoints
 from barnabas.storage.cleaner import Cleaner
 from barnabas.storage.durable_log import close_together
 from barnabas.storage.log import Log
-from barnabas.storage.log_directory import OFFSET_CHECKPOINTS, DataDirectoryError, LogDirectory, Meta, paths_of
+from barnabas.storage.log_directory import DataDirectoryError, LogDirectory, Meta, paths_of
 from barnabas.storage.open_files import OpenFiles, share_out
 from barnabas.storage.recovery import OldFormatError, Pieces, Progress
 from barnabas.storage.troubles import HINDERED, OFFLINE, OVER, Troubles
+from barnabas.storage.troubles import SPAN_MS as TROUBLES_SPAN_MS
 
 logger = logging.getLogger("barnabas.storage")
 
 _NEVER_MS = 2**63 - 1
-_FLUSHES_PER_TICK = 64
+_FLUSHES_MAX = 64  # at a time
+_FLUSH_INTERVAL_MIN_MS = 10
 _FILES_PER_FLUSH = 8  # that each holds open until it is done, about
 _FILES_CHECK_MS = 1_000
 _PIECES_MS = 10  # of a start, between two passes of the loop
 _PROGRESS_INTERVAL_MS = 3_000
-_LOGS_PER_PIECE = 200  # of upkeep that looks at all of them: about a millisecond
-_ENDED = object()
 
 
 class LogManager:
@@ -52,12 +54,14 @@ class LogManager:
         self._topic_overrides = topic_overrides
         shares = share_out(env.disk.open_files_max())
         self._files = OpenFiles(env.disk, shares.segments)
-        self._flushes_per_tick = min(_FLUSHES_PER_TICK, shares.reserve // _FILES_PER_FLUSH)
-        self._troubles = Troubles(env.clock)
+        self._flushes_max = min(_FLUSHES_MAX, shares.reserve // _FILES_PER_FLUSH)
+        self._flushes_wait = False
+        self._troubles = Troubles()
         self._configs: dict[str, TopicConfig] = {}
         self._default_config: TopicConfig | None = None
         self._topics_with_fewer_logs: set[str] = set()
-        self._timers: dict[str, Timer] = {}
+        self._tasks: list[Task[Any]] = []
+        self._shortened: list[Log] = []  # by the round of retention that is under way
         self.directories = [
             LogDirectory(env, self._files, path, self.topic_config, self._log_failed, self._log_hindered)
             for path in paths_of(data_directories)
@@ -188,15 +192,15 @@ class LogManager:
 
     def shutdown(self) -> None:
         """Stop cleanly: logs closed; then checkpoints, marker and lock of each directory."""
-        for timer in self._timers.values():
-            timer.cancel()
-        self._timers.clear()
+        for task in self._tasks:
+            task.stop()
+        self._tasks.clear()
         self.cleaner.stop()
         if self._broker_config_changed in self.config.on_change:
             self.config.on_change.remove(self._broker_config_changed)
         close_together(self._env.disk, self.all())
         self._files.close_all()
-        self._troubles.close()
+        self._troubles.span_ends()
         for directory in self.open_directories:
             try:
                 directory.close()
@@ -366,100 +370,99 @@ class LogManager:
     # -- upkeep
 
     def _begin_upkeep(self) -> None:
-        config = self.config
-        self._every("retention", lambda: config.log_retention_check_interval_ms, self._retain)
-        intervals_ms = (
-            lambda: config.log_flush_offset_checkpoint_interval_ms,
-            lambda: config.log_flush_start_offset_checkpoint_interval_ms,
-            lambda: config.replica_high_watermark_checkpoint_interval_ms,
+        config, every = self.config, self._env.upkeep.every
+        checkpoint_intervals_ms: dict[str, Callable[[], float]] = {
+            checkpoints.RECOVERY_POINTS: lambda: config.log_flush_offset_checkpoint_interval_ms,
+            checkpoints.LOG_START_OFFSETS: lambda: config.log_flush_start_offset_checkpoint_interval_ms,
+            checkpoints.HIGH_WATERMARKS: lambda: config.replica_high_watermark_checkpoint_interval_ms,
+            checkpoints.CLEANER_OFFSETS: lambda: config.log_flush_offset_checkpoint_interval_ms,
+        }
+        self.cleaner.task = every(
+            "cleaner", lambda: config.log_cleaner_backoff_ms, self.cleaner.choose, self.cleaner.compact
         )
-        for name, interval_ms in zip(OFFSET_CHECKPOINTS, intervals_ms, strict=True):
-            self._every(name, interval_ms, partial(self._write_later, name))
-        self._every("flush", self._flush_interval_ms, self._flush_due)
-        self._every("files", lambda: _FILES_CHECK_MS, self._check_files)
-        self._every("producers", lambda: config.producer_id_expiration_check_interval_ms, self._expire_producers)
-        self.cleaner.start()
+        self._tasks = [
+            every("retention", lambda: config.log_retention_check_interval_ms, self._to_retain, self._retain),
+            every("indexes", lambda: config.log_retention_check_interval_ms, self.all, Log.give_back_indexes),
+            *(
+                every(name, interval_ms, lambda: self.open_directories, partial(_write_later, name))
+                for name, interval_ms in checkpoint_intervals_ms.items()
+            ),
+            every("flush", self._flush_interval_ms, self._flushes_due, Log.flush_in_background),
+            every("files", lambda: _FILES_CHECK_MS, self.all, Log.check_file),
+            every(
+                "producers", lambda: config.producer_id_expiration_check_interval_ms, self.all, self._expire_producers
+            ),
+            every("troubles", lambda: TROUBLES_SPAN_MS, lambda: [self._troubles], Troubles.span_ends),
+            self.cleaner.task,
+        ]
 
     def checkpoint(self) -> None:
         """Write all offset checkpoints; they are durable when this returns."""
         for directory in self.open_directories:
             directory.checkpoint()
 
-    def _write_later(self, name: str) -> None:
-        for directory in self.open_directories:
-            directory.write_later(name)
-
-    def _every(self, name: str, interval_ms: Callable[[], int], task: Callable[[], Iterator[None] | None]) -> None:
-        """Do it again and again; what comes as an iterator, a piece in each pass of the loop."""
-        clock = self._env.clock
-
-        def run() -> None:
-            go_on(task() or iter(()))
-
-        def go_on(pieces: Iterator[None]) -> None:
-            has_ended = True  # and if it raises, it is for the next time, too
-            try:
-                has_ended = next(pieces, _ENDED) is _ENDED
-            finally:
-                again = run if has_ended else partial(go_on, pieces)
-                self._timers[name] = clock.call_later(max(interval_ms(), 1) if has_ended else 0, again)
-
-        self._timers[name] = clock.call_later(max(interval_ms(), 1), run)
-
-    def _flush_interval_ms(self) -> int:
-        """As often as the most impatient flush.ms wants, within reason."""
-        return min(max(self._shortest_flush_ms(), 10), 1000, self.config.log_flush_scheduler_interval_ms)
+    def _flush_interval_ms(self) -> float:
+        """As often as the most impatient flush.ms wants, within reason; soon, when some had to wait for others."""
+        if self._flushes_wait:
+            return _FLUSH_INTERVAL_MIN_MS
+        return min(
+            max(self._shortest_flush_ms(), _FLUSH_INTERVAL_MIN_MS), 1000, self.config.log_flush_scheduler_interval_ms
+        )
 
     def _shortest_flush_ms(self) -> int:
         return min((config.flush_ms for config in self._configs.values()), default=_NEVER_MS)
 
-    def _flush_due(self) -> None:
-        if self._shortest_flush_ms() < _NEVER_MS:
-            due = (log for log in self.all() if log.is_flush_due)
-            for log in islice(due, self._flushes_per_tick):
-                log.flush_in_background()
+    def _flushes_due(self) -> Sequence[Log]:
+        """The logs whose flush.ms is over, as many as may be synced at a time: those first that have waited longest."""
+        self._flushes_wait = False
+        if self._shortest_flush_ms() == _NEVER_MS:
+            return ()
+        logs = self.all()
+        room = max(self._flushes_max - sum(log.is_syncing for log in logs), 0)
+        due = sorted((log for log in logs if log.is_flush_due), key=lambda log: log.flush_due_ms)
+        self._flushes_wait = len(due) > room
+        return due[:room]
 
     def apply_retention(self) -> None:
         """Delete what is too old or too much, and give back the memory of indexes that nobody reads."""
-        for _ in self._retain():
-            pass
+        for item in self._to_retain():
+            for _ in self._retain(item):
+                pass
+        for log in self.all():
+            log.give_back_indexes()
 
-    def _retain(self) -> Iterator[None]:
-        now_ms = self._env.clock.now_ms()
-        for directory in list(self.open_directories):
-            shortened = []
-            for number, log in enumerate(list(directory.logs.values()), 1):
-                if number % _LOGS_PER_PIECE == 0:
-                    yield
-                if log.raise_start_by_retention(now_ms):
-                    shortened.append(log)
+    def _to_retain(self) -> Iterator["Log | LogDirectory | _Shortened"]:
+        """Of each directory: its logs, to raise where they start; itself, to write that down; what lies below then."""
+        for directory in self.open_directories:
+            self._shortened = []
+            yield from list(directory.logs.values())
+            shortened, self._shortened = self._shortened, []
             if shortened:
-                directory.write_log_starts()
-            for log in shortened:
-                while log.remove_segments_below_start():
-                    yield
-        for number, log in enumerate(self.all(), 1):
-            if number % _LOGS_PER_PIECE == 0:
-                yield
-            for segment in () if log.closed else log.segments[:-1]:
-                if segment.touched:
-                    segment.touched = False
-                else:
-                    segment.unload()
+                yield directory
+                yield from map(_Shortened, shortened)
 
-    def _check_files(self) -> Iterator[None]:
-        """Whether what is being written still has a name: whoever removes it must not hear of success for long."""
-        for number, log in enumerate(self.all(), 1):
-            if number % _LOGS_PER_PIECE == 0:
+    def _retain(self, item: "Log | LogDirectory | _Shortened") -> Iterator[None]:
+        if isinstance(item, LogDirectory):
+            item.write_log_starts()
+        elif isinstance(item, _Shortened):
+            while item.log.remove_segments_below_start():
                 yield
-            log.check_file()
+        else:
+            if item.raise_start_by_retention(self._env.clock.now_ms()):
+                self._shortened.append(item)
 
-    def _expire_producers(self) -> Iterator[None]:
-        now_ms = self._env.clock.now_ms()
-        for number, log in enumerate(self.all(), 1):
-            if number % _LOGS_PER_PIECE == 0:
-                yield
-            log.producers.expire(now_ms, self.config.producer_id_expiration_ms)
+    def _expire_producers(self, log: Log) -> None:
+        log.producers.expire(self._env.clock.now_ms(), self.config.producer_id_expiration_ms)
+
+
+class _Shortened(NamedTuple):
+    """A log that retention has given a later start: its segments below that can go."""
+
+    log: Log
+
+
+def _write_later(name: str, directory: LogDirectory) -> None:
+    directory.write_later(name)
 
 
 def _advice(error: OSError) -> str:

@@ -235,8 +235,7 @@ class LogReader:
                 return None
             if not segment.size or segment.max_timestamp < timestamp:
                 continue
-            start = segment.checked_position_for(segment.time_index.offset_for(timestamp))
-            for batch in segment.batches(start):
+            for batch in segment.batches(segment.position_for_timestamp(timestamp)):
                 if batch.base_offset >= upper_bound:
                     return None
                 if batch.max_timestamp < timestamp or batch.last_offset < self.log_start_offset:

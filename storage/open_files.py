@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from barnabas.protocol.message import Reference
 from barnabas.runtime.ports import TOO_MANY_OPEN, Disk, File, Network
+from barnabas.storage.index import IndexMemory
 
 logger = logging.getLogger("barnabas.storage")
 
@@ -111,11 +112,12 @@ class FileRange(Reference):
 class OpenFiles:
     """Files by path. A broker has many thousand segments and works on few of them at a time."""
 
-    __slots__ = ("_files", "_limit", "_lingering", "_referenced", "disk")
+    __slots__ = ("_files", "_limit", "_lingering", "_referenced", "disk", "indexes")
 
     def __init__(self, disk: Disk, limit: int = 512) -> None:
         assert limit > 0
         self.disk = disk
+        self.indexes = IndexMemory()
         self._limit = limit
         self._files: dict[str, File] = {}
         self._referenced: dict[File, _Referenced] = {}

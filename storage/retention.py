@@ -1,20 +1,19 @@
-"""Which segments may go, by age, size and log start. Pure: the log does the deleting."""
+"""Which segments may go, by age, size and log start. The log does the deleting."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 
 class SegmentFacts(NamedTuple):
-    """What the decision needs of one segment. `next_base`: where the following one begins, or the log end."""
+    """What the decision needs of every segment. `next_base`: where the following one begins, or the log end."""
 
-    base_offset: int
     next_base: int
     size: int
-    largest_timestamp: int
 
 
 def expired_segments(
     segments: Sequence[SegmentFacts],
+    largest_timestamp: Callable[[int], int],
     *,
     now_ms: int,
     retention_ms: int,
@@ -27,6 +26,7 @@ def expired_segments(
 
     Nothing above the high watermark goes. Without `delete` (a compacted topic) only what lies below the log start
     does. The last segment counts too: the log rolls first when that one must go; an empty last one stays.
+    `largest_timestamp` is asked for a segment by its place, and only if the answer matters: it may cost a read.
     """
     count = 0
     excess = sum(segment.size for segment in segments) - retention_bytes
@@ -35,10 +35,11 @@ def expired_segments(
         if segment.next_base > high_watermark or (is_last and segment.size == 0):
             break
         below_log_start = segment.next_base <= log_start_offset and not is_last
-        too_old = delete and 0 <= retention_ms < now_ms - segment.largest_timestamp
         too_much = delete and retention_bytes >= 0 and excess - segment.size >= 0
-        if not (below_log_start or too_old or too_much):
-            break
+        if not (below_log_start or too_much):
+            timed = delete and retention_ms >= 0
+            if not timed or now_ms - largest_timestamp(slot) <= retention_ms:
+                break
         excess -= segment.size
         count += 1
     return count

@@ -94,6 +94,7 @@ class Segment:
         "_offset_of_max_timestamp",
         "_recent_offsets",
         "_recent_positions",
+        "_times_known",
         "base_offset",
         "created_ms",
         "directory",
@@ -134,6 +135,7 @@ class Segment:
         self._first_timestamp: int | None = None
         self._max_timestamp = -1
         self._offset_of_max_timestamp = base_offset
+        self._times_known = False  # the two above; else the time index must be asked
         self._bytes_since_index_entry = 0
         # Every batch of the last few appends: readers at the log's end neither scan nor guess.
         self._recent_offsets = array("q")
@@ -172,7 +174,7 @@ class Segment:
             raise
         segment.offset_index.reset()
         segment.time_index.reset()
-        segment._loaded = True
+        segment._loaded = segment._times_known = True
         return segment
 
     def file_path(self, extension: str) -> str:
@@ -186,12 +188,13 @@ class Segment:
         self.touched = True
         if self._loaded:
             return
-        if not self.offset_index.load(self.size) or not self.time_index.load() or not self._index_ends_right():
+        if not self.offset_index.load(self.size) or not self.time_index.load(self.size) or not self._index_ends_right():
             self.rebuild_indexes()
             return
         self._max_timestamp, self._offset_of_max_timestamp = self.time_index.last()
         self._bytes_since_index_entry = self.size - self.offset_index.last_position()
-        self._loaded = True
+        self._loaded = self._times_known = True
+        self._files.indexes.loaded(self)
 
     def _index_ends_right(self) -> bool:
         """Whether the last entry of the offset index, on which most depends, says where a batch is."""
@@ -218,6 +221,7 @@ class Segment:
             self.offset_index.unload()
             self.time_index.unload()
             self._loaded = False
+            self._files.indexes.unloaded(self)
 
     def rebuild_indexes(self) -> None:
         """Make the offset and time index again from the batch headers, up to where they are damaged, if they are."""
@@ -236,6 +240,7 @@ class Segment:
         self.close_time_index()
         self.offset_index.write_if_possible()
         self.time_index.write_if_possible()
+        self._files.indexes.loaded(self)
 
     def reset_indexes(self) -> None:
         """Empty indexes, to be filled by `index_recovered`."""
@@ -245,7 +250,7 @@ class Segment:
         self._bytes_since_index_entry = 0
         self._first_timestamp = None
         self._forget_recent()
-        self._loaded = True
+        self._loaded = self._times_known = True
 
     def index_recovered(self, position: int, size: int, last_offset: int, max_timestamp: int) -> None:
         """A batch that recovery found to be good."""
@@ -270,14 +275,29 @@ class Segment:
     @property
     def max_timestamp(self) -> int:
         """The largest timestamp of any record, -1 when there is none."""
-        self.load()
+        self._know_times()
         return self._max_timestamp
 
     @property
     def offset_of_max_timestamp(self) -> int:
         """The last offset of the batch that holds the largest timestamp."""
-        self.load()
+        self._know_times()
         return self._offset_of_max_timestamp
+
+    def _know_times(self) -> None:
+        """Without having the indexes in memory, if that can be."""
+        if not self._times_known:
+            last = self.time_index.read_last()
+            if last is None:
+                self.load()
+            else:
+                self._max_timestamp, self._offset_of_max_timestamp = last
+                self._times_known = True
+
+    def position_for_timestamp(self, timestamp: int) -> int:
+        """Where to begin looking for the first record with at least that timestamp."""
+        self.load()
+        return self.checked_position_for(self.time_index.offset_for(timestamp))
 
     @property
     def first_timestamp(self) -> int:
@@ -615,8 +635,9 @@ class Segment:
             disk.rename(old_transaction, self.transaction_index.path)
 
     def moved_to(self, directory: str) -> None:
-        """The log's folder has another name now."""
+        """The log's folder has another name now, because it is deleted."""
         self._files.close(self.path)
+        self._files.indexes.unloaded(self)
         self.directory = directory
         self.path = self.file_path("log")
         self.offset_index.path = self.file_path("index")
@@ -626,6 +647,7 @@ class Segment:
     def delete_files(self) -> None:
         """Remove all files; harmless when some are gone."""
         self._files.close(self.path)
+        self._files.indexes.unloaded(self)
         disk = self._files.disk
         for extension in ("log", "index", "timeindex", "txnindex"):
             path = self.file_path(extension)

@@ -299,7 +299,8 @@ def test_a_compaction_waits_for_its_syncs_off_the_loop(world, read, monkeypatch)
     monkeypatch.setattr(
         world.disk, "sync_in_background", lambda *given, **more: (asked.append(given), original(*given, **more))[1]
     )
-    world.manager.cleaner._tick()
+    world.manager.cleaner.begin(log)
+    world.clock.advance(1)
     turns = 0
     while world.manager.cleaner._work is not None:
         world.clock.advance(1)

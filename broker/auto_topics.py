@@ -1,7 +1,8 @@
-"""Topics that are made because somebody asked for them: by Metadata, or the coordinators' own on first use."""
+"""Topics that are made because a client asked for them: by Metadata, or the coordinators' own on first use."""
 
 import asyncio
 import logging
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from barnabas.config.broker import BrokerConfig
@@ -9,6 +10,8 @@ from barnabas.coordination.port import CoordinationError
 from barnabas.groups.coordinator import OFFSETS_TOPIC
 from barnabas.protocol.errors import ErrorCode
 from barnabas.replication.topic_admin import topic_name_problem
+from barnabas.runtime.pending import Pending
+from barnabas.runtime.turns import ended
 
 if TYPE_CHECKING:
     from barnabas.broker.broker import Broker
@@ -16,11 +19,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger("barnabas.broker")
 
 TRANSACTIONS_TOPIC = "__transaction_state"
-CREATIONS_MAX = 1_000  # at a time; whoever asks for more asks again
+CREATIONS_MAX = 1_000  # at a time; a client that asks for more asks again
+MADE_WITHIN_MS = 500  # how long a client waits for topics that it made by asking; most take a few milliseconds
 
 
 class AutoTopics:
-    """Starts creations in the background, each name once at a time; whoever asked asks again."""
+    """Starts creations in the background, each name once at a time. A client may wait a moment for them."""
 
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
@@ -57,6 +61,40 @@ class AutoTopics:
             task.add_done_callback(lambda _: self._creating.pop(name, None))
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
+    def made(self, names: Iterable[str]) -> Pending[None]:
+        """Completed when the creations of these topics that have begun have ended, one way or another.
+
+        At the latest after MADE_WITHIN_MS: then they go on, and the client asks again.
+        """
+        pending: Pending[None] = Pending()
+        tasks = {self._creating[name] for name in names if name in self._creating}
+
+        def task_ended(task: "asyncio.Task[None]") -> None:
+            tasks.discard(task)
+            if not tasks:
+                finish()
+
+        def finish() -> None:
+            timer.cancel()
+            if not pending.done:
+                pending.complete(None)
+
+        timer = self._broker.env.clock.call_later(MADE_WITHIN_MS, finish)
+        if not tasks:
+            finish()
+        for task in tasks:
+            task.add_done_callback(task_ended)
+        return pending
+
+    async def make(self, name: str) -> None:
+        """Create a topic with the broker's defaults, if it is not there, and return when clients find it.
+
+        After MADE_WITHIN_MS it returns in any case.
+        """
+        if not self._broker.metadata_cache.contains(name):
+            self.create(name)
+            await ended(self.made([name]))
+
     async def _create(self, name: str, partitions: int, factor: int) -> None:
         try:
             error, message = await self._broker.topic_admin.create_topic(
@@ -69,6 +107,9 @@ class AutoTopics:
             error, message = ErrorCode.UNKNOWN_SERVER_ERROR, str(lost)
         if error not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
             logger.warning("topic %s cannot be created: %s", name, message or error.name)
+            return
+        cache = self._broker.metadata_cache
+        await ended(cache.wait_for(lambda: cache.has_leaders(name, partitions), MADE_WITHIN_MS))
 
     def stop(self) -> None:
         """Drop what has not been done yet."""

@@ -1,11 +1,13 @@
 """Metadata (key 3), versions 0-13: brokers, controller, topics with their partitions.
 
-A topic that is asked for by name and does not exist is created on the way, where the broker and the request allow it:
-the first answer says UNKNOWN_TOPIC_OR_PARTITION, as Kafka 4.1 does, and the client asks again.
+A topic that is asked for by name and does not exist is created on the way, where the broker and the request allow it.
+The answer waits a moment for it. Kafka 4.1 answers UNKNOWN_TOPIC_OR_PARTITION at once, and the client asks again; here
+it is told so only when the topic takes longer than that moment.
 REBOOTSTRAP_REQUIRED (version 13) is never said: it belongs to brokers that know of another cluster.
 """
 
-from collections.abc import Generator
+import asyncio
+from collections.abc import Generator, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from barnabas.broker.context import Reply, RequestContext
@@ -14,6 +16,7 @@ from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import MetadataRequest, MetadataResponse
 from barnabas.replication.metadata_cache import NO_TOPIC_ID, PartitionMetadata
+from barnabas.runtime.turns import ended
 
 if TYPE_CHECKING:
     from barnabas.broker.broker import Broker
@@ -39,15 +42,40 @@ def metadata_failed(request: MetadataRequest, error: ErrorCode) -> MetadataRespo
 @api(ApiKey.METADATA, versions=(0, 13), failure=metadata_failed)
 def metadata(broker: "Broker", request: MetadataRequest, context: RequestContext) -> Reply:
     """What the metadata cache knows, in the client's words."""
-    return broker.turns.run(_metadata(broker, request, context))
+    if request.topics and request.allow_auto_topic_creation and broker.config.auto_create_topics_enable:
+        cache = broker.metadata_cache
+        absent = [topic.name for topic in request.topics if topic.name is not None and topic.name not in cache.topics]
+        if absent and not by_id(request.topics):
+            return _after_creations(broker, request, context, absent)
+    return broker.turns.run(_metadata(broker, request, context, {}))
+
+
+def by_id(topics: Iterable[MetadataRequest.MetadataRequestTopic]) -> bool:
+    """Whether topics are asked for by id. One id is enough, as in Kafka: its Java Admin leaves the names empty then."""
+    return any(topic.topic_id != NO_TOPIC_ID or topic.name is None for topic in topics)
+
+
+async def _after_creations(
+    broker: "Broker", request: MetadataRequest, context: RequestContext, absent: list[str]
+) -> MetadataResponse:
+    """Begin to create what is absent, and answer when that is done."""
+    refusals: dict[str, ErrorCode] = {}
+    pace = broker.turns.pace()
+    for name in absent:
+        refusals[name] = broker.auto_topics.missing(name, True)
+        await pace.rest()
+    await ended(broker.auto_topics.made(absent))
+    answer = broker.turns.run(_metadata(broker, request, context, refusals))
+    return await answer if isinstance(answer, asyncio.Future) else answer
 
 
 def _metadata(
-    broker: "Broker", request: MetadataRequest, context: RequestContext
+    broker: "Broker", request: MetadataRequest, context: RequestContext, refusals: Mapping[str, ErrorCode]
 ) -> Generator[None, None, MetadataResponse]:
+    """The answer; `refusals` says of topics that are absent why they could not be created."""
     version = context.api_version
     asked = request.topics
-    if asked and 10 <= version < 12 and any(topic.name is None or topic.topic_id != NO_TOPIC_ID for topic in asked):
+    if asked and 10 <= version < 12 and by_id(asked):
         return metadata_failed(request, ErrorCode.INVALID_REQUEST)  # ids are there, but do not work before 12
     cache = broker.metadata_cache
     topics: list[MetadataResponse.MetadataResponseTopic] = []
@@ -55,10 +83,8 @@ def _metadata(
     operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_ASKED
     if asked is None or (version == 0 and not asked):
         names = dict.fromkeys(cache.topics)
-        may_create = False
     else:
         names = {}
-        # One id makes it a request by ids, as in Kafka; its Java Admin leaves the names of such a request empty.
         ids = {entry.topic_id: None for entry in asked if entry.topic_id != NO_TOPIC_ID or entry.name is None}
         for topic_id in ids:
             name = cache.topic_name(topic_id)
@@ -68,7 +94,6 @@ def _metadata(
                 names[name] = None
         if not ids:
             names = {entry.name: None for entry in asked if entry.name is not None}
-        may_create = request.allow_auto_topic_creation and broker.config.auto_create_topics_enable
     for name in names:
         yield
         if cache.contains(name):
@@ -86,7 +111,7 @@ def _metadata(
                 partitions.append(_partition(broker, index, state, context))
                 yield
         elif asked:  # else it was deleted between two turns
-            error = broker.auto_topics.missing(name, may_create)
+            error = refusals.get(name) or broker.auto_topics.missing(name, False)
             absent.append(Topic(name=name, error_code=error, is_internal=broker.is_internal(name)))
     asked_cluster = 8 <= version <= 10 and request.include_cluster_authorized_operations
     return MetadataResponse(

@@ -9,34 +9,59 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, TextIO, cast
 
 from barnabas.broker.cli.exits import ExitCode, fail, key_values, say
+from barnabas.runtime import output, temporary
+from barnabas.runtime.parent import call_when_parent_is_gone
 
 if TYPE_CHECKING:
     from barnabas.broker.broker import Broker
     from barnabas.config.broker import BrokerConfig
+    from barnabas.config.profiles import Profile
     from barnabas.runtime.ports import Env
 
-DESCRIPTION = """Serve until Ctrl-C or SIGTERM. Nothing else needs to run: coordination is in the data directory.
+DESCRIPTION = """Serve until Ctrl-C, SIGTERM or SIGHUP. Nothing else needs to run: coordination is in the data.
 What is said later wins: the file, --profile, --set, then --data, --port and --listeners."""
 
 EXAMPLES = """examples:
   barnabas start
   barnabas start --port 0 --data /tmp/try
-  barnabas start --config server.properties --set num.partitions=3
+  barnabas start --config server.properties --set num.partitions=3 --log-file /var/log/barnabas.log
   barnabas start --listeners PLAINTEXT://0.0.0.0:9092 --set advertised.listeners=PLAINTEXT://kafka.example:9092
-  barnabas start --profile ci --port 0 --json        for tests: one line of JSON when it serves"""
+  barnabas start --profile ci --port 0 --json        for tests: one line of JSON when it serves
+
+--profile ci changes settings so that tests need not wait, and says which. Without --data its data is in a temporary
+directory, which is removed at the end. The broker ends with the process that started it: with the test run, but also
+with the shell of `barnabas start --profile ci &`. Say --no-exit-with-parent where a later step shall find it."""
+
+logger = logging.getLogger("barnabas.broker")
+
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+LOG_FILE_BYTES, LOG_FILES_KEPT = 10 << 20, 5
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What `barnabas start` was told to do beside the settings of the broker."""
+
+    config: "BrokerConfig"
+    as_json: bool
+    temporary_directory: str | None  # to be made, and removed at the end
+    offsets_topic_first: bool
+    parent: int | None  # the process to end with
 
 
 def run(words: Sequence[str]) -> int:
     """`barnabas start` with these words; the exit code."""
+    parent = os.getppid()  # first, because it may end soon
     said = _parser().parse_args(words)
-    logging.basicConfig(
-        stream=sys.stderr, level=said.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    output.take_standard_streams()
+    _begin_log(said)
     from barnabas.runtime.env import real
 
     env = real()
@@ -47,8 +72,16 @@ def run(words: Sequence[str]) -> int:
         given["log.dirs"] = said.data
     if said.listeners is not None:
         given["listeners"] = said.listeners
-    config = _configure(env, said.config, said.profile, given, said.port)
-    return _run(env, config, said.json)
+    profile = _profile(said.profile)
+    config, temporary_directory = _configure(env, said.config, profile, given, said.port)
+    order = Order(
+        config,
+        said.json,
+        temporary_directory,
+        profile.offsets_topic_first,
+        parent if (profile.exit_with_parent if said.exit_with_parent is None else said.exit_with_parent) else None,
+    )
+    return _run(env, order)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -61,16 +94,69 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--config", metavar="FILE", help="a server.properties file, Kafka's own too")
-    add("--data", metavar="DIR", help="where the data lives (log.dirs); else ./data")
+    add(
+        "--data",
+        metavar="DIR",
+        help="where the data lives (log.dirs); else ./data; --profile ci: temporary",
+    )
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--port", type=_port, metavar="N", help="listen on this port; 0 takes a free one")
     where.add_argument("--listeners", metavar="LIST", help="as in Kafka, for example PLAINTEXT://0.0.0.0:9092")
     add("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE", help="any setting; repeat")
     add("--profile", metavar="NAME", help="ci: no waiting, small, for tests; prints what it changes")
     add("--json", action="store_true", help="print the ready line as JSON")
+    add(
+        "--exit-with-parent",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="stop when the process that started this one is gone, whatever ended it; on with --profile ci",
+    )
     levels = ("debug", "info", "warning", "error")
-    add("--log-level", default="info", choices=levels, help="what goes to standard error; info, when not given")
+    add("--log-level", default="info", choices=levels, help="what the log says; info, when not given")
+    add("--log-file", metavar="FILE", help="where the log goes instead of to standard error")
+    add(
+        "--log-file-bytes",
+        type=_count,
+        default=LOG_FILE_BYTES,
+        metavar="N",
+        help="a log file as large as that becomes FILE.1, and a new one begins; %(default)s, when not given",
+    )
+    add(
+        "--log-files-kept",
+        type=_count,
+        default=LOG_FILES_KEPT,
+        metavar="N",
+        help="how many of FILE.1, FILE.2, ... are kept; %(default)s, when not given",
+    )
     return parser
+
+
+def _begin_log(said: argparse.Namespace) -> None:
+    """Log to standard error, or to a file."""
+    stream = sys.stderr
+    if said.log_file is not None:
+        try:
+            file = output.RotatingFile(os.path.abspath(said.log_file), said.log_file_bytes, said.log_files_kept)
+        except OSError as error:
+            fail(f"{said.log_file} cannot be written: {error.strerror}. Name another --log-file.", ExitCode.NOT_VALID)
+        stream = cast(TextIO, output.Output(file))
+    logging.basicConfig(stream=stream, level=said.log_level.upper(), format=LOG_FORMAT)
+
+
+def _profile(name: str | None) -> "Profile":
+    from barnabas.config import profiles
+    from barnabas.config.settings import ConfigError
+
+    try:
+        return profiles.NO_PROFILE if name is None else profiles.profile(name)
+    except ConfigError as error:
+        fail(str(error), ExitCode.NOT_VALID)
+
+
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise argparse.ArgumentTypeError(f"this wants a number, not {text!r}")
+    return int(text)
 
 
 def _port(text: str) -> int:
@@ -80,9 +166,12 @@ def _port(text: str) -> int:
 
 
 def _configure(
-    env: "Env", path: str | None, profile: str | None, given: dict[str, str], port: int | None
-) -> "BrokerConfig":
-    """Everything that was said about this broker, checked; what is wrong ends the command, all of it at once."""
+    env: "Env", path: str | None, profile: "Profile", given: dict[str, str], port: int | None
+) -> "tuple[BrokerConfig, str | None]":
+    """Everything that was said about this broker, checked; and its data directory where that is a temporary one.
+
+    What is wrong ends the command, all of it at once.
+    """
     from barnabas.config import __file__ as config_package
     from barnabas.config import profiles, properties
     from barnabas.config.broker import BrokerConfig
@@ -94,14 +183,14 @@ def _configure(
     except properties.PropertiesError as error:
         fail(f"{source}: {error}", ExitCode.NOT_VALID)
     values = dict(file.values)
-    if profile is not None:
-        try:
-            changes = list(profiles.changes(profile, values))
-        except ConfigError as error:
-            fail(str(error), ExitCode.NOT_VALID)
-        values |= profiles.settings(profile)
-        say(f"profile {profile}: " + ", ".join(f"{key}={text}" for key, _, text in changes))
+    changes = [f"{key}={text}" for key, _, text in profiles.changes(profile, values)]
+    if changes:
+        say(f"profile {profile.name}: {', '.join(changes)}")
+    values |= profile.settings
     values |= given
+    temporary_directory = None
+    if profile.temporary_data and not {"log.dirs", "log.dir"} & (given.keys() | (file.values.keys() if path else ())):
+        values["log.dirs"] = temporary_directory = temporary.path_for(env.random_uuid().hex())
     if port is not None:
         values["listeners"] = _with_port(values.get("listeners") or "PLAINTEXT://:9092", port)
     lines = {key: line for key, line in file.lines.items() if values[key] == file.values[key]}
@@ -116,7 +205,7 @@ def _configure(
         say(f"barnabas: {note}")
     if len(set(map(os.path.abspath, config.data_directories))) < len(config.data_directories):
         fail("log.dirs names a directory twice: name each once.", ExitCode.NOT_VALID)
-    return config
+    return config, temporary_directory
 
 
 def _text_of(env: "Env", path: str) -> str:
@@ -152,7 +241,7 @@ def collect_seldom() -> None:
     gc.enable()
 
 
-def _run(env: "Env", config: "BrokerConfig", as_json: bool) -> int:
+def _run(env: "Env", order: Order) -> int:
     """Serve on the fastest loop there is; the exit code."""
     _allow_open_files()
     gc.disable()  # until it serves: what is made to start stays
@@ -163,7 +252,7 @@ def _run(env: "Env", config: "BrokerConfig", as_json: bool) -> int:
     else:
         new_loop = uvloop.new_event_loop
     with asyncio.Runner(loop_factory=new_loop) as runner:
-        return runner.run(_serve(env, config, as_json))
+        return runner.run(_run_until_told(env, order))
 
 
 def _allow_open_files() -> None:
@@ -175,22 +264,44 @@ def _allow_open_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-async def _serve(env: "Env", config: "BrokerConfig", as_json: bool) -> int:
-    from barnabas.broker.broker import Broker
-    from barnabas.coordination.port import CoordinationError
-    from barnabas.storage.log_directory import DataDirectoryError
-
+async def _run_until_told(env: "Env", order: Order) -> int:
+    """Listen to signals, and serve; temporary data is gone afterwards."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    signals = (signal.SIGINT, signal.SIGTERM)
 
     def told_to_stop() -> None:
         stop.set()
-        for number in signals:
+        for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)  # a second Ctrl-C ends it at once
 
-    for number in signals:
-        loop.add_signal_handler(number, told_to_stop)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup
+            loop.add_signal_handler(number, told_to_stop)
+    if order.parent is not None:
+        call_when_parent_is_gone(order.parent, partial(_end_with_parent, order.parent, loop, told_to_stop))
+    if order.temporary_directory is None:
+        return await _serve(env, order, stop)
+    temporary.make(order.temporary_directory)
+    try:
+        return await _serve(env, order, stop)
+    finally:
+        temporary.remove(order.temporary_directory)
+
+
+def _end_with_parent(parent: int, loop: asyncio.AbstractEventLoop, told_to_stop: Callable[[], None]) -> None:
+    """Runs in a thread. Not by a signal: the broker may be stopping, and a second one would end it at once."""
+    logger.info("process %d, which started this broker, is gone (--no-exit-with-parent would go on)", parent)
+    with suppress(RuntimeError):  # it has stopped just now
+        loop.call_soon_threadsafe(told_to_stop)
+
+
+async def _serve(env: "Env", order: Order, stop: asyncio.Event) -> int:
+    from barnabas.broker.broker import Broker
+    from barnabas.coordination.port import CoordinationError
+    from barnabas.groups.coordinator import OFFSETS_TOPIC
+    from barnabas.storage.log_directory import DataDirectoryError
+
+    config = order.config
     directories = tuple(map(os.path.abspath, config.data_directories))
     data = ",".join(directories)
     broker = Broker(env, config, directories)
@@ -204,20 +315,12 @@ async def _serve(env: "Env", config: "BrokerConfig", as_json: bool) -> int:
     except OSError as error:
         say(f"barnabas: {_what_to_do(error, config, data)}")
         return ExitCode.FAILED
-    ready = {
-        "event": "ready",
-        "bootstrap": broker.bootstrap,
-        "node_id": broker.node_id,
-        "cluster_id": broker.cluster_id,
-        "data": data,
-        "pid": os.getpid(),
-    }
-    if as_json:
-        print(json.dumps(ready), flush=True)
-    else:
-        who = f"node {broker.node_id}, cluster {broker.cluster_id}, data in {data}"
-        print(f"Barnabas serves at {broker.bootstrap} ({who}). Ctrl-C stops it.", flush=True)
+    if order.offsets_topic_first:
+        await broker.auto_topics.make(OFFSETS_TOPIC)
+    _say_ready(broker, data, order)
     collect_seldom()
+    if order.temporary_directory is not None:
+        temporary.remove_abandoned(order.temporary_directory)
     await stop.wait()
     await broker.stop()
     return ExitCode.DONE
@@ -236,6 +339,24 @@ async def _start_unless_stopped(broker: "Broker", stop: asyncio.Event) -> bool:
         return False
     start.result()
     return True
+
+
+def _say_ready(broker: "Broker", data: str, order: Order) -> None:
+    if order.as_json:
+        ready = {
+            "event": "ready",
+            "bootstrap": broker.bootstrap,
+            "node_id": broker.node_id,
+            "cluster_id": broker.cluster_id,
+            "data": data,
+            "temporary": order.temporary_directory is not None,
+            "pid": os.getpid(),
+        }
+        print(json.dumps(ready))
+        return
+    where = f"data in {data}" + (", removed at the end" if order.temporary_directory else "")
+    who = f"node {broker.node_id}, cluster {broker.cluster_id}, {where}"
+    print(f"Barnabas serves at {broker.bootstrap} ({who}). Ctrl-C stops it.")
 
 
 def _what_to_do(error: OSError, config: "BrokerConfig", data: str) -> str:

@@ -26,14 +26,31 @@ def example(heading: str) -> str:
     return "\n".join(lines)
 
 
-def test_the_commands_and_then_the_client(own_broker: Any, tmp_path: Path) -> None:
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """With a command `barnabas` on the path."""
     program = tmp_path / "barnabas"
     program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m barnabas.broker.main "$@"\n')
     program.chmod(0o755)
-    environment = os.environ | {
-        "BARNABAS_BOOTSTRAP": own_broker.bootstrap,
-        "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
-    }
+    return os.environ | {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+
+
+def test_the_fixture(environment: dict[str, str], tmp_path: Path) -> None:
+    test = """
+def test_it(bootstrap):
+    host, port = bootstrap.split(":")
+    socket.create_connection((host, int(port))).close()
+"""
+    file = tmp_path / "test_with_a_broker.py"
+    file.write_text("import json, pytest, socket, subprocess\n" + example("A fixture for pytest:") + test)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(file)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    assert done.returncode == 0, done
+    assert "1 passed" in done.stdout
+
+
+def test_the_commands_and_then_the_client(own_broker: Any, environment: dict[str, str], tmp_path: Path) -> None:
+    environment["BARNABAS_BOOTSTRAP"] = own_broker.bootstrap
     commands = [line for line in example("## A broker of your own").splitlines() if line.strip()]
     shown = ""
     for command in commands:

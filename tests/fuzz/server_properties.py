@@ -11,6 +11,7 @@ import barnabas.config
 from barnabas.broker.broker import Broker
 from barnabas.broker.cli.start import _configure
 from barnabas.config.broker_settings import BROKER_SETTINGS
+from barnabas.config.profiles import NO_PROFILE
 from barnabas.sim.env import sim_env
 from barnabas.storage.log_directory import DataDirectoryError
 from mutations import INTEGERS, case, smallest, spoil
@@ -79,7 +80,7 @@ def complaint(content: bytes, starts: bool) -> str | None:
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
-            config = _configure(env, PATH, None, {"coordination.path": ":memory:"}, None)
+            config, _ = _configure(env, PATH, NO_PROFILE, {"coordination.path": ":memory:"}, None)
     except SystemExit:
         lines = said.getvalue().splitlines()
         odd = [line for line in lines if not SENTENCE.fullmatch(line)]  # one line each, whatever is quoted in it

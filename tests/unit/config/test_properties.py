@@ -172,7 +172,7 @@ def test_the_shipped_file_leaves_topics_their_defaults() -> None:
 
 
 def test_the_profile_for_tests_makes_a_good_config() -> None:
-    config = BrokerConfig.of(profiles.settings("ci"))
+    config = BrokerConfig.of(profiles.profile("ci").settings)
     assert config.group_initial_rebalance_delay_ms == 0
     assert config.offsets_topic_num_partitions == 1
     assert config.without_effect() == []
@@ -180,7 +180,7 @@ def test_the_profile_for_tests_makes_a_good_config() -> None:
 
 def test_a_profile_says_what_it_changes() -> None:
     values = {"group.initial.rebalance.delay.ms": "0", "offsets.topic.num.partitions": "7"}
-    changes = {key: (before, after) for key, before, after in profiles.changes("ci", values)}
+    changes = {key: (before, after) for key, before, after in profiles.changes(profiles.profile("ci"), values)}
     assert "group.initial.rebalance.delay.ms" not in changes
     assert changes["offsets.topic.num.partitions"] == ("7", "1")
     assert changes["log.retention.check.interval.ms"] == ("300000", "1000")
@@ -188,4 +188,4 @@ def test_a_profile_says_what_it_changes() -> None:
 
 def test_an_unknown_profile_is_refused() -> None:
     with pytest.raises(ConfigError, match="there is ci"):
-        profiles.settings("prod")
+        profiles.profile("prod")

@@ -18,12 +18,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
+from barnabas.coordination.operations import do_all, make_above, parent_of
 from barnabas.coordination.port import (
     ANY_VERSION,
     CoordinationError,
     Create,
     EventType,
-    MultiError,
     Operation,
     OperationResult,
     SessionExpiredError,
@@ -31,7 +31,7 @@ from barnabas.coordination.port import (
     Watch,
     WatchEvent,
 )
-from barnabas.coordination.tree_file import TreeFile, parent_of
+from barnabas.coordination.tree_file import TreeFile
 from barnabas.runtime.ports import DirectoryLock, Env, Timer
 
 logger = logging.getLogger("barnabas.coordination")
@@ -219,7 +219,7 @@ class EmbeddedCoordination:
         with self._write() as file:
             zxid = file.next_zxid()
             if make_parents:
-                file.make_parents(path, zxid)
+                make_above(file, path, zxid)
             made = file.create(Create(path, data, ephemeral, sequential), zxid, self.session_id)
             return made, file.require(made).stat
 
@@ -248,14 +248,7 @@ class EmbeddedCoordination:
         """Do all as one change, or none."""
         await self._let_others_run()
         with self._write() as file:
-            zxid = file.next_zxid()
-            results: list[OperationResult] = []
-            for index, operation in enumerate(operations):
-                try:
-                    results.append(file.do(operation, zxid, self.session_id))
-                except CoordinationError as error:
-                    raise MultiError(index, error) from error
-            return results
+            return do_all(file, operations, file.next_zxid(), self.session_id)
 
     async def _let_others_run(self) -> None:
         """A write blocks the loop for one sync. Between many writes in a row, others must have their turn."""

@@ -16,21 +16,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from barnabas.coordination.operations import check_version, split
 from barnabas.coordination.port import (
     ANY_VERSION,
-    BadVersionError,
-    Check,
     ConnectionLossError,
     Create,
-    Delete,
     EventType,
     NoChildrenForEphemeralsError,
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
-    Operation,
-    OperationResult,
-    Set,
     Stat,
     WatchEvent,
 )
@@ -108,7 +103,7 @@ class TreeFile:
 
     def find(self, path: str) -> Node | None:
         """A node, or None."""
-        row = self._row(f"SELECT data, creations, {_COLUMNS} FROM node WHERE parent = ? AND name = ?", *_split(path))
+        row = self._row(f"SELECT data, creations, {_COLUMNS} FROM node WHERE parent = ? AND name = ?", *split(path))
         return None if row is None else Node(row[0], _stat(row[2:]), row[1])
 
     def require(self, path: str) -> Node:
@@ -141,7 +136,7 @@ class TreeFile:
 
     def last_changes(self, path: str) -> LastChanges | None:
         """When a node was changed; None when it is not there."""
-        row = self._row("SELECT czxid, mzxid, pzxid FROM node WHERE parent = ? AND name = ?", *_split(path))
+        row = self._row("SELECT czxid, mzxid, pzxid FROM node WHERE parent = ? AND name = ?", *split(path))
         return None if row is None else LastChanges(*row)
 
     def changed_since(self, zxid: int) -> set[str]:
@@ -182,6 +177,14 @@ class TreeFile:
             self.delete(path, ANY_VERSION, zxid)
         self._rows("DELETE FROM session WHERE id = ?", session_id)
 
+    def has(self, path: str) -> bool:
+        """Whether a node is there."""
+        return self.find(path) is not None
+
+    def check(self, path: str, version: int) -> None:
+        """NoNodeError or BadVersionError unless the node is there in that version."""
+        check_version(path, self.require(path).stat.version, version)
+
     # Changing
 
     @contextmanager
@@ -202,29 +205,9 @@ class TreeFile:
         """Take the number of a change that begins."""
         return self._number("UPDATE counter SET zxid = zxid + 1 RETURNING zxid")
 
-    def do(self, operation: Operation, zxid: int, session_id: int) -> OperationResult:
-        """One operation of a multi."""
-        match operation:
-            case Create():
-                return self.create(operation, zxid, session_id)
-            case Set(path, data, version):
-                return self.set(path, data, version, zxid)
-            case Delete(path, version):
-                self.delete(path, version, zxid)
-            case Check(path, version):
-                _check_version(path, self.require(path), version)
-        return None
-
-    def make_parents(self, path: str, zxid: int) -> None:
-        """Make the nodes above a path that are missing."""
-        parent, _ = _split(path)
-        if parent != "/" and self.find(parent) is None:
-            self.make_parents(parent, zxid)
-            self.create(Create(parent), zxid, 0)
-
     def create(self, operation: Create, zxid: int, session_id: int) -> str:
         """Make a node, an ephemeral one for that session; returns its path."""
-        parent, name = _split(operation.path, sequential=operation.sequential)
+        parent, name = split(operation.path, sequential=operation.sequential)
         above = self.require(parent)
         if above.stat.ephemeral_owner:
             raise NoChildrenForEphemeralsError(operation.path)
@@ -241,21 +224,21 @@ class TreeFile:
             "UPDATE node SET creations = creations + 1, num_children = num_children + 1, pzxid = ? "
             "WHERE parent = ? AND name = ?",
             zxid,
-            *_split(parent),
+            *split(parent),
         )
         self.changes += [WatchEvent(EventType.CREATED, path), WatchEvent(EventType.CHILDREN, parent)]
         return path
 
     def set(self, path: str, data: bytes, version: int, zxid: int) -> Stat:
         """Replace a node's data."""
-        _check_version(path, self.require(path), version)
+        self.check(path, version)
         row = self._row(
             "UPDATE node SET data = ?, mzxid = ?, mtime_ms = ?, version = version + 1 "
             f"WHERE parent = ? AND name = ? RETURNING {_COLUMNS}",
             data,
             zxid,
             self._now_ms(),
-            *_split(path),
+            *split(path),
         )
         self.changes.append(WatchEvent(EventType.DATA, path))
         return _stat(row)
@@ -263,17 +246,17 @@ class TreeFile:
     def delete(self, path: str, version: int, zxid: int) -> None:
         """Remove a node."""
         node = self.require(path)
-        _check_version(path, node, version)
+        check_version(path, node.stat.version, version)
         if node.stat.num_children:
             raise NotEmptyError(path)
-        parent, name = _split(path)
+        parent, name = split(path)
         if not name:
             raise ValueError("the root cannot be deleted")
         self._rows("DELETE FROM node WHERE parent = ? AND name = ?", parent, name)
         self._rows(
             "UPDATE node SET num_children = num_children - 1, pzxid = ? WHERE parent = ? AND name = ?",
             zxid,
-            *_split(parent),
+            *split(parent),
         )
         self.changes += [WatchEvent(EventType.DELETED, path), WatchEvent(EventType.CHILDREN, parent)]
 
@@ -311,29 +294,8 @@ def _lost(path: str, error: sqlite3.Error) -> ConnectionLossError:
     return ConnectionLossError("", f"{path} is damaged: {error}. {advice}.")
 
 
-def parent_of(path: str) -> str:
-    """The node above a node."""
-    return path.rpartition("/")[0] or "/"
-
-
 def _join(parent: str, name: str) -> str:
     return f"{parent.rstrip('/')}/{name}"
-
-
-def _split(path: str, *, sequential: bool = False) -> tuple[str, str]:
-    """Parent and name; the root is ("/", ""). ValueError if it is not a path."""
-    if path == "/" and not sequential:
-        return "/", ""
-    parent, slash, name = path.rpartition("/")
-    bad = not slash or (not name and not sequential) or name in (".", "..") or "//" in path or not path.startswith("/")
-    if bad or "\0" in path:
-        raise ValueError(f"not a path: {path!r}")
-    return parent or "/", name
-
-
-def _check_version(path: str, node: Node, version: int) -> None:
-    if version not in (ANY_VERSION, node.stat.version):
-        raise BadVersionError(path, f"{path} has version {node.stat.version}, not {version}")
 
 
 def _stat(row: Sequence[int]) -> Stat:

@@ -9,16 +9,12 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import NamedTuple, TypeVar
 
+from barnabas.coordination.operations import check_version, do_all, make_above, parent_of, split
 from barnabas.coordination.port import (
     ANY_VERSION,
-    BadVersionError,
-    Check,
     ConnectionLossError,
-    CoordinationError,
     Create,
-    Delete,
     EventType,
-    MultiError,
     NoChildrenForEphemeralsError,
     NodeExistsError,
     NoNodeError,
@@ -26,7 +22,6 @@ from barnabas.coordination.port import (
     Operation,
     OperationResult,
     SessionExpiredError,
-    Set,
     Stat,
     Watch,
     WatchEvent,
@@ -129,7 +124,7 @@ class SimTree:
 
             def delete(zxid: int) -> None:
                 for _, path in sorted(owned):
-                    self._delete(path, ANY_VERSION, zxid)
+                    self.delete(path, ANY_VERSION, zxid)
 
             self.change(delete)
 
@@ -148,7 +143,7 @@ class SimTree:
 
     def find(self, path: str) -> _Node | None:
         """A node, or None. ValueError for what is no path."""
-        _check_path(path)
+        split(path)
         return self._draft.get(path)
 
     def require(self, path: str) -> _Node:
@@ -192,41 +187,25 @@ class SimTree:
                 session.client.tell(session.data_watches, session.child_watches, event)
         return result
 
-    def do(self, operation: Operation, zxid: int, session_id: int) -> OperationResult:
-        """One operation of a change."""
-        match operation:
-            case Create():
-                return self._create(operation, zxid, session_id)
-            case Set(path, data, version):
-                return self._set(path, data, version, zxid)
-            case Delete(path, version):
-                self._delete(path, version, zxid)
-            case Check(path, version):
-                _check_version(path, self.require(path), version)
-        return None
+    def has(self, path: str) -> bool:
+        """Whether a node is there."""
+        return self.find(path) is not None
 
-    def create(self, operation: Create, make_parents: bool, zxid: int, session_id: int) -> str:
-        """Make a node and, if asked, what is missing above it."""
-        if make_parents:
-            _check_path(operation.path, sequential=operation.sequential)
-            parts = operation.path.split("/")[1:-1]
-            for end in range(1, len(parts) + 1):
-                above = "/" + "/".join(parts[:end])
-                if above not in self._draft:
-                    self._create(Create(above), zxid, session_id)
-        return self._create(operation, zxid, session_id)
+    def check(self, path: str, version: int) -> None:
+        """NoNodeError or BadVersionError unless the node is there in that version."""
+        check_version(path, self.require(path).version, version)
 
     def delete_recursive(self, path: str, zxid: int) -> None:
         """A node and all below it."""
         self.require(path)
         below = f"{path.rstrip('/')}/"
         for deeper in sorted((name for name in self._draft if name.startswith(below)), reverse=True):
-            self._delete(deeper, ANY_VERSION, zxid)
-        self._delete(path, ANY_VERSION, zxid)
+            self.delete(deeper, ANY_VERSION, zxid)
+        self.delete(path, ANY_VERSION, zxid)
 
-    def _create(self, operation: Create, zxid: int, session_id: int) -> str:
-        _check_path(operation.path, sequential=operation.sequential)
-        parent = operation.path.rpartition("/")[0] or "/"
+    def create(self, operation: Create, zxid: int, session_id: int) -> str:
+        """Make a node, an ephemeral one for that session; returns its path."""
+        parent, _ = split(operation.path, sequential=operation.sequential)
         above = self.require(parent)
         if above.owner:
             raise NoChildrenForEphemeralsError(operation.path)
@@ -239,22 +218,24 @@ class SimTree:
         self._changes += [WatchEvent(EventType.CREATED, path), WatchEvent(EventType.CHILDREN, parent)]
         return path
 
-    def _set(self, path: str, data: bytes, version: int, zxid: int) -> Stat:
+    def set(self, path: str, data: bytes, version: int, zxid: int) -> Stat:
+        """Replace a node's data."""
         node = self.require(path)
-        _check_version(path, node, version)
+        check_version(path, node.version, version)
         new = node._replace(data=data, mzxid=zxid, mtime_ms=self._now_ms, version=node.version + 1)
         self._draft[path] = new
         self._changes.append(WatchEvent(EventType.DATA, path))
         return new.stat()
 
-    def _delete(self, path: str, version: int, zxid: int) -> None:
+    def delete(self, path: str, version: int, zxid: int) -> None:
+        """Remove a node."""
         node = self.require(path)
-        _check_version(path, node, version)
+        check_version(path, node.version, version)
         if node.num_children:
             raise NotEmptyError(path)
         if path == "/":
             raise ValueError("the root cannot be deleted")
-        parent = path.rpartition("/")[0] or "/"
+        parent = parent_of(path)
         del self._draft[path]
         above = self._draft[parent]
         self._draft[parent] = above._replace(num_children=above.num_children - 1)
@@ -314,20 +295,20 @@ class SimCoordination:
         operation = Create(path, data, ephemeral, sequential)
 
         def work(zxid: int) -> tuple[str, Stat]:
-            made = self.tree.create(operation, make_parents, zxid, self.session_id)
+            if make_parents:
+                make_above(self.tree, path, zxid)
+            made = self.tree.create(operation, zxid, self.session_id)
             return made, self.tree.require(made).stat()
 
         return await self._write("create", work)
 
     async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Stat:
         """Replace a node's data."""
-        result = await self._write("set", lambda zxid: self.tree.do(Set(path, data, version), zxid, self.session_id))
-        assert isinstance(result, Stat)
-        return result
+        return await self._write("set", lambda zxid: self.tree.set(path, data, version, zxid))
 
     async def delete(self, path: str, version: int = ANY_VERSION) -> None:
         """Remove a node."""
-        await self._write("delete", lambda zxid: self.tree.do(Delete(path, version), zxid, self.session_id))
+        await self._write("delete", lambda zxid: self.tree.delete(path, version, zxid))
 
     async def delete_recursive(self, path: str) -> None:
         """Remove a node and all below it."""
@@ -336,17 +317,7 @@ class SimCoordination:
     async def multi(self, operations: Sequence[Operation]) -> list[OperationResult]:
         """Do all as one change, or none."""
         asked = list(operations)
-
-        def work(zxid: int) -> list[OperationResult]:
-            results = []
-            for index, operation in enumerate(asked):
-                try:
-                    results.append(self.tree.do(operation, zxid, self.session_id))
-                except CoordinationError as error:
-                    raise MultiError(index, error) from error
-            return results
-
-        return await self._write("multi", work)
+        return await self._write("multi", lambda zxid: do_all(self.tree, asked, zxid, self.session_id))
 
     async def get(self, path: str, watch: Watch | None = None) -> tuple[bytes, Stat]:
         """Data and Stat of a node."""
@@ -449,17 +420,3 @@ class SimCoordination:
             self._clock.call_later(self._next_event_ms - now_ms, deliver)
         else:
             self._clock.call_soon(deliver)
-
-
-def _check_path(path: str, *, sequential: bool = False) -> None:
-    if path == "/" and not sequential:
-        return
-    _, slash, name = path.rpartition("/")
-    bad = not slash or (not name and not sequential) or name in (".", "..") or "//" in path or not path.startswith("/")
-    if bad or "\0" in path:
-        raise ValueError(f"not a path: {path!r}")
-
-
-def _check_version(path: str, node: _Node, version: int) -> None:
-    if version not in (ANY_VERSION, node.version):
-        raise BadVersionError(path, f"{path} has version {node.version}, not {version}")

@@ -247,54 +247,6 @@ def crc_is_valid(batch: Buffer) -> bool:
     return checksum(memoryview(batch), 0, len(batch)) == crc
 
 
-def validate_records(buffer: Buffer, *, check_crc: bool = True) -> list[BatchHeader]:
-    """The headers of all batches, which are whole, of magic 2, of a known codec and (unless told not to) of right CRC.
-
-    What a follower, a recovery or a coordinator asks. CorruptBatchError otherwise.
-    """
-    headers = []
-    for header, batch in batches(buffer):
-        _check(header, batch, check_crc)
-        headers.append(header)
-    return headers
-
-
-def validate_produced(buffer: Buffer) -> BatchHeader:
-    """What a leader asks of a client's records: one valid batch, with offsets from 0 and without holes.
-
-    CorruptBatchError with the code that Kafka answers: CORRUPT_MESSAGE for a broken checksum, length or format,
-    INVALID_RECORD for everything else, a missing or cut off batch included.
-    """
-    size = len(buffer)
-    if size < HEADER_BYTES:
-        raise broken("no whole batch")
-    header = read_header(buffer)
-    if header.size_bytes > size:
-        raise broken(f"a batch of {header.size_bytes} bytes is cut off at {size}")
-    _check(header, memoryview(buffer)[: header.size_bytes], True)
-    if header.size_bytes < size:
-        raise broken("more than one batch for a partition")
-    if header.base_offset != 0:
-        raise broken("the first offset of a produced batch must be 0")
-    if header.record_count != header.last_offset_delta + 1:
-        raise broken(f"{header.record_count} records with a last offset delta of {header.last_offset_delta}")
-    if header.is_control:
-        raise broken("a client may not write control records")
-    if header.producer_id >= 0 and header.base_sequence < 0:
-        raise broken("a producer id without a sequence number")
-    return header
-
-
-def _check(header: BatchHeader, batch: Buffer, check_crc: bool) -> None:
-    if check_crc and checksum(memoryview(batch), 0, len(batch)) != header.crc:
-        raise CorruptBatchError("the checksum of a batch is wrong")
-    codec = header.attributes & CODEC_MASK
-    if codec > Compression.ZSTD:
-        raise CorruptBatchError(f"no compression codec has the id {codec}", ErrorCode.INVALID_RECORD)
-    if not codec and header.record_count * SMALLEST_RECORD_BYTES > header.size_bytes - HEADER_BYTES:
-        raise broken(f"{header.record_count} records cannot be in {header.size_bytes} bytes")
-
-
 def check_records(batch: Buffer, header: BatchHeader, *, max_bytes: int = UNPACKED_BYTES_MAX) -> RecordChecks:
     """Walk every record of a client's batch without making objects: structure, offsets 0, 1, 2, …, nothing left over.
 

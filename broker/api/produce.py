@@ -29,6 +29,7 @@ ADMIN_CLIENT_ID = "__admin_client"  # the only client that may write to internal
 BATCH_HEAD = Struct(">qiibIh")  # base offset, length, leader epoch, magic, crc, attributes
 BATCH_HEADER_SIZE = 61
 LENGTH_OFFSET = 12  # what precedes the bytes that the length counts
+SMALLEST_LENGTHS = {0: 14, 1: 14, 2: 49}  # by magic: bytes that no batch or message is shorter than
 ATTRIBUTES_LOW = 22  # where the byte of the attributes is that has the codec
 COMPRESSION_MASK, ZSTD, TRANSACTIONAL = 0x07, 4, 0x10
 COMPRESSED_PER_TURN = 4
@@ -152,7 +153,8 @@ def unreadable(records: Buffer | None, version: int) -> ErrorCode:
         return ErrorCode.INVALID_RECORD
     _, length, _, magic, _, attributes = BATCH_HEAD.unpack_from(records)
     if magic != 2 or length + LENGTH_OFFSET != len(records):
-        return ErrorCode.INVALID_RECORD
+        smallest = SMALLEST_LENGTHS.get(magic)
+        return ErrorCode.CORRUPT_MESSAGE if smallest is None or length < smallest else ErrorCode.INVALID_RECORD
     if version < FIRST_VERSION_WITH_ZSTD and attributes & COMPRESSION_MASK == ZSTD:
         return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
     if attributes & TRANSACTIONAL:

@@ -20,7 +20,20 @@ if TYPE_CHECKING:
 PartitionResponse = DescribeProducersResponse.PartitionResponse
 
 
-@api(ApiKey.DESCRIBE_PRODUCERS, versions=(0, 0))
+def describe_producers_failed(request: DescribeProducersRequest, error: ErrorCode) -> DescribeProducersResponse:
+    """The same error for every partition asked for."""
+    return DescribeProducersResponse(
+        topics=[
+            DescribeProducersResponse.TopicResponse(
+                name=topic.name,
+                partitions=[PartitionResponse(partition_index=i, error_code=error) for i in topic.partition_indexes],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+@api(ApiKey.DESCRIBE_PRODUCERS, versions=(0, 0), failure=describe_producers_failed)
 def describe_producers(broker: "Broker", request: DescribeProducersRequest, context: RequestContext) -> Reply:
     """Active producers of each partition asked for."""
     return broker.turns.run(_describe_all(broker, request))

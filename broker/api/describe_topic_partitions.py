@@ -24,7 +24,15 @@ Cursor = DescribeTopicPartitionsResponse.Cursor
 PartitionResponse = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition
 
 
-@api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, versions=(0, 0))
+def describe_topic_partitions_failed(
+    request: DescribeTopicPartitionsRequest, error: ErrorCode
+) -> DescribeTopicPartitionsResponse:
+    """The same error for every topic asked for."""
+    topics = [TopicResponse(name=topic.name, error_code=error) for topic in request.topics]
+    return DescribeTopicPartitionsResponse(topics=topics)
+
+
+@api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, versions=(0, 0), failure=describe_topic_partitions_failed)
 def describe_topic_partitions(
     broker: "Broker", request: DescribeTopicPartitionsRequest, context: RequestContext
 ) -> Reply:

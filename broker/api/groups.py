@@ -199,9 +199,20 @@ def offset_commit(broker: Broker, request: OffsetCommitRequest, context: Request
 
 
 def offset_fetch_failed(request: OffsetFetchRequest, error: ErrorCode) -> OffsetFetchResponse:
-    """Every group that was named, with the error."""
-    return messages.OffsetFetchResponse(
+    """Every group that was named, with the error; below version 2 only the partitions have a place for it."""
+    answer = messages.OffsetFetchResponse
+    return answer(
         error_code=error,
+        topics=[
+            answer.OffsetFetchResponseTopic(
+                name=topic.name,
+                partitions=[
+                    answer.OffsetFetchResponsePartition(partition_index=index, committed_offset=-1, error_code=error)
+                    for index in topic.partition_indexes
+                ],
+            )
+            for topic in request.topics or ()
+        ],
         groups=[
             messages.OffsetFetchResponse.OffsetFetchResponseGroup(group_id=group.group_id, error_code=error)
             for group in request.groups

@@ -31,11 +31,12 @@ Partition = MetadataResponse.MetadataResponsePartition
 
 
 def metadata_failed(request: MetadataRequest, error: ErrorCode) -> MetadataResponse:
-    """Every topic that was named, with the error."""
+    """Every topic that was named, with the error; from version 13 on the answer as a whole has it, too."""
     return MetadataResponse(
+        error_code=error,
         topics=[
             Topic(name=asked.name or "", topic_id=asked.topic_id, error_code=error) for asked in request.topics or ()
-        ]
+        ],
     )
 
 

@@ -10,6 +10,8 @@ import pytest
 from barnabas.broker.dispatch import TABLE, announced
 from barnabas.protocol import frames, messages
 from barnabas.protocol.api_keys import ApiKey
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.schema import Structure
 
 REQUESTS = {
     (line["key"], line["version"]): bytes.fromhex(line["request"])
@@ -54,14 +56,37 @@ def test_kafkas_request_is_answered(world: World, key: int, version: int) -> Non
     assert correlation_id == header.correlation_id
 
 
+def error_codes(value: Any, structure: Structure, version: int) -> list[int]:
+    """Every error_code that this version of a message has, at whatever depth."""
+    found = []
+    for field in structure.fields:
+        if not field.is_in(version):
+            continue
+        content = getattr(value, field.name)
+        if field.name == "error_code":
+            found.append(content)
+        elif field.structure is not None and content is not None:
+            for entry in content if field.array else [content]:
+                found += error_codes(entry, field.structure, version)
+    return found
+
+
+# Versions whose answer has no place for an error, when all topics or all directories are asked for.
+WITHOUT_A_PLACE = {(ApiKey.METADATA, v) for v in range(13)} | {(ApiKey.DESCRIBE_LOG_DIRS, v) for v in range(3)}
+
+
 @pytest.mark.parametrize("key", sorted(TABLE))
-def test_an_error_answer_of_every_api_can_be_sent(key: int) -> None:
+def test_an_error_answer_of_every_api_says_the_error_for_all_that_was_asked(key: int) -> None:
     row = TABLE[key]
     for version in range(row.first_version, row.last_version + 1):
         _, request = frames.decode_request(memoryview(REQUESTS[key, version]))
-        response = row.failure_response(request, -1)
-        if response is not None:
-            frames.encode_response(key, version, 1, response)
+        answer = row.failure_response(request, ErrorCode.KAFKA_STORAGE_ERROR)
+        assert answer is not None, "the connection would be closed"
+        frame = b"".join(frames.encode_response(key, version, 1, answer))
+        _, response = frames.decode_response(key, version, memoryview(frame)[4:])
+        codes = error_codes(response, response.SCHEMA.root, version)
+        expected = set() if (key, version) in WITHOUT_A_PLACE else {ErrorCode.KAFKA_STORAGE_ERROR}
+        assert set(codes) == expected, f"version {version} says {codes}"
 
 
 @pytest.mark.parametrize(("key", "version"), [pair for pair in EACH if pair not in REFUSED])

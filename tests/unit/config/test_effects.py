@@ -14,6 +14,7 @@ NOT_THE_BROKER = {"config", "sim"}  # the rules between settings are no use of t
 # What is made of these in config/ itself is what the broker goes by.
 READ_IN_CONFIG = {
     "advertised.listeners",
+    "broker.id",
     "controller.listener.names",
     "internal.segment.bytes",
     "listener.security.protocol.map",
@@ -24,13 +25,25 @@ READ_IN_CONFIG = {
 
 
 def attributes_read() -> set[str]:
-    """Every `.name` in the code of the broker's packages."""
+    """Every `config.name` in the code of the broker's packages, where `config` is what holds the settings."""
     read = set()
     for package in (marker.parent for marker in PACKAGE.glob("*/py.typed")):
         if package.name not in NOT_THE_BROKER:
             for file in package.rglob("*.py"):
-                read |= {node.attr for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Attribute)}
+                read |= {
+                    node.attr
+                    for node in ast.walk(ast.parse(file.read_text()))
+                    if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load) and is_config(node.value)
+                }
     return read
+
+
+def is_config(node: ast.expr) -> bool:
+    """Whether an expression is what the code calls the settings: `config`, `self._config`, `TopicConfig.of(…)`."""
+    if isinstance(node, ast.Call):
+        return ast.unparse(node.func) in ("BrokerConfig.of", "TopicConfig.of")
+    name = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
+    return name in ("config", "_config")
 
 
 READ = attributes_read()
@@ -42,6 +55,12 @@ def is_read(setting: Setting) -> bool:
     if setting.name in BROKER_SETTINGS and setting.name in TOPIC_SETTING_OF:  # a topic's default is read as the topic's
         used_as.append(TOPIC_SETTING_OF[setting.name])
     return any(one.attribute in READ or one.name in READ_IN_CONFIG for one in used_as)
+
+
+def test_only_the_settings_count_as_settings() -> None:
+    code = "config.log_dirs, self._config.log_dirs, TopicConfig.of({}).log_dirs, partition.leader_epoch, make().host"
+    found = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Attribute) and is_config(node.value)]
+    assert [node.attr for node in found] == ["log_dirs"] * 3
 
 
 @pytest.mark.parametrize("table", [BROKER_SETTINGS, TOPIC_SETTINGS], ids=["broker", "topic"])

@@ -85,8 +85,9 @@ class BrokerConfig(BrokerAttributes):
 
     @property
     def data_directories(self) -> tuple[str, ...]:
-        """log.dirs, or log.dir where that is not set."""
-        return tuple(d for d in map(str.strip, (self.log_dirs or self.log_dir).split(",")) if d)
+        """log.dirs, or log.dir where that is not set. An empty log.dirs is set: it names no directory."""
+        names = self.log_dir if self.log_dirs is None else self.log_dirs
+        return tuple(d for d in map(str.strip, names.split(",")) if d)
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:

@@ -20,8 +20,11 @@ def main() -> int:
     package.mkdir(parents=True, exist_ok=True)
     for folder in folders:
         link = package / folder
-        if "/" not in folder and not link.is_symlink():
+        if "/" not in folder and folder != "." and not link.is_symlink():
             link.symlink_to(ROOT / folder, target_is_directory=True)
+    main_module = package / "__main__.py"
+    if not main_module.is_symlink():
+        main_module.symlink_to(ROOT / "__main__.py")
     command = [sys.executable, "-m", "mypy", "--config-file", str(ROOT / "pyproject.toml"), "-p", "barnabas"]
     return subprocess.call([*command, *sys.argv[1:]], env={**os.environ, "MYPYPATH": str(package.parent)}, cwd=ROOT)
 

@@ -14,15 +14,21 @@ LEFT_OUT = shutil.ignore_patterns(".*", "tests", "build", "dist", "data", "*.egg
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    """Names in a wheel built from a copy: a build leaves folders behind, and takes up what an older one left."""
+def wheel_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A wheel built from a copy: a build leaves folders behind, and takes up what an older one left."""
     folder = tmp_path_factory.mktemp("wheel")
     source = folder / "source"
     shutil.copytree(ROOT, source, ignore=LEFT_OUT)
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
     subprocess.run([*command, "--wheel-dir", str(folder), str(source)], check=True, timeout=100)
     (path,) = folder.glob("barnabas-*.whl")
-    return set(zipfile.ZipFile(path).namelist())
+    return path
+
+
+@pytest.fixture(scope="module")
+def wheel(wheel_file: Path) -> set[str]:
+    """Names in the wheel."""
+    return set(zipfile.ZipFile(wheel_file).namelist())
 
 
 def test_only_one_name_is_installed(wheel: set[str]) -> None:
@@ -40,6 +46,17 @@ def test_every_module_of_the_tree_is_installed(wheel: set[str]) -> None:
     }
     assert "barnabas/broker/cli/start.py" in expected
     assert expected - wheel == set()
+
+
+def test_the_package_runs_by_its_name(wheel: set[str], wheel_file: Path, tmp_path: Path) -> None:
+    assert "barnabas/__main__.py" in wheel
+    assert "barnabas/__init__.py" not in wheel
+    zipfile.ZipFile(wheel_file).extractall(tmp_path)
+    # -S leaves the environment's own barnabas out; its other packages are needed.
+    code = f"import sys; sys.path[:0] = [{str(tmp_path)!r}]; sys.path += {[*map(str, sys.path)]!r}; import runpy; "
+    code += "sys.argv[1:] = ['start', '--help']; runpy.run_module('barnabas', run_name='__main__', alter_sys=True)"
+    done = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    assert done.stdout.startswith("usage: barnabas start"), done
 
 
 def test_data_is_installed(wheel: set[str]) -> None:

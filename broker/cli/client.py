@@ -2,55 +2,71 @@
 
 import asyncio
 import logging
+import struct
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any
 
 from barnabas.broker.cli.exits import ExitCode, fail
+from barnabas.broker.cli.target import Target
 from barnabas.runtime.clock import RealClock
 
-CONNECT_TIMEOUT_MS = 3_000
+CLIENT_ID = "barnabas-cli"
 COORDINATOR_TIMEOUT_MS = 10_000
 RETRY_MS = 100
+BACKOFF_MS = 10  # a command is waited for
 NOTHING_THERE = {"UNKNOWN_TOPIC_OR_PARTITION", "GROUP_ID_NOT_FOUND", "UNKNOWN_TOPIC_ID"}
 
 # Its warnings repeat what the raised error says.
 logging.getLogger("kafka").addHandler(logging.NullHandler())
 
 
+def connection(target: Target) -> dict[str, Any]:
+    """Settings of every client: something listens there when this returns, and the time limit has begun."""
+    target.reach()
+    from kafka.cluster import ClusterMetadata
+
+    # It waits so long before it asks for metadata again, the first time too; no setting of a client reaches it.
+    ClusterMetadata.DEFAULT_CONFIG["retry_backoff_ms"] = BACKOFF_MS
+    return {
+        "bootstrap_servers": target.bootstrap,
+        "client_id": CLIENT_ID,
+        "bootstrap_timeout_ms": int(target.timeout_s * 1000) + 1,
+        "retry_backoff_ms": BACKOFF_MS,
+    }
+
+
 @contextmanager
-def told_in_sentences(bootstrap: str) -> Iterator[None]:
+def told_in_sentences(target: Target) -> Iterator[None]:
     """Turn what kafka-python raises into one line and an exit code."""
     from kafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError
 
     try:
         yield
-    except KafkaConnectionError:
-        _nobody_at(bootstrap)
+    except KafkaConnectionError as error:
+        if target.answers():
+            fail(f"{target.bootstrap} closed the connection: {error}")
+        target.nobody_answers()
     except KafkaTimeoutError as error:
         if "bootstrap" in str(error).lower():
-            _nobody_at(bootstrap)
-        fail(f"no answer in time from {bootstrap}: {error}")
+            target.nobody_answers()
+        fail(f"no answer in time from {target.bootstrap}: {error}")
     except KafkaError as error:
         name = getattr(error, "message", None) or type(error).__name__
         code = ExitCode.NOTHING_THERE if name in NOTHING_THERE else ExitCode.FAILED
         fail(f"{name}: {getattr(error, 'description', None) or error}", code)
-
-
-def _nobody_at(bootstrap: str) -> NoReturn:
-    where = f"at {bootstrap}" if bootstrap else "at an empty address"
-    fail(f"no broker answers {where}. Start one with `barnabas start`, or name another with --bootstrap.")
+    except (struct.error, OverflowError, UnicodeError) as error:
+        fail(f"a name or a number does not fit into a request: {error}.", ExitCode.NOT_VALID)
 
 
 @contextmanager
-def admin(bootstrap: str) -> Iterator[Any]:
+def admin(target: Target) -> Iterator[Any]:
     """An admin client that is closed at the end."""
+    settings = connection(target)
     from kafka.admin import KafkaAdminClient
 
-    with told_in_sentences(bootstrap):
-        client = KafkaAdminClient(
-            bootstrap_servers=bootstrap, client_id="barnabas-cli", bootstrap_timeout_ms=CONNECT_TIMEOUT_MS
-        )
+    with told_in_sentences(target):
+        client = KafkaAdminClient(**settings)
         try:
             yield client
         finally:

@@ -5,16 +5,23 @@ from typing import Any
 
 import typer
 import typer.main
+from barnabas.broker.cli.exits import ExitCode, fail
 from barnabas.broker.cli.terminal import Group
 
 # In the order in which a newcomer meets them; help lists them so.
-COMMANDS = ("start", "demo", "topics", "produce", "consume", "groups", "offsets", "configs")
+COMMANDS = ("start", "status", "demo", "topics", "produce", "consume", "groups", "offsets", "configs")
+
+# What is wrong with the words of a command line. typer exports the children of this class only.
+USAGE_ERROR: type[Any] = typer.BadParameter.__mro__[1]
 
 EXIT_CODES = """Exit codes:
 0  done
 1  it failed, and the message says why
 2  the command or a setting is not valid
-3  nothing was there: no such topic or group, or no record before the time-out"""
+3  nothing was there: no such topic or group, or no record before the time-out
+130  Ctrl-C ended it before it was done
+
+With --json, an error is one JSON object on standard error: {"error": "…", "exit_code": 1}"""
 
 
 class LazyCommands(Group):
@@ -77,3 +84,16 @@ def _root(
     echo "hello" | barnabas produce orders
     barnabas consume orders --from-beginning --max 1
     """
+
+
+def run(words: list[str], as_json: bool) -> int:
+    """Run a command; its exit code. Errors of usage are shown with the way to help, or as JSON."""
+    if not as_json:
+        app(words, prog_name="barnabas")
+        raise AssertionError("typer ends the process")
+    try:
+        return app(words, prog_name="barnabas", standalone_mode=False) or ExitCode.DONE
+    except USAGE_ERROR as error:
+        fail(error.format_message(), ExitCode.NOT_VALID)
+    except typer.Abort:
+        fail("nothing was changed.")

@@ -11,10 +11,9 @@ from typing import Annotated, Any
 import typer
 from barnabas.broker.cli.client import admin, reason, send
 from barnabas.broker.cli.exits import ExitCode, fail, key_values, say
+from barnabas.broker.cli.target import Target
 from barnabas.broker.cli.terminal import (
-    DEFAULT_BOOTSTRAP,
     AsJson,
-    Bootstrap,
     new_app,
     print_json,
     print_outcomes,
@@ -61,12 +60,12 @@ Name = Annotated[
 
 @app.command()
 def describe(
+    target: Target,
     kind: KindArgument,
     name: Name,
     keys: Annotated[list[str] | None, typer.Argument(metavar="KEY", help="Only these, whatever their source.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Show settings that have their default too.")] = False,
     docs: Annotated[bool, typer.Option("--docs", help="Say what each one means.")] = False,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
     """Values and where each one comes from.
@@ -80,7 +79,7 @@ def describe(
     from kafka.admin import ConfigSourceType, ConfigType
     from kafka.protocol.admin import DescribeConfigsRequest
 
-    with admin(bootstrap) as client:
+    with admin(target) as client:
         request = DescribeConfigsRequest(
             resources=[(*_resource(kind, name), keys or None)],
             include_synonyms=True,
@@ -130,11 +129,11 @@ def describe(
 
 @app.command("set")
 def set_configs(
+    target: Target,
     kind: KindArgument,
     name: Name,
     settings: Annotated[list[str], typer.Argument(metavar="KEY=VALUE")],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Let the broker check it, change nothing.")] = False,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
     """Change settings; they take effect at once.
@@ -148,15 +147,15 @@ def set_configs(
     values = key_values(settings, "a setting")
     operations = [(key, Operation.SET, value) for key, value in values.items()]
     done = "valid, not changed" if dry_run else "changed"
-    _alter(kind, name, operations, done, bootstrap, dry_run=dry_run, as_json=as_json)
+    _alter(kind, name, operations, done, target, dry_run=dry_run, as_json=as_json)
 
 
 @app.command()
 def delete(
+    target: Target,
     kind: KindArgument,
     name: Name,
     keys: Annotated[list[str], typer.Argument(metavar="KEY")],
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
     """Take overrides back, so that the next source holds again.
@@ -169,7 +168,7 @@ def delete(
     barnabas configs delete broker default log.retention.ms
     """
     operations = [(key, Operation.DELETE, None) for key in keys]
-    _alter(kind, name, operations, "not overridden any more", bootstrap, dry_run=False, as_json=as_json)
+    _alter(kind, name, operations, "not overridden any more", target, dry_run=False, as_json=as_json)
 
 
 def _alter(
@@ -177,7 +176,7 @@ def _alter(
     name: str,
     operations: Sequence[tuple[str, int, str | None]],
     done: str,
-    bootstrap: str,
+    target: Target,
     *,
     dry_run: bool,
     as_json: bool,
@@ -185,7 +184,7 @@ def _alter(
     """Ask for the changes and say what became of them."""
     from kafka.protocol.admin import IncrementalAlterConfigsRequest
 
-    with admin(bootstrap) as client:
+    with admin(target) as client:
         request = IncrementalAlterConfigsRequest(
             resources=[(*_resource(kind, name), list(operations))], validate_only=dry_run
         )

@@ -1,26 +1,30 @@
 """`barnabas consume`: records to standard output."""
 
 import base64
-import os
 import re
 import signal
 import sys
+from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
-from barnabas.broker.cli.client import CONNECT_TIMEOUT_MS, told_in_sentences
-from barnabas.broker.cli.exits import ExitCode, fail, say
-from barnabas.broker.cli.terminal import DEFAULT_BOOTSTRAP, Bootstrap, new_app, print_json
+from barnabas.broker.cli.client import connection, told_in_sentences
+from barnabas.broker.cli.exits import ExitCode, fail
+from barnabas.broker.cli.target import SECONDS_MAX, Target, end_at_once, no_time_limit
+from barnabas.broker.cli.terminal import new_app, print_json
 from barnabas.runtime.clock import RealClock
 
 app = new_app()
 
+ANSWER_MARGIN_S = 5  # what a broker may take beyond --timeout, which is about records
+CLOSE_TIMEOUT_MS = 2_000  # the broker may be gone
 POLL_MS = 500  # how late a signal or the time-out is noticed
 POLL_RECORDS = 500
 
 
 @app.command()
 def consume(
+    target: Target,
     topics: Annotated[list[str] | None, typer.Argument(metavar="TOPIC")] = None,
     pattern: Annotated[str | None, typer.Option(metavar="REGEX", help="Every topic whose name matches.")] = None,
     group: Annotated[str | None, typer.Option("--group", "-g", help="Read as a member of a group, and commit.")] = None,
@@ -29,15 +33,15 @@ def consume(
     ] = False,
     limit: Annotated[int | None, typer.Option("--max", min=1, metavar="N", help="Stop after N records.")] = None,
     timeout: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Stop when no record came for so long.")
+        float | None,
+        typer.Option(metavar="SECONDS", min=0.001, max=SECONDS_MAX, help="Stop when no record came for so long."),
     ] = None,
     details: Annotated[
         bool, typer.Option("--details", "-d", help="Show timestamp, partition, offset, key and headers too.")
     ] = False,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: Annotated[bool, typer.Option("--json", help="One line of JSON per record.")] = False,
 ) -> None:
-    """Print records as they come, until Ctrl-C, --max or --timeout.
+    """Print records as they come, until Ctrl-C, --max or --timeout, or until no broker has answered for 30 seconds.
 
     Exit code 3 when --timeout passed before any record, or before --max records, had come.
 
@@ -55,51 +59,62 @@ def consume(
         re.compile(pattern or "")
     except re.error as error:
         fail(f"--pattern is not a regular expression: {error}.", ExitCode.NOT_VALID)
+    if timeout is not None:
+        target = replace(target, timeout_s=min(target.timeout_s, timeout + ANSWER_MARGIN_S))
+    settings = connection(target)
     stopping: list[int] = []
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda received, _frame: stopping.append(received))
     from kafka import KafkaConsumer
 
     count = 0
     clock = RealClock()
     show = _show_json if as_json else _show_details if details else _show_value
-    with told_in_sentences(bootstrap):
+    with told_in_sentences(target):
         consumer = KafkaConsumer(
-            bootstrap_servers=bootstrap,
-            client_id="barnabas-cli",
+            **settings,
             group_id=group,
             auto_offset_reset="earliest" if from_beginning else "latest",
             enable_auto_commit=False,
             allow_auto_create_topics=False,
-            bootstrap_timeout_ms=CONNECT_TIMEOUT_MS,
         )
         try:
             if topics:
                 _must_exist(consumer, topics)
             consumer.subscribe(topics or (), pattern=pattern)
-            last_ms = clock.monotonic_ms()
+
+            def stop(number: int, _frame: Any) -> None:
+                stopping.append(number)
+                signal.signal(number, end_at_once)  # the second time
+
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, stop)
+            last_ms = answered_ms = clock.monotonic_ms()
             while not stopping and (limit is None or count < limit):
                 wanted = POLL_RECORDS if limit is None else min(POLL_RECORDS, limit - count)
+                target.renew()
                 batches = consumer.poll(POLL_MS, max_records=wanted)
-                for records in batches.values():
-                    for record in records:
-                        show(record)
-                    count += len(records)
-                if batches:
+                with no_time_limit():  # who reads our output may be slow
+                    for records in batches.values():
+                        for record in records:
+                            show(record)
+                        count += len(records)
                     sys.stdout.flush()
-                    if group is not None:
-                        consumer.commit()
-                    last_ms = clock.monotonic_ms()
-                elif timeout is not None and clock.monotonic_ms() - last_ms >= timeout * 1000:
+                if batches and group is not None:
+                    consumer.commit()
+                now_ms = clock.monotonic_ms()
+                if batches:
+                    last_ms = answered_ms = now_ms
+                elif timeout is not None and now_ms - last_ms >= timeout * 1000:
                     break
-        except BrokenPipeError:  # the reader of our output has seen enough: `barnabas consume … | head`
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise typer.Exit(ExitCode.DONE) from None
+                elif target.answers():
+                    answered_ms = now_ms
+                elif now_ms - answered_ms >= target.timeout_s * 1000:
+                    target.nobody_answers()
         finally:
-            consumer.close(autocommit=False)
+            target.renew()
+            consumer.close(autocommit=False, timeout_ms=CLOSE_TIMEOUT_MS)
     if not stopping and timeout is not None and (count == 0 or (limit is not None and count < limit)):
-        say(f"barnabas: {f'{count} records came, then none' if count else 'no record came'} for {timeout:g} s.")
-        raise typer.Exit(ExitCode.NOTHING_THERE)
+        came = f"{count} records came, then none" if count else "no record came"
+        fail(f"{came} for {timeout:g} s.", ExitCode.NOTHING_THERE)
 
 
 def _must_exist(consumer: Any, topics: list[str]) -> None:

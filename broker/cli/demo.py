@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from barnabas.broker.cli.client import positions, told_in_sentences
 from barnabas.broker.cli.exits import ExitCode, fail, say
+from barnabas.broker.cli.target import Target
 from barnabas.broker.cli.terminal import new_app, print_table
 
 app = new_app()
@@ -18,6 +19,7 @@ app = new_app()
 TOPIC, GROUP = "demo", "demo-readers"
 RECORDS = 10
 STOP_TIMEOUT_S = 10
+TIME_LIMIT_S = 60  # of all of it; it takes three seconds
 
 
 @app.command()
@@ -35,26 +37,33 @@ def demo(
     barnabas demo --keep --port 9092      then point your own client at it
     barnabas demo --data ./data --keep
     """
+    if data == "":
+        fail("--data wants the name of a directory, not an empty one.", ExitCode.NOT_VALID)
     directory = data or tempfile.mkdtemp(prefix="barnabas-demo-")
     broker = None
+    signal.signal(signal.SIGALRM, _too_long)
     try:
+        signal.alarm(TIME_LIMIT_S)
         broker = DemoBroker(directory, port)
         _show(f"A broker serves at {broker.bootstrap} (process {broker.process.pid}, data in {directory}).")
-        with told_in_sentences(broker.bootstrap):
+        with told_in_sentences(Target(broker.bootstrap, TIME_LIMIT_S, 0, False)):
             _produce(broker.bootstrap)
             _consume(broker.bootstrap, RECORDS // 2)
             _show("The broker is stopped and started again.")
             broker.stop()
             broker = DemoBroker(directory, int(broker.bootstrap.rpartition(":")[2]))
             _consume(broker.bootstrap, RECORDS - RECORDS // 2)
+        signal.alarm(0)
         _show("The group went on where it was. That is the round trip.")
         if keep:
             say(f"\nThe broker goes on at {broker.bootstrap} until Ctrl-C. In another terminal:")
             say(f"    barnabas consume {TOPIC} --from-beginning --details --bootstrap {broker.bootstrap}")
             broker.process.wait()
     except KeyboardInterrupt:
-        pass
+        if not keep:
+            raise
     finally:
+        signal.alarm(0)
         if broker is not None:
             broker.stop()
         if data is None:
@@ -87,6 +96,10 @@ class DemoBroker:
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
+
+
+def _too_long(_number: int, _frame: Any) -> None:
+    fail(f"the round trip was not done in {TIME_LIMIT_S} s.")
 
 
 def _show(message: str) -> None:

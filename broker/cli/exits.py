@@ -1,5 +1,6 @@
 """How a command ends: its exit codes, and the sentence that says why."""
 
+import json
 import sys
 from collections.abc import Iterable
 from enum import IntEnum
@@ -13,6 +14,23 @@ class ExitCode(IntEnum):
     FAILED = 1
     NOT_VALID = 2
     NOTHING_THERE = 3
+    INTERRUPTED = 130  # as a shell reports what Ctrl-C has ended
+
+
+class Failure(Exception):
+    """The end of a command that could not do what it was asked to do."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code
+
+    def tell(self, as_json: bool) -> None:
+        """Write it to standard error: a sentence (or several lines) for a person, one JSON object for a script."""
+        if as_json:
+            say(json.dumps({"error": self.message, "exit_code": int(self.code)}, ensure_ascii=False))
+        else:
+            say("\n".join(f"barnabas: {line}" for line in self.message.splitlines()))
 
 
 def say(message: str) -> None:
@@ -22,8 +40,7 @@ def say(message: str) -> None:
 
 def fail(message: str, code: ExitCode = ExitCode.FAILED) -> NoReturn:
     """End the command with a sentence on standard error."""
-    say(f"barnabas: {message}")
-    raise SystemExit(code)
+    raise Failure(message, code)
 
 
 def key_values(pairs: Iterable[str], option: str) -> dict[str, str]:

@@ -6,10 +6,9 @@ from typing import Annotated, Any
 import typer
 from barnabas.broker.cli.client import admin, await_coordinators, describe_groups, positions
 from barnabas.broker.cli.exits import say
+from barnabas.broker.cli.target import Target
 from barnabas.broker.cli.terminal import (
-    DEFAULT_BOOTSTRAP,
     AsJson,
-    Bootstrap,
     Yes,
     confirm,
     new_app,
@@ -41,6 +40,7 @@ class State(StrEnum):
 
 @app.command("list")
 def list_groups(
+    target: Target,
     state: Annotated[
         list[State] | None,
         typer.Option(
@@ -49,7 +49,6 @@ def list_groups(
             help="Stable, Empty, PreparingRebalance, CompletingRebalance or Dead; repeat.",
         ),
     ] = None,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
     """Every group and its state.
@@ -58,7 +57,7 @@ def list_groups(
     barnabas groups list
     barnabas groups list --state Empty --json
     """
-    with admin(bootstrap) as client:
+    with admin(target) as client:
         found = client.list_groups(states_filter=[one.value for one in state] if state else None)
     rows = [
         {"group": row["group_id"], "state": row.get("group_state"), "protocol_type": row["protocol_type"]}
@@ -73,14 +72,14 @@ def list_groups(
 
 
 @app.command()
-def describe(groups: Names, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False) -> None:
+def describe(target: Target, groups: Names, as_json: AsJson = False) -> None:
     """Members of a group, the partitions each one reads, committed offsets and lag.
 
     \b
     barnabas groups describe billing
     barnabas groups describe billing --json
     """
-    with admin(bootstrap) as client:
+    with admin(target) as client:
         documents = []
         for name, group in describe_groups(client, groups).items():
             members = [
@@ -147,7 +146,7 @@ def describe(groups: Names, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: A
 
 
 @app.command()
-def delete(groups: Names, yes: Yes = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False) -> None:
+def delete(target: Target, groups: Names, yes: Yes = False, as_json: AsJson = False) -> None:
     """Delete groups and their committed offsets.
 
     A group with members is refused: stop its consumers first.
@@ -157,7 +156,7 @@ def delete(groups: Names, yes: Yes = False, bootstrap: Bootstrap = DEFAULT_BOOTS
     barnabas groups delete billing audit --yes
     """
     confirm(f"Delete {', '.join(groups)} and the committed offsets?", yes)
-    with admin(bootstrap) as client:
+    with admin(target) as client:
         await_coordinators(client, groups)
         results = client.delete_groups(groups)
     rows = []

@@ -6,10 +6,10 @@ from typing import Annotated, Any
 import typer
 from barnabas.broker.cli.client import admin, describe_groups, describe_topics, positions, reason
 from barnabas.broker.cli.exits import ExitCode, fail
+from barnabas.broker.cli.target import Target
 from barnabas.broker.cli.terminal import (
-    DEFAULT_BOOTSTRAP,
+    INT64_MAX,
     AsJson,
-    Bootstrap,
     Yes,
     confirm,
     new_app,
@@ -36,16 +36,14 @@ Topics = Annotated[
 
 
 @app.command("list")
-def list_offsets(
-    group: Group, topic: Topics = None, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False
-) -> None:
+def list_offsets(target: Target, group: Group, topic: Topics = None, as_json: AsJson = False) -> None:
     """What a group has committed, where each log ends, and the lag.
 
     \b
     barnabas offsets list billing
     barnabas offsets list billing --topic orders:0 --json
     """
-    with admin(bootstrap) as client:
+    with admin(target) as client:
         rows = positions(client, group)
         if topic:
             chosen = set(_partitions(client, topic))
@@ -75,16 +73,19 @@ def list_offsets(
 
 @app.command("set")
 def set_offsets(
+    target: Target,
     group: Group,
     topic: Topics = None,
     to: Annotated[
         str | None,
         typer.Option(metavar="WHERE", help="earliest, latest, an offset, or a time such as 2026-03-01T12:00."),
     ] = None,
-    shift_by: Annotated[int | None, typer.Option(metavar="N", help="Forward by N records; negative: back.")] = None,
+    shift_by: Annotated[
+        int | None,
+        typer.Option(min=-INT64_MAX, max=INT64_MAX, metavar="N", help="Forward by N records; negative: back."),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be committed, change nothing.")] = False,
     yes: Yes = False,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
     """Commit other offsets for a group that has no members.
@@ -104,8 +105,8 @@ def set_offsets(
 
     if (to is None) == (shift_by is None):
         fail("say either --to WHERE or --shift-by N.", ExitCode.NOT_VALID)
-    target = _target(to) if to is not None else None
-    with admin(bootstrap) as client:
+    place = _place(to) if to is not None else None
+    with admin(target) as client:
         chosen = _partitions(client, topic) if topic else None
         _refuse_living(client, group, may_be_new=chosen is not None)
         rows = positions(client, group, extra=chosen or ())
@@ -114,7 +115,7 @@ def set_offsets(
         rows = [row for row in rows if row["log_end_offset"] is not None]
         if not rows:
             fail(f"{group} has committed nothing yet: name the topics with --topic.", ExitCode.NOTHING_THERE)
-        _choose(client, rows, target, shift_by)
+        _choose(client, rows, place, shift_by)
         if not as_json:
             print_table(
                 ["topic", "#partition", "#committed", "#new", "#change", "#log start", "#log end"],
@@ -159,10 +160,10 @@ def set_offsets(
 
 @app.command()
 def delete(
+    target: Target,
     group: Group,
     topic: Topics = None,
     yes: Yes = False,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
     """Forget what a group has committed for some topics.
@@ -176,7 +177,7 @@ def delete(
 
     if not topic:
         fail("name the topics with --topic. (All of them: barnabas groups delete GROUP)", ExitCode.NOT_VALID)
-    with admin(bootstrap) as client:
+    with admin(target) as client:
         describe_groups(client, [group])
         chosen = set(_partitions(client, topic))
         rows = [row for row in positions(client, group) if (row["topic"], row["partition"]) in chosen]
@@ -220,7 +221,7 @@ def _refuse_living(client: Any, group: str, *, may_be_new: bool) -> None:
         fail(f"{group} has {count} members, which would commit over it. Stop its consumers first.")
 
 
-def _target(to: str) -> Any:
+def _place(to: str) -> Any:
     """`earliest`, `latest`, an offset or a time, as what kafka-python looks up."""
     from kafka.admin import OffsetSpec, OffsetTimestamp
 
@@ -229,23 +230,24 @@ def _target(to: str) -> Any:
     if to.isdecimal():
         return int(to)
     try:
-        return OffsetTimestamp(int(datetime.fromisoformat(to).timestamp() * 1000))
-    except ValueError:
+        # A negative timestamp has a meaning of its own in a request, and no record is older than 1970.
+        return OffsetTimestamp(max(0, int(datetime.fromisoformat(to).timestamp() * 1000)))
+    except (ValueError, OverflowError):
         fail(
             f"--to wants earliest, latest, an offset or a time such as 2026-03-01T12:00, not {to!r}.",
             ExitCode.NOT_VALID,
         )
 
 
-def _choose(client: Any, rows: list[dict[str, Any]], target: Any, shift_by: int | None) -> None:
+def _choose(client: Any, rows: list[dict[str, Any]], place: Any, shift_by: int | None) -> None:
     """Set `new_offset` in every row."""
     from kafka.admin import OffsetTimestamp
     from kafka.structs import TopicPartition
 
     by_time: dict[Any, Any] = {}
-    if isinstance(target, OffsetTimestamp):
+    if isinstance(place, OffsetTimestamp):
         keys = [TopicPartition(row["topic"], row["partition"]) for row in rows]
-        by_time = client.list_partition_offsets(dict.fromkeys(keys, target))
+        by_time = client.list_partition_offsets(dict.fromkeys(keys, place))
     for row in rows:
         start, end, committed = row["log_start_offset"], row["log_end_offset"], row["committed_offset"]
         if shift_by is not None:
@@ -258,10 +260,10 @@ def _choose(client: Any, rows: list[dict[str, Any]], target: Any, shift_by: int 
         elif by_time:
             found = by_time[TopicPartition(row["topic"], row["partition"])].offset
             wanted = end if found < 0 else found
-        elif target == -2:
+        elif place == -2:
             wanted = start
-        elif target == -1:
+        elif place == -1:
             wanted = end
         else:
-            wanted = int(target)
+            wanted = int(place)
         row["new_offset"] = max(start, min(end, wanted))

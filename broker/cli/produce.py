@@ -1,14 +1,17 @@
 """`barnabas produce`: records from standard input or from the command line."""
 
+import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
-from barnabas.broker.cli.client import CONNECT_TIMEOUT_MS, told_in_sentences
+from barnabas.broker.cli.client import connection, told_in_sentences
 from barnabas.broker.cli.exits import ExitCode, fail, key_values, say
-from barnabas.broker.cli.terminal import DEFAULT_BOOTSTRAP, Bootstrap, new_app, print_json, progress
+from barnabas.broker.cli.target import Target, end_at_once, no_time_limit
+from barnabas.broker.cli.terminal import INT32_MAX, INT64_MAX, new_app, print_json, progress
 
 app = new_app()
 
@@ -35,6 +38,7 @@ class Acks(StrEnum):
 
 @app.command()
 def produce(
+    target: Target,
     topic: Annotated[str, typer.Argument(metavar="TOPIC")],
     value: Annotated[str | None, typer.Option(help="Send this instead of the lines of standard input.")] = None,
     key: Annotated[str | None, typer.Option(help="The key of every record.")] = None,
@@ -46,16 +50,21 @@ def produce(
     null_value: Annotated[
         str | None, typer.Option(metavar="TEXT", help="A value equal to this is sent as null: it deletes its key.")
     ] = None,
-    partition: Annotated[int | None, typer.Option(min=0, help="Else by the key's hash, or in turn.")] = None,
-    timestamp: Annotated[int | None, typer.Option(metavar="MS", help="Milliseconds since 1970; else now.")] = None,
+    partition: Annotated[
+        int | None, typer.Option(min=0, max=INT32_MAX, help="Else by the key's hash, or in turn.")
+    ] = None,
+    timestamp: Annotated[
+        int | None, typer.Option(min=0, max=INT64_MAX, metavar="MS", help="Milliseconds since 1970; else now.")
+    ] = None,
     compression: Annotated[
         Compression, typer.Option(metavar="NAME", help="Of batches: none, gzip, snappy, lz4 or zstd.")
     ] = Compression.NONE,
     acks: Annotated[Acks, typer.Option(help="Whose answer to wait for.")] = Acks.ALL,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: Annotated[bool, typer.Option("--json", help="Say where each record went, a line each.")] = False,
 ) -> None:
     """Send records; each line of standard input is one.
+
+    --timeout is how long the broker may take for an answer, not how long standard input may take.
 
     \b
     echo "hello" | barnabas produce orders
@@ -69,31 +78,35 @@ def produce(
         fail("--count repeats --value: give both.", ExitCode.NOT_VALID)
     if key is not None and key_separator is not None:
         fail("--key and --key-separator exclude each other.", ExitCode.NOT_VALID)
-    headers = [(name, text.encode()) for name, text in key_values(header or [], "--header").items()]
-    separator = key_separator.replace("\\t", "\t").encode() if key_separator is not None else None
-    null = null_value.encode() if null_value is not None else None
+    if key_separator == "":
+        fail("--key-separator wants a text between key and value, not an empty one.", ExitCode.NOT_VALID)
+    headers = [(name, os.fsencode(text)) for name, text in key_values(header or [], "--header").items()]
+    separator = _bytes(key_separator.replace("\\t", "\t")) if key_separator is not None else None
+    null = _bytes(null_value)
     records: Iterator[tuple[bytes | None, bytes]]
     if value is not None:
-        records = ((_bytes(key), value.encode()) for _ in range(count))
+        records = ((_bytes(key), os.fsencode(value)) for _ in range(count))
     else:
         if sys.stdin.isatty():
             say("Each line is a record; end with Ctrl-D.")
         records = _lines(key, separator)
+    settings = connection(target)
     from kafka import KafkaProducer
 
-    with told_in_sentences(bootstrap), progress("sent", count if value is not None else None) as advance:
+    with told_in_sentences(target), progress("sent", count if value is not None else None) as advance:
         producer = KafkaProducer(
-            bootstrap_servers=bootstrap,
-            client_id="barnabas-cli",
+            **settings,
             acks=acks.value if acks is Acks.ALL else int(acks.value),
             enable_idempotence=acks is Acks.ALL,
             compression_type=None if compression is Compression.NONE else compression.value,
             linger_ms=5,
             batch_size=131072,
-            bootstrap_timeout_ms=CONNECT_TIMEOUT_MS,
-            max_block_ms=15_000,
+            # The time limit of the command comes first, and tells it as every command does.
+            max_block_ms=2 * int(target.timeout_s * 1000),
+            delivery_timeout_ms=max(120_000, 2 * int(target.timeout_s * 1000)),
         )
-        sent = Sent(as_json, advance)
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # what has been read is sent
+        sent = Sent(target, as_json, advance)
         try:
             for record_key, text in records:
                 sent.add(
@@ -111,6 +124,8 @@ def produce(
             producer.flush()
             sent.settle()
         except KeyboardInterrupt:
+            signal.signal(signal.SIGINT, end_at_once)
+            target.renew()
             producer.flush()
             sent.settle()
         except ValueError as error:  # a name that no topic can have, a partition that the topic has not
@@ -124,7 +139,8 @@ def produce(
 class Sent:
     """The records on their way: in order, reported when answered; the first failure is raised."""
 
-    def __init__(self, as_json: bool, advance: Callable[[int], None]) -> None:
+    def __init__(self, target: Target, as_json: bool, advance: Callable[[int], None]) -> None:
+        self.target = target
         self.as_json = as_json
         self.advance = advance
         self.count = 0
@@ -142,7 +158,8 @@ class Sent:
     def settle(self) -> None:
         """Wait for all, report them."""
         for future in self.futures:
-            metadata = future.get(timeout=60)
+            metadata = future.get()
+            self.target.renew()
             self.count += 1
             if self.as_json:
                 print_json(
@@ -158,11 +175,18 @@ class Sent:
 
 
 def _bytes(text: str | None) -> bytes | None:
-    return text.encode() if text is not None else None
+    """As they were typed, also where that is not UTF-8."""
+    return os.fsencode(text) if text is not None else None
 
 
 def _lines(key: str | None, separator: bytes | None) -> Iterator[tuple[bytes | None, bytes]]:
-    for number, line in enumerate(sys.stdin.buffer, 1):
+    number = 0
+    while True:
+        with no_time_limit():
+            line = sys.stdin.buffer.readline()
+        if not line:
+            return
+        number += 1
         text = line.removesuffix(b"\n").removesuffix(b"\r")
         if separator is None:
             yield _bytes(key), text

@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, TextIO, cast
+from typing import TYPE_CHECKING, NoReturn, TextIO, cast
 
-from barnabas.broker.cli.exits import ExitCode, fail, key_values, say
+from barnabas.broker.cli.exits import ExitCode, Failure, fail, key_values, say
 from barnabas.runtime import output, temporary
 from barnabas.runtime.parent import call_when_parent_is_gone
 
@@ -84,8 +84,16 @@ def run(words: Sequence[str]) -> int:
     return _run(env, order)
 
 
+class Parser(argparse.ArgumentParser):
+    """Tells what is wrong with the words as every command does."""
+
+    def error(self, message: str) -> NoReturn:
+        """End the command."""
+        fail(f"{message}. (What there is: barnabas start --help)", ExitCode.NOT_VALID)
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="barnabas start",
         description=DESCRIPTION,
         epilog=EXAMPLES,
@@ -93,17 +101,20 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("--config", metavar="FILE", help="a server.properties file, Kafka's own too")
+    add("--config", type=_said, metavar="FILE", help="a server.properties file, Kafka's own too")
     add(
         "--data",
+        type=_said,
         metavar="DIR",
         help="where the data lives (log.dirs); else ./data; --profile ci: temporary",
     )
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--port", type=_port, metavar="N", help="listen on this port; 0 takes a free one")
-    where.add_argument("--listeners", metavar="LIST", help="as in Kafka, for example PLAINTEXT://0.0.0.0:9092")
+    where.add_argument(
+        "--listeners", type=_said, metavar="LIST", help="as in Kafka, for example PLAINTEXT://0.0.0.0:9092"
+    )
     add("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE", help="any setting; repeat")
-    add("--profile", metavar="NAME", help="ci: no waiting, small, for tests; prints what it changes")
+    add("--profile", type=_said, metavar="NAME", help="ci: no waiting, small, for tests; prints what it changes")
     add("--json", action="store_true", help="print the ready line as JSON")
     add(
         "--exit-with-parent",
@@ -113,7 +124,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     levels = ("debug", "info", "warning", "error")
     add("--log-level", default="info", choices=levels, help="what the log says; info, when not given")
-    add("--log-file", metavar="FILE", help="where the log goes instead of to standard error")
+    add("--log-file", type=_said, metavar="FILE", help="where the log goes instead of to standard error")
     add(
         "--log-file-bytes",
         type=_count,
@@ -165,6 +176,13 @@ def _port(text: str) -> int:
     return int(text)
 
 
+def _said(text: str) -> str:
+    # A shell's empty variable must not be taken for "not said": the broker would choose another folder or file.
+    if not text.strip():
+        raise argparse.ArgumentTypeError("it is empty")
+    return text
+
+
 def _configure(
     env: "Env", path: str | None, profile: "Profile", given: dict[str, str], port: int | None
 ) -> "tuple[BrokerConfig, str | None]":
@@ -198,9 +216,8 @@ def _configure(
     try:
         config = BrokerConfig.of(values)
     except ConfigError:
-        for complaint in properties.complaints(path or "command line", said):
-            say(f"barnabas: {complaint}")
-        raise SystemExit(ExitCode.NOT_VALID) from None
+        complaints = "\n".join(properties.complaints(path or "command line", said))
+        raise Failure(complaints, ExitCode.NOT_VALID) from None
     for note in properties.notes(source, said) if path is not None else ():
         say(f"barnabas: {note}")
     if len(set(map(os.path.abspath, config.data_directories))) < len(config.data_directories):
@@ -310,11 +327,9 @@ async def _serve(env: "Env", order: Order, stop: asyncio.Event) -> int:
             say("barnabas: stopped before it served. The next start looks at the data again.")
             return ExitCode.DONE
     except (DataDirectoryError, CoordinationError) as error:
-        say(f"barnabas: {error}")
-        return ExitCode.FAILED
+        fail(str(error))
     except OSError as error:
-        say(f"barnabas: {_what_to_do(error, config, data)}")
-        return ExitCode.FAILED
+        fail(_what_to_do(error, config, data))
     if order.offsets_topic_first:
         await broker.auto_topics.make(OFFSETS_TOPIC)
     _say_ready(broker, data, order)

@@ -1,25 +1,22 @@
 """What every command shares: its options, how it prints, how it ends."""
 
 import json
+import os
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
-from barnabas.broker.cli.exits import ExitCode, fail, say
+from barnabas.broker.cli.exits import ExitCode, fail
+from barnabas.broker.cli.target import no_time_limit, with_target
 from typer.core import TyperCommand, TyperGroup
 
-Bootstrap = Annotated[
-    str,
-    typer.Option(
-        "--bootstrap", "-b", envvar="BARNABAS_BOOTSTRAP", metavar="HOST:PORT", help="A broker of the cluster."
-    ),
-]
+INT16_MAX, INT32_MAX, INT64_MAX = 2**15 - 1, 2**31 - 1, 2**63 - 1  # the numbers that fit into a request
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
-
-DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 
 
 class PlainFlags:
@@ -41,13 +38,23 @@ class Group(PlainFlags, TyperGroup):
 class Command(PlainFlags, TyperCommand):
     """A command that does something."""
 
+    def invoke(self, ctx: Any) -> Any:
+        """Run it. When the reader of its output has seen enough (`barnabas topics list | head -1`), it is done."""
+        try:
+            super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(ExitCode.DONE) from None
+
 
 class App(typer.Typer):
     """Makes its commands of the class Command."""
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[..., Any]:
-        """As typer's."""
-        return super().command(name, cls=Command, **settings)
+        """As typer's; `target` stands for the options that say which broker to ask."""
+        register = super().command(name, cls=Command, **settings)
+        return lambda command: register(with_target(command))
 
 
 def new_app(summary: str | None = None) -> typer.Typer:
@@ -70,44 +77,36 @@ def print_json(value: Any) -> None:
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """A table as wide as its content; columns whose name begins with `#` hold numbers."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
-    for number, column in enumerate(columns):
-        justify: Literal["left", "right"] = "right" if column.startswith("#") else "left"
-        # Names stay whole; in a narrow terminal the rest is folded.
-        table.add_column(column.removeprefix("#"), justify=justify, overflow="fold", no_wrap=number == 0)
-    for row in rows:
-        table.add_row(*("-" if cell is None else str(cell) for cell in row))
-    _console().print(table)
+    lines = [[column.removeprefix("#") for column in columns]]
+    lines += [["-" if cell is None else str(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*lines)]
+    lines.insert(1, ["─" * width for width in widths])
+    for line in lines:
+        cells = [
+            cell.rjust(width) if column.startswith("#") else cell.ljust(width)
+            for cell, width, column in zip(line, widths, columns)
+        ]
+        print("  ".join(cells).rstrip())
 
 
 def print_paragraph(text: str) -> None:
     """Text below a heading: indented, folded where a person reads it, and followed by an empty line."""
-    from rich.padding import Padding
-
-    _console().print(Padding(text, (0, 0, 0, 4), expand=False), end="\n\n")
-
-
-def _console() -> Any:
-    from rich.console import Console
-
-    # A pipe has no width; without one rich would fold at 80 columns what a script wants to read by line.
-    return Console(width=None if sys.stdout.isatty() else 10_000, markup=False, highlight=False)
+    # A pipe has no width, and a script wants to read by line.
+    width = os.get_terminal_size().columns if sys.stdout.isatty() else 10_000
+    print(textwrap.fill(text, width, initial_indent="    ", subsequent_indent="    "), end="\n\n")
 
 
 def print_outcomes(noun: str, rows: Sequence[dict[str, Any]], as_json: bool, *, nothing_there: bool = False) -> None:
     """What became of each thing: `noun`, "result", and "error" where it failed; any error ends the command."""
     if as_json:
         print_json(rows)
-    for row in rows:
-        if "error" in row:
-            say(f"barnabas: {row[noun]}: {row['result']}: {row['error']}")
-        elif not as_json:
-            print(f"{row[noun]}: {row['result']}")
-    if any("error" in row for row in rows):
-        raise typer.Exit(ExitCode.NOTHING_THERE if nothing_there else ExitCode.FAILED)
+    else:
+        for row in rows:
+            if "error" not in row:
+                print(f"{row[noun]}: {row['result']}", flush=True)
+    errors = [f"{row[noun]}: {row['result']}: {row['error']}" for row in rows if "error" in row]
+    if errors:
+        fail("\n".join(errors), ExitCode.NOTHING_THERE if nothing_there else ExitCode.FAILED)
 
 
 def confirm(question: str, yes: bool) -> None:
@@ -116,7 +115,9 @@ def confirm(question: str, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         fail(f'nothing was changed: nobody is there to ask "{question}" Add --yes to agree.', ExitCode.NOT_VALID)
-    if not typer.confirm(question, err=True):
+    with no_time_limit():
+        agreed = typer.confirm(question, err=True)
+    if not agreed:
         fail("nothing was changed.")
 
 

@@ -6,10 +6,11 @@ from uuid import UUID
 import typer
 from barnabas.broker.cli.client import admin, describe_topics, reason
 from barnabas.broker.cli.exits import key_values, say
+from barnabas.broker.cli.target import Target
 from barnabas.broker.cli.terminal import (
-    DEFAULT_BOOTSTRAP,
+    INT16_MAX,
+    INT32_MAX,
     AsJson,
-    Bootstrap,
     Yes,
     confirm,
     new_app,
@@ -31,14 +32,15 @@ app = new_app("""Topics: list, describe, create, add partitions, delete.
 
 UNKNOWN_TOPIC_OR_PARTITION = 3
 TOPIC_ALREADY_EXISTS = 36
+BROKERS_DEFAULT = -1
 
 Names = Annotated[list[str], typer.Argument(metavar="TOPIC", help="One or more topics.")]
 
 
 @app.command("list")
 def list_topics(
+    target: Target,
     internal: Annotated[bool, typer.Option(help="Show internal topics such as __consumer_offsets too.")] = False,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
     """Every topic with its partitions and replicas.
@@ -47,7 +49,7 @@ def list_topics(
     barnabas topics list
     barnabas topics list --internal --json
     """
-    with admin(bootstrap) as client:
+    with admin(target) as client:
         topics = sorted(client.describe_topics(), key=lambda topic: topic["name"])
     rows = [_summary(topic) for topic in topics if internal or not topic["is_internal"]]
     if as_json:
@@ -62,7 +64,7 @@ def list_topics(
 
 
 @app.command()
-def describe(topics: Names, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False) -> None:
+def describe(target: Target, topics: Names, as_json: AsJson = False) -> None:
     """Partitions of a topic (leader, replicas, first and next offset) and its settings.
 
     \b
@@ -72,7 +74,7 @@ def describe(topics: Names, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: A
     from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
     from kafka.structs import TopicPartition
 
-    with admin(bootstrap) as client:
+    with admin(target) as client:
         described = describe_topics(client, topics)
         configs = client.describe_configs([ConfigResource(ConfigResourceType.TOPIC, name) for name in described])
         partitions = [
@@ -126,16 +128,16 @@ def describe(topics: Names, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: A
 
 @app.command()
 def create(
+    target: Target,
     topics: Names,
     partitions: Annotated[
-        int, typer.Option(help="How many; else the broker's num.partitions.", show_default=False)
-    ] = -1,
+        int | None, typer.Option(min=1, max=INT32_MAX, help="How many; else the broker's num.partitions.")
+    ] = None,
     replication_factor: Annotated[
-        int, typer.Option(help="Copies; else the broker's default.", show_default=False)
-    ] = -1,
+        int | None, typer.Option(min=1, max=INT16_MAX, help="Copies; else the broker's default.")
+    ] = None,
     config: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="A topic setting; repeat.")] = None,
     if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="An existing topic is fine.")] = False,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
     """Make topics.
@@ -146,11 +148,12 @@ def create(
     barnabas topics create orders payments --if-not-exists
     """
     configs = key_values(config or [], "--config")
-    wanted = {
-        name: {"num_partitions": partitions, "replication_factor": replication_factor, "configs": configs}
-        for name in topics
+    counts = {
+        "num_partitions": partitions or BROKERS_DEFAULT,
+        "replication_factor": replication_factor or BROKERS_DEFAULT,
     }
-    with admin(bootstrap) as client:
+    wanted = {name: {**counts, "configs": configs} for name in topics}
+    with admin(target) as client:
         results = client.create_topics(wanted, raise_errors=False)["topics"]
     rows = []
     for result in results:
@@ -165,9 +168,11 @@ def create(
 
 @app.command()
 def alter(
+    target: Target,
     topic: Annotated[str, typer.Argument(metavar="TOPIC")],
-    partitions: Annotated[int, typer.Option(help="The new number of partitions; it can only grow.")],
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    partitions: Annotated[
+        int, typer.Option(min=1, max=INT32_MAX, help="The new number of partitions; it can only grow.")
+    ],
     as_json: AsJson = False,
 ) -> None:
     """Add partitions to a topic.
@@ -176,7 +181,7 @@ def alter(
     barnabas topics alter orders --partitions 6
     barnabas configs set topic orders retention.ms=3600000    a setting
     """
-    with admin(bootstrap) as client:
+    with admin(target) as client:
         result = client.create_partitions({topic: partitions}, raise_errors=False).results[0]
     row: dict[str, Any] = {"topic": topic, "result": f"{partitions} partitions now", "partitions": partitions}
     if result.error_code:
@@ -185,7 +190,7 @@ def alter(
 
 
 @app.command()
-def delete(topics: Names, yes: Yes = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False) -> None:
+def delete(target: Target, topics: Names, yes: Yes = False, as_json: AsJson = False) -> None:
     """Delete topics and every record in them.
 
     \b
@@ -193,7 +198,7 @@ def delete(topics: Names, yes: Yes = False, bootstrap: Bootstrap = DEFAULT_BOOTS
     barnabas topics delete orders payments --yes
     """
     confirm(f"Delete {', '.join(topics)} and all records?", yes)
-    with admin(bootstrap) as client:
+    with admin(target) as client:
         results = client.delete_topics(topics, raise_errors=False)["topics"]
     rows = []
     for result in results:

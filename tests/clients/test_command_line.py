@@ -47,6 +47,7 @@ def lines_in_json(done: subprocess.CompletedProcess[str]) -> list[Any]:
     [
         (),
         ("start",),
+        ("status",),
         ("demo",),
         ("produce",),
         ("consume",),
@@ -205,6 +206,16 @@ def test_settings_of_topics_and_brokers(run: Run, name: str) -> None:
     run("configs", "describe", "broker", "77", code=3)
 
 
+def test_the_status_of_a_broker(broker: Any, run: Run) -> None:
+    said = in_json(run("status", "--json"))
+    (known,) = said["brokers"]
+    assert f"{known['host']}:{known['port']}" == said["bootstrap"] == broker.bootstrap
+    assert said["controller"] == known["node_id"]
+    assert len(said["cluster_id"]) == 22
+    assert said["version"].startswith("4.")
+    assert said["cluster_id"] in run("status").stdout
+
+
 def test_what_a_setting_means(run: Run, name: str) -> None:
     run("topics", "create", name)
     (row,) = in_json(run("configs", "describe", "topic", name, "retention.ms", "--json"))
@@ -245,7 +256,11 @@ def test_settings_of_all_brokers(run: Run) -> None:
         (("produce", "a/b", "--value", "x"), 2, "a/b"),
         (("produce", "words", "--value", "x", "--partition", "99"), 2, "99"),
         (("consume", "--pattern", "("), 2, "regular expression"),
-        (("topics", "list", "--bootstrap", ""), 1, "no broker answers"),
+        (("topics", "list", "--bootstrap", ""), 2, "--bootstrap wants HOST:PORT"),
+        (("topics", "list", "--bootstrap", "host:notaport"), 2, "not 'host:notaport'"),
+        (("produce", "words", "--value", "x", "--timestamp", "99999999999999999999"), 2, "--timestamp"),
+        (("produce", "w" * 40_000, "--value", "x"), 2, "barnabas: "),
+        (("offsets", "list", "g" * 40_000), 1, "closed the connection"),
     ],
 )
 def test_what_goes_wrong_is_told_in_a_sentence(run: Run, words: tuple[str, ...], code: int, said: str) -> None:

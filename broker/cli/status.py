@@ -1,0 +1,47 @@
+"""`barnabas status`: whether a broker serves, and what it is."""
+
+from typing import Any
+
+from barnabas.broker.cli.client import admin
+from barnabas.broker.cli.target import Target
+from barnabas.broker.cli.terminal import AsJson, new_app, print_json, print_table
+
+app = new_app()
+
+
+@app.command()
+def status(target: Target, as_json: AsJson = False) -> None:
+    """Say whether a broker serves, and what it is; a script waits here for a broker that is being started.
+
+    Exit code 0 when it serves, 1 when none answers within --wait and --timeout.
+    The version is the Kafka whose requests it understands: what a client takes it for.
+
+    \b
+    barnabas status
+    barnabas status --wait 30 && barnabas topics create orders
+    barnabas status --json --bootstrap localhost:9093
+    """
+    with admin(target) as client:
+        cluster = client.describe_cluster()
+        topics = client.describe_topics()
+        groups = client.list_groups()
+        version = client.get_broker_version_data(cluster["controller_id"]).broker_version
+    document: dict[str, Any] = {
+        "bootstrap": target.bootstrap,
+        "version": ".".join(map(str, version)),
+        "cluster_id": cluster["cluster_id"],
+        "controller": cluster["controller_id"],
+        "brokers": [
+            {"node_id": broker["broker_id"], "host": broker["host"], "port": broker["port"]}
+            for broker in cluster["brokers"]
+        ],
+        "topics": sum(not topic["is_internal"] for topic in topics),
+        "groups": len(groups),
+    }
+    if as_json:
+        print_json(document)
+        return
+    brokers = ", ".join(f"{broker['node_id']} at {broker['host']}:{broker['port']}" for broker in document["brokers"])
+    shown = document | {"brokers": brokers}
+    print(f"A broker serves at {target.bootstrap}.")
+    print_table(["what", "value"], [(name.replace("_", " "), value) for name, value in shown.items()])

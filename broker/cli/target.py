@@ -1,0 +1,182 @@
+"""Which broker a command asks, how long it waits for one, and the time limit that ends every command."""
+
+import functools
+import inspect
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Annotated, Any, NoReturn
+
+import typer
+from barnabas.broker.cli.exits import ExitCode, Failure, fail
+
+DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+DEFAULT_PORT = 9092
+DEFAULT_TIMEOUT_S = 30.0
+DEFAULT_WAIT_S = 0.5
+SECONDS_MAX = 10_000_000  # some months; the operating system's timer knows no infinity
+RETRY_MS = 50
+CONNECT_TIMEOUT_MS = 3_000  # of one attempt: a port that refuses says so at once, a host that is gone says nothing
+
+Bootstrap = Annotated[
+    str,
+    typer.Option(
+        "--bootstrap", "-b", envvar="BARNABAS_BOOTSTRAP", metavar="HOST:PORT", help="A broker of the cluster."
+    ),
+]
+Timeout = Annotated[
+    float,
+    typer.Option(
+        "--timeout", metavar="SECONDS", min=0.001, max=SECONDS_MAX, help="Fail when it is not done after so long."
+    ),
+]
+Wait = Annotated[
+    float,
+    typer.Option(
+        "--wait", metavar="SECONDS", min=0, max=SECONDS_MAX, help="How long to try while no broker listens there."
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What --bootstrap, --timeout and --wait say."""
+
+    bootstrap: str
+    timeout_s: float
+    wait_s: float
+    as_json: bool
+
+    def reach(self) -> None:
+        """Return when something listens there, and begin the time limit; without either the command ends."""
+        addresses = _addresses(self.bootstrap)
+        signal.signal(signal.SIGINT, end_at_once)
+        signal.signal(signal.SIGALRM, self._end)
+        signal.setitimer(signal.ITIMER_REAL, self.wait_s + self.timeout_s)  # a name server may be silent as well
+        if not _reachable(addresses, self.wait_s):
+            self.nobody_answers()
+        self.renew()
+
+    def answers(self) -> bool:
+        """Whether something listens there now."""
+        return _reachable(_addresses(self.bootstrap), 0)
+
+    def renew(self) -> None:
+        """The time limit begins again: for a command that gets on, however long it takes."""
+        signal.setitimer(signal.ITIMER_REAL, self.timeout_s)
+
+    def nobody_answers(self) -> NoReturn:
+        """End the command."""
+        fail(
+            f"no broker answers at {self.bootstrap}. Start one with `barnabas start`, or name another with --bootstrap."
+        )
+
+    def _end(self, _number: int, _frame: Any) -> None:
+        # Nothing is closed in order: a broker that does not answer in time does not answer a farewell either.
+        message = f"no answer in {self.timeout_s:g} s from {self.bootstrap}."
+        with suppress(Exception):
+            Failure(message, ExitCode.FAILED).tell(self.as_json)
+        os._exit(ExitCode.FAILED)
+
+
+def end_at_once(_number: int, _frame: Any) -> None:
+    """What Ctrl-C does. An exception would be lost where a client happens to catch all of them."""
+    os._exit(ExitCode.INTERRUPTED)
+
+
+@contextmanager
+def no_time_limit() -> Iterator[None]:
+    """The time limit stands still: the command waits for a person or for another program, not for a broker."""
+    left_s, _ = signal.setitimer(signal.ITIMER_REAL, 0)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, left_s)
+
+
+def with_target(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command whose parameter `target` is a Target the options that say it, in its place.
+
+    A command with a --timeout of its own, of another meaning, gives a broker the usual time for an answer.
+    """
+    signature = inspect.signature(command)
+    if "target" not in signature.parameters:
+        return command
+
+    @functools.wraps(command)
+    def asking(bootstrap: str, wait_s: float, timeout_s: float = DEFAULT_TIMEOUT_S, **words: Any) -> Any:
+        as_json = bool(words.get("as_json"))
+        return command(target=Target(bootstrap, timeout_s, wait_s, as_json), **words)
+
+    kind = inspect.Parameter.KEYWORD_ONLY
+    options = [
+        inspect.Parameter("bootstrap", kind, default=DEFAULT_BOOTSTRAP, annotation=Bootstrap),
+        inspect.Parameter("timeout_s", kind, default=DEFAULT_TIMEOUT_S, annotation=Timeout),
+        inspect.Parameter("wait_s", kind, default=DEFAULT_WAIT_S, annotation=Wait),
+    ]
+    own = [parameter.replace(kind=kind) for parameter in signature.parameters.values() if parameter.name != "target"]
+    if "timeout" in signature.parameters:
+        del options[1]
+    parameters = [*own, *options]
+    asking.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    asking.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return asking
+
+
+def _addresses(bootstrap: str) -> list[tuple[str, int]]:
+    """`HOST:PORT,…` as hosts and ports."""
+    found = []
+    for text in bootstrap.split(","):
+        host, colon, port = text.strip().rpartition(":")
+        if not colon or host.endswith(":"):  # no port; or the end of an IPv6 address
+            host, port = text.strip(), str(DEFAULT_PORT)
+        host = host.removeprefix("[").removesuffix("]")
+        if not host or not (port.isascii() and port.isdecimal()) or not 0 < int(port) < 65536:
+            fail(
+                f"--bootstrap wants HOST:PORT with a port from 1 to 65535, such as {DEFAULT_BOOTSTRAP}, not {text!r}.",
+                ExitCode.NOT_VALID,
+            )
+        found.append((host, int(port)))
+    return found
+
+
+def _reachable(addresses: list[tuple[str, int]], wait_s: float) -> bool:
+    """Whether one of them takes a connection, within `wait_s`."""
+    # Help and usage need neither a loop nor sockets.
+    import asyncio
+
+    from barnabas.runtime.clock import RealClock
+    from barnabas.runtime.network import RealNetwork
+
+    clock = RealClock()
+    network = RealNetwork()
+
+    async def takes_connection(host: str, port: int) -> bool:
+        attempt = asyncio.ensure_future(network.connect(host, port, asyncio.Protocol))
+
+        def give_up() -> None:
+            attempt.cancel()
+
+        timer = clock.call_later(CONNECT_TIMEOUT_MS, give_up)
+        try:
+            transport, _ = await attempt
+        except (OSError, UnicodeError, asyncio.CancelledError):
+            return False
+        finally:
+            timer.cancel()
+        transport.close()
+        return True
+
+    async def one_takes_connection() -> bool:
+        last_ms = clock.monotonic_ms() + wait_s * 1000
+        while True:
+            for host, port in addresses:
+                if await takes_connection(host, port):
+                    return True
+            if clock.monotonic_ms() >= last_ms:
+                return False
+            await clock.sleep(RETRY_MS)
+
+    return asyncio.run(one_takes_connection())

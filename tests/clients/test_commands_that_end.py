@@ -1,0 +1,284 @@
+"""Every command of `barnabas` ends, with a sentence: whatever its options say, whatever becomes of the broker.
+
+The tables are made from the commands themselves, so that a new command or option is in them.
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from barnabas.broker.cli import configs, consume, groups, offsets, produce, status, topics
+
+pytestmark = pytest.mark.timeout(110)
+
+COMMAND = [sys.executable, "-m", "barnabas.broker.main"]
+NUMBERS = {"integer", "integer range", "float", "float range", "int", "number"}
+
+# What each command needs to be complete, in a cluster that has the topic t.
+COMPLETE: dict[tuple[str, ...], list[str]] = {
+    ("status",): [],
+    ("topics", "list"): [],
+    ("topics", "describe"): ["t"],
+    ("topics", "create"): ["t", "--if-not-exists"],
+    ("topics", "alter"): ["t", "--partitions", "2"],
+    ("topics", "delete"): ["t", "--yes"],
+    ("produce",): ["t", "--value", "x"],
+    ("consume",): ["t", "--from-beginning", "--max", "1"],
+    ("groups", "list"): [],
+    ("groups", "describe"): ["g"],
+    ("groups", "delete"): ["g", "--yes"],
+    ("offsets", "list"): ["g"],
+    ("offsets", "set"): ["g", "--topic", "t", "--to", "earliest", "--yes"],
+    ("offsets", "delete"): ["g", "--topic", "t", "--yes"],
+    ("configs", "describe"): ["broker", "0", "--all"],
+    ("configs", "set"): ["topic", "t", "retention.ms=1"],
+    ("configs", "delete"): ["topic", "t", "retention.ms"],
+}
+
+
+def commands() -> dict[tuple[str, ...], Any]:
+    """Every command that asks a broker, by its words."""
+    import typer.main
+
+    found: dict[tuple[str, ...], Any] = {}
+    for name, module in (("topics", topics), ("groups", groups), ("offsets", offsets), ("configs", configs)):
+        group: Any = typer.main.get_command(module.app)
+        found |= {(name, word): command for word, command in group.commands.items()}
+    for name, module in (("produce", produce), ("consume", consume), ("status", status)):
+        found[(name,)] = typer.main.get_command(module.app)
+    return found
+
+
+def options(command: Any) -> list[Any]:
+    """The options of a command that take a value."""
+    return [
+        param for param in command.params if param.param_type_name == "option" and not getattr(param, "is_flag", False)
+    ]
+
+
+def test_every_command_is_in_the_table() -> None:
+    assert sorted(commands()) == sorted(COMPLETE)
+
+
+def test_every_command_has_its_limits() -> None:
+    for words, command in commands().items():
+        names = {name for option in options(command) for name in option.opts}
+        assert {"--timeout", "--wait", "--bootstrap"} <= names, words
+        assert any("--json" in param.opts for param in command.params), words
+
+
+RUN_MANY = """
+import contextlib, io, json, sys, traceback
+from barnabas.broker.main import run
+results = []
+for words in json.load(sys.stdin):
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()):
+        try:
+            code = run(words)
+        except SystemExit as end:
+            code = end.code
+        except BaseException:
+            traceback.print_exc()
+            code = None
+    results.append([code, said.getvalue()])
+json.dump(results, sys.stdout)
+"""
+
+
+def run_many(cases: list[list[str]]) -> list[tuple[int | None, str]]:
+    """Exit code and standard error of each: one process runs them all, because a start of Python costs more."""
+    done = subprocess.run(
+        [sys.executable, "-c", RUN_MANY], input=json.dumps(cases), capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0, done.stderr
+    return [(code, said) for code, said in json.loads(done.stdout)]
+
+
+def test_no_value_of_an_option_ends_in_a_traceback() -> None:
+    values = ["", "x", "99999999999999999999999", "-99999999999999999999999", "nan", "inf", "\udcff", "9" * 400]
+    cases = [
+        [*words, *COMPLETE[words], option.opts[0], value, *end]
+        for words, command in commands().items()
+        for option in options(command)
+        for value in values
+        # Nothing listens at port 1: a value that is valid meets that.
+        for end in (["--bootstrap", "127.0.0.1:1", "--wait", "0"], ["--json"])
+        if not (end == ["--json"] and option.opts[0] not in ("--bootstrap", "--timeout", "--wait"))
+    ]
+    cases = [case if "--bootstrap" in case else [*case, "--bootstrap", "127.0.0.1:1", "--wait", "0"] for case in cases]
+    assert len(cases) > 500
+    for case, (code, said) in zip(cases, run_many(cases)):
+        assert code in (1, 2), (case, code, said)
+        assert "Traceback" not in said, (case, said)
+        assert said, case
+        if "--json" in case:
+            assert json.loads(said)["exit_code"] == code, case
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["topics", "list", "--timeout", "0"],
+        ["topics", "list", "--timeout", "nan"],
+        ["topics", "list", "--timeout", "inf"],
+        ["topics", "list", "--wait", "-1"],
+        ["topics", "create", "t", "--partitions", "0"],
+        ["topics", "create", "t", "--partitions", "2147483648"],
+        ["topics", "create", "t", "--replication-factor", "32768"],
+        ["produce", "t", "--value", "x", "--timestamp", "9223372036854775808"],
+        ["produce", "t", "--value", "x", "--timestamp", "-1"],
+        ["produce", "t", "--value", "x", "--partition", "2147483648"],
+        ["produce", "t", "--key-separator", ""],
+        ["consume", "t", "--timeout", "nan"],
+        ["consume", "t", "--max", "0"],
+        ["offsets", "set", "g", "--shift-by", "9223372036854775808"],
+        ["offsets", "set", "g", "--to", "99999-01-01T00:00"],
+        ["demo", "--data", ""],
+        ["demo", "--port", "65536"],
+        ["start", "--data", ""],
+        ["start", "--config", ""],
+        ["start", "--listeners", ""],
+        ["start", "--profile", ""],
+        ["start", "--port", "65536"],
+        ["start", "--set", "log.dirs="],
+        ["start", "--set", "=1"],
+        ["topics", "lost"],
+        ["nothing-such"],
+    ],
+)
+def test_what_is_not_valid_is_not_tried(words: list[str]) -> None:
+    cases = [words, [*words, "--json"]]
+    if words[0] == "start":  # takes the standard streams for itself
+        done = [subprocess.run([*COMMAND, *case], capture_output=True, text=True, timeout=30) for case in cases]
+        plain, as_json = [(one.returncode, one.stderr) for one in done]
+    else:
+        plain, as_json = run_many(cases)
+    assert plain[0] == as_json[0] == 2, plain
+    assert plain[1]
+    said = json.loads(as_json[1])
+    assert said["exit_code"] == 2
+    assert said["error"]
+
+
+@pytest.fixture
+def silent_server() -> Iterator[socket.socket]:
+    """Takes connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0), backlog=100) as server:
+        yield server
+
+
+def bootstrap_of(server: socket.socket) -> str:
+    return f"127.0.0.1:{server.getsockname()[1]}"
+
+
+def test_a_broker_that_never_answers_ends_every_command(silent_server: socket.socket) -> None:
+    processes = {}
+    for words, rest in COMPLETE.items():
+        limit = "0.05" if words == ("consume",) else "0.5"
+        command = [*COMMAND, *words, *rest, "--timeout", limit, "--bootstrap", bootstrap_of(silent_server), "--json"]
+        processes[words] = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    for words, process in processes.items():
+        shown, said = process.communicate(timeout=60)
+        assert (process.returncode, shown) == (1, ""), (words, said)
+        assert "no answer in" in json.loads(said)["error"], (words, said)
+
+
+@pytest.mark.parametrize("words", [("topics", "list"), ("produce",), ("consume",), ("offsets", "set")])
+def test_ctrl_c_ends_a_command_that_waits(silent_server: socket.socket, words: tuple[str, ...]) -> None:
+    command = [*COMMAND, *words, *COMPLETE[words], "--bootstrap", bootstrap_of(silent_server)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    for _ in range(2):  # one connection looks whether somebody listens, the next one asks
+        connection, _ = silent_server.accept()
+    process.send_signal(signal.SIGINT)
+    shown, said = process.communicate(timeout=20)
+    connection.close()
+    assert process.returncode == 130, said
+    assert shown == ""
+    assert "Traceback" not in said
+
+
+def test_the_reader_of_the_output_may_leave(broker: Any, name: str) -> None:
+    at = ["--bootstrap", broker.bootstrap]
+    subprocess.run([*COMMAND, "produce", name, "--value", "x", "--count", "3", *at], check=True, timeout=30)
+    subprocess.run(
+        [*COMMAND, "consume", name, "-g", name, "--from-beginning", "--max", "1", *at], check=True, timeout=30
+    )
+    reading = [
+        ["status"],
+        ["topics", "list"],
+        ["topics", "describe", name],
+        ["groups", "list"],
+        ["groups", "describe", name],
+        ["offsets", "list", name],
+        ["configs", "describe", "broker", "0", "--all", "--docs"],
+        ["consume", name, "--from-beginning", "--max", "3"],
+        ["produce", name, "--value", "x"],
+    ]
+    for words in reading:
+        for form in ([], ["--json"]):
+            process = subprocess.Popen(
+                [*COMMAND, *words, *form, *at], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            )
+            assert process.stdout is not None
+            assert process.stderr is not None
+            process.stdout.close()
+            said = process.stderr.read()
+            process.stderr.close()
+            assert process.wait(30) == 0, (words, form, said)
+            assert "Error" not in said, (words, said)
+
+
+def test_endless_input_ends_when_the_broker_has_gone(own_broker: Any, name: str) -> None:
+    command = [*COMMAND, "produce", name, "--timeout", "2", "--bootstrap", own_broker.bootstrap, "--json"]
+    with subprocess.Popen(["yes"], stdout=subprocess.PIPE) as endless:
+        process = subprocess.Popen(
+            command, stdin=endless.stdout, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["offset"] == 0
+        own_broker.kill()
+        try:
+            _, said = process.communicate(timeout=60)
+        finally:
+            endless.kill()
+    assert process.returncode == 1
+    assert json.loads(said)["exit_code"] == 1
+
+
+def test_slow_input_is_no_slow_broker(broker: Any, name: str) -> None:
+    command = [*COMMAND, "produce", name, "--timeout", "1", "--bootstrap", broker.bootstrap, "--json"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        waiting = subprocess.run(["sleep", "2"], check=True, timeout=20)
+        assert waiting.returncode == 0
+        process.stdin.write("late\n")
+        shown, _ = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert json.loads(shown)["offset"] == 0
+
+
+def test_bytes_go_as_they_were_typed(broker: Any, name: str) -> None:
+    at = [b"--bootstrap", broker.bootstrap.encode()]
+    command = [os.fsencode(word) for word in COMMAND]
+    subprocess.run([*command, b"produce", name.encode(), b"--value", b"\xff\x00"[:1], *at], check=True, timeout=30)
+    read = [*command, b"consume", name.encode(), b"--from-beginning", b"--max", b"1", *at]
+    assert subprocess.run(read, check=True, timeout=30, capture_output=True).stdout == b"\xff\n"
+
+
+def test_status_waits_for_a_broker_that_is_being_started(own_broker: Any) -> None:
+    own_broker.stop()
+    refused = subprocess.run(
+        [*COMMAND, "status", "--bootstrap", own_broker.bootstrap], capture_output=True, text=True, timeout=30
+    )
+    assert refused.returncode == 1
+    assert "no broker answers" in refused.stderr
+    waiting = subprocess.Popen([*COMMAND, "status", "--wait", "60", "--bootstrap", own_broker.bootstrap])
+    own_broker.start()
+    assert waiting.wait(70) == 0

@@ -26,7 +26,7 @@ FAULTS = (
     Fault(
         "checksum not looked at",
         "storage",
-        "storage.recovery:_check_segment",
+        "storage.recovery:_Check._check_segment",
         "if not record_batch.crc_is",
         "if 0 and record_batch.crc_is",
         "batches are whole",
@@ -53,11 +53,21 @@ FAULTS = (
     Fault(
         "gap in the log not seen",
         "storage",
-        "storage.recovery:_check_batches",
-        "and not may_have_gaps",
-        "and False",
+        "storage.recovery:_Check.run",
+        "slot > first and",
+        "False and",
         "a prefix",
         1,
+    ),
+    Fault(
+        "hole behind what retention removed",
+        "storage",
+        "storage.recovery:open_log",
+        "while len(segments) > 1 and",
+        "while False and",
+        "everything synced is there",
+        101,
+        "append to flushed",
     ),
     Fault(
         "snapshot's checksum not looked at",
@@ -80,7 +90,7 @@ FAULTS = (
     Fault(
         "epochs not recovered",
         "storage",
-        "storage.recovery:_check_segment",
+        "storage.recovery:_Check._check_segment",
         "if batch.partition_leader_epoch > epoch:",
         "if False:",
         "the epochs agree",
@@ -103,7 +113,7 @@ FAULTS = (
         "file.sync()",
         "pass",
         "a data directory opens",
-        1,
+        2,
     ),
     Fault(
         "indexes not synced at a clean stop",
@@ -131,7 +141,7 @@ FAULTS = (
         "self.active_segment.sync()",
         "pass",
         "no invented record",
-        1,
+        7,
         focus="append to followed",
     ),
     Fault(
@@ -160,7 +170,7 @@ FAULTS = (
         "self._env.disk.sync_directory(self.directory)",
         "pass",
         "producers are a function of the log",
-        1,
+        10,
     ),
     # Compaction, truncation, indexes
     Fault(
@@ -189,7 +199,7 @@ FAULTS = (
         "yield folder._replace()  # never",
         "pass  # never",
         "the time index agrees",
-        44,
+        13,
         focus="compaction",
     ),
     Fault(

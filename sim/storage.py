@@ -34,7 +34,14 @@ TOPICS = {
     "followed": SMALL,
     "deleted": SMALL,
 }
+POLICIES = ("compact", "delete")  # of the compacted topic, now and then changed
 TOPIC_ID = bytes(15) + b"\x07"
+
+
+def settings_of(topic: str, policy: str) -> dict[str, str]:
+    """Of a topic; `policy` is what the compacted one has now."""
+    settings = TOPICS.get(topic, {})
+    return settings | {"cleanup.policy": policy} if topic == "compacted" else settings
 
 
 class Stored(NamedTuple):
@@ -73,6 +80,8 @@ class Workload:
 
     def __init__(self, seed: int, steps: int = 60) -> None:
         self.rng = random.Random(f"{seed} storage")
+        self._policy_rng = random.Random(f"{seed} policy")
+        self._policy = POLICIES[0]
         self.steps = steps
         self.env = sim_env(seed)
         self.books = {topic: Book() for topic in TOPICS}
@@ -112,7 +121,7 @@ class Workload:
             self.points.append(CrashPoint(disk.operations, f"{operation} {path}", self.step, disk.copy(), books))
 
     def _open(self) -> LogManager:
-        manager = LogManager(self.env, DIRECTORY, BrokerConfig.of({}), lambda topic: TOPICS.get(topic, {}))
+        manager = LogManager(self.env, DIRECTORY, BrokerConfig.of({}), lambda topic: settings_of(topic, self._policy))
         manager.start()
         return manager
 
@@ -136,6 +145,9 @@ class Workload:
 
     def _one_step(self) -> None:
         rng = self.rng
+        if self._policy_rng.random() < 0.1:
+            self._policy = self._policy_rng.choice(POLICIES)
+            self.manager.update_topic_config("compacted")
         luck = rng.random()
         if luck < 0.62:
             self._append(rng.choice(list(TOPICS)))
@@ -336,8 +348,9 @@ def check(point: CrashPoint, fate: str, seed: int) -> None:
     disk = point.disk.copy(env.clock, random.Random(f"{seed} {point.number} {fate}"))
     disk.crash(fate)
     env = SimEnv(clock=env.clock, disk=disk, network=env.network, rng=env.rng)
+    policy = random.Random(f"{seed} {point.number} policy").choice(POLICIES)
     try:
-        manager = opened(env)
+        manager = opened(env, policy)
         ends = {}
         for topic, book in point.books.items():
             log = manager.get(topic, 0)
@@ -349,7 +362,7 @@ def check(point: CrashPoint, fate: str, seed: int) -> None:
             check_log(log, book.start_allowed)
             ends[topic] = append_one(log)
         manager.shutdown()
-        manager = opened(env)
+        manager = opened(env, policy)
         for topic, end in ends.items():
             log = manager.get(topic, 0)
             if log is None or log.log_end_offset != end:
@@ -361,9 +374,9 @@ def check(point: CrashPoint, fate: str, seed: int) -> None:
         raise Violation("nothing escapes", f"{error!r} [{where}]") from error
 
 
-def opened(env: SimEnv) -> LogManager:
+def opened(env: SimEnv, policy: str) -> LogManager:
     """The logs of the directory, after a start that nothing may refuse."""
-    manager = LogManager(env, DIRECTORY, BrokerConfig.of({}), lambda topic: TOPICS.get(topic, {}))
+    manager = LogManager(env, DIRECTORY, BrokerConfig.of({}), lambda topic: settings_of(topic, policy))
     try:
         manager.start()
     except DataDirectoryError as error:

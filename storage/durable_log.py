@@ -7,6 +7,8 @@ when it is written, and what a crash loses of a new log's files the tree can say
 
 import errno
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from itertools import pairwise
 
 from barnabas.config.topic import TopicConfig
 from barnabas.runtime.ports import Disk, Env, File, Timer, may_pass
@@ -71,7 +73,7 @@ class DurableLog(LogReader):
         self.closed = False
         self._syncing: list[_Sync] = []  # oldest first
         self._unsynced_files: list[str] = []  # small ones beside the segments
-        self._unsynced_folders: dict[str, None] = dict.fromkeys(unsynced_folders)
+        self._unsynced_folders: dict[str, object] = {folder: object() for folder in unsynced_folders}  # and the change
         self._last_flush_ms = env.clock.monotonic_ms()
         self._sync_again_timer: Timer | None = None
         self._checked_end_offset = log_end_offset
@@ -143,7 +145,7 @@ class DurableLog(LogReader):
         """New files get their names; the folders to sync before `flushed`."""
         try:
             if self.leader_epochs.rename():
-                self._unsynced_folders.setdefault(self.directory)
+                self._names_changed()
         except OSError as error:
             self.fail(error)
             return []
@@ -152,15 +154,32 @@ class DurableLog(LogReader):
     def sync_with_next_flush(self, path: str) -> None:
         """A file of this log was changed outside of its methods."""
         self._unsynced_files.append(path)
-        self._unsynced_folders.setdefault(self.directory)
+        self._names_changed()
+
+    def _names_changed(self) -> None:
+        """The folder is to be synced before the recovery point rises, and before another segment begins."""
+        self._unsynced_folders[self.directory] = object()
 
     def flushed(self, offset: int) -> None:
         """All that `begin_flush` began is durable: everything below `offset`."""
         self._unsynced_files.clear()
         self._unsynced_folders.clear()
         self._syncing.clear()
-        self.recovery_point = max(self.recovery_point, offset)
+        self._raise_recovery_point(offset)
         self.go_on()
+
+    def _raise_recovery_point(self, offset: int) -> None:
+        """Everything below the offset is durable: no segment there can lose its end any more."""
+        if offset < self.recovery_point:
+            return
+        first = max(self._slot(self.recovery_point) - 1, 0)
+        self.recovery_point = offset
+        try:
+            for segment, following in pairwise(self.segments[first:]):
+                if following.base_offset <= offset:
+                    segment.remove_mark()
+        except OSError as error:
+            self.hinder(error)
 
     def flush_in_background(self) -> None:
         """As `flush`, without blocking: the recovery point rises when it is done."""
@@ -176,11 +195,11 @@ class DurableLog(LogReader):
         disk = self._env.disk
         now_ms = self._env.clock.monotonic_ms()
         if self._syncing and now_ms - self._syncing[0].begun_ms >= _SYNC_LOST_MS:
-            self._syncing.clear()  # nobody hears of them any more, and this one covers them
+            self._sync_again_later()  # nobody hears of it any more: all that it was to sync is synced anew
         state = _Sync(offset, now_ms)
         self._syncing.append(state)
         epochs_written = self.leader_epochs.written
-        folders: list[str] = []
+        names: dict[str, object] = {}
 
         def is_awaited(error: OSError | None) -> bool:
             """Whether it is of use: not after a failure, nor when all was flushed or truncated meanwhile."""
@@ -190,7 +209,6 @@ class DurableLog(LogReader):
                     return False
                 # It has not begun: what it was to sync stays unsynced, and holds up what comes later.
                 self._unsynced_files += small
-                self._unsynced_folders.update(dict.fromkeys(folders))
                 self._sync_again_later()
             return error is None and not self.closed and any(state is other for other in self._syncing)
 
@@ -200,17 +218,20 @@ class DurableLog(LogReader):
             if self.leader_epochs.written != epochs_written:  # a later sync will name them and lift the point further
                 self._syncing = [other for other in self._syncing if other is not state]
                 return
-            folders.extend(dict.fromkeys([self.directory, *self.files_synced()]))
+            folders = list(dict.fromkeys([self.directory, *self.files_synced()]))
             if self.failed is None:
-                self._unsynced_folders.clear()
+                names.update(self._unsynced_folders)
                 disk.sync_in_background([], folders_synced, folders)
 
         def folders_synced(error: OSError | None) -> None:
             if not is_awaited(error):
                 return
+            for folder, change in names.items():
+                if self._unsynced_folders.get(folder) is change:
+                    del self._unsynced_folders[folder]
             state.is_done = True
             while self._syncing and self._syncing[0].is_done:
-                self.recovery_point = max(self.recovery_point, self._syncing.pop(0).offset)
+                self._raise_recovery_point(self._syncing.pop(0).offset)
 
         files: list[File] = []
         try:
@@ -320,6 +341,9 @@ def close_together(disk: Disk, logs: Iterable[DurableLog]) -> None:
         log.seal()
     flush_together(disk, logs)
     for log in logs:
+        if log.failed is None and log.hindered is None:
+            with suppress(OSError):  # a mark that stays does no harm while no other broker compacts the log
+                log.active_segment.remove_mark()
         log.abandon()
 
 

@@ -286,9 +286,12 @@ class Log(DurableLog):
         segment = self.segments[-1]
         try:
             if self._must_roll(segment, len(view), next_offset - 1, max_timestamp, now_ms):
-                # A gap between segments would look like a loss after a crash: only a jump of 2³¹ offsets needs one.
-                fits = next_offset - 1 - self.log_end_offset < 2**31
-                segment = self._roll_to(self.log_end_offset if fits else first_offset)
+                base_offset = self.log_end_offset
+                if next_offset - 1 - base_offset >= 2**31:
+                    # This needs a gap between two segments, which must not look like what a crash lost.
+                    self.flush()
+                    base_offset = first_offset
+                segment = self._roll_to(base_offset)
             segment.append(view, batches)
         except OSError as error:
             self.hinder(error)
@@ -356,6 +359,9 @@ class Log(DurableLog):
             self._sync_indexes(old)
         else:
             written.append(self.leader_epochs.write())
+            if not old.is_marked_unsynced:
+                old.mark_unsynced()
+                self._names_changed()
             if self.directory in self._unsynced_folders:  # a crash must not keep the new name and lose the older ones
                 self._env.disk.sync_directory(self.directory)
         new = Segment.create(
@@ -365,19 +371,21 @@ class Log(DurableLog):
             now_ms=self._env.clock.now_ms(),
             index_interval_bytes=self.config.index_interval_bytes,
         )
-        if already_flushed:
-            try:
+        try:
+            if already_flushed:
                 self._env.disk.sync_directory(self.directory)
-            except OSError:
-                new.delete_files()
-                raise
+            else:
+                new.mark_unsynced()  # now: with its name, it is durable by the time that the next segment begins
+        except OSError:
+            new.delete_files()
+            raise
         self.segments.append(new)
         self._bases.append(base_offset)
         self._choose_jitter()
         if already_flushed:
-            self.recovery_point = max(self.recovery_point, base_offset)
+            self._raise_recovery_point(base_offset)
             return new
-        self._unsynced_folders.setdefault(self.directory)
+        self._names_changed()
         paths = [old.path, *old.index_paths(), *(path for path in written if path is not None)]
         self._sync_in_background(paths, base_offset)
         return new

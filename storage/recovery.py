@@ -1,27 +1,28 @@
 """Opening a log directory: finish what a crash interrupted, cut what it left behind."""
 
 import logging
-from collections.abc import Generator
+from collections.abc import Container, Generator, Sequence
 from typing import NamedTuple, TypeVar
 
 from barnabas.config.topic import TopicConfig
 from barnabas.protocol import record_batch
 from barnabas.protocol.errors import CorruptBatchError
-from barnabas.runtime.ports import Disk, Env
+from barnabas.runtime.ports import Env
 from barnabas.storage import checkpoints
 from barnabas.storage.leader_epochs import LeaderEpochCache
 from barnabas.storage.log import Log
 from barnabas.storage.log_reader import rebuild_producers
 from barnabas.storage.open_files import OpenFiles
 from barnabas.storage.producer_state import ProducerStateManager
-from barnabas.storage.segment import Segment, file_name
+from barnabas.storage.segment import UNSYNCED, Segment, file_name
 
 logger = logging.getLogger("barnabas.storage")
 
 T = TypeVar("T")
 
 _WINDOW_BYTES = 1 << 20  # of one piece: about ten milliseconds
-_EXTENSIONS = ("index", "timeindex", "txnindex")
+_INDEXES = ("index", "timeindex", "txnindex")
+_BESIDE = (*_INDEXES, UNSYNCED)
 
 
 class OldFormatError(ValueError):
@@ -55,68 +56,51 @@ def open_log(
 
     `clean`: the last stop was clean, what is there is trusted. Otherwise every batch from the recovery point's
     segment on is checked, the log is cut at the first bad one, and indexes from there on are made again; the caller
-    must flush such a log before it takes records, so that what was cut cannot come back behind them.
+    must flush such a log before it takes records, so that what was cut cannot come back behind them. Segments that
+    are cut off whole are set aside.
     OSError, CheckpointError, OldFormatError when it cannot be opened.
     """
-    disk = env.disk
-    names: list[str] = []
-    if disk.is_directory(directory):
-        names = _finish_interrupted_work(env, files, directory, config)
-    else:
-        disk.make_directory(directory)
-    segments = _segments(env, files, directory, names, config)
-    _drop_damaged_transaction_indexes(disk, directory, segments, names)
-    snapshots = [int(name[:20]) for name in names if name.endswith(".snapshot") and name[:20].isdigit()]
+    folder = _Folder(env, files, directory, f"{topic}-{partition}", config)
+    names = folder.tidied_names()
+    segments = folder.segments(names)
+    folder.drop_damaged_transaction_indexes(segments, names)
     leader_epochs = LeaderEpochCache(
-        disk, f"{directory}/{checkpoints.LEADER_EPOCHS}", on_disk=checkpoints.LEADER_EPOCHS in names
+        env.disk, f"{directory}/{checkpoints.LEADER_EPOCHS}", on_disk=checkpoints.LEADER_EPOCHS in names
     )
-    topic_id = None
-    if checkpoints.PARTITION_METADATA in names:
-        path = f"{directory}/{checkpoints.PARTITION_METADATA}"
-        try:
-            topic_id = checkpoints.read_partition_metadata(disk, path)
-        except checkpoints.CheckpointError as error:
-            if clean:
-                raise
-            # Written without a sync when the log was made: a crash may have torn it. The controller says the id again.
-            logger.warning("%s; a crash left it so, the topic's id is taken from the tree", error)
-            disk.remove(path)
-    new = not segments
-    sizes = [segment.size for segment in segments]
-    if new:
-        segments = [_first_segment(env, files, directory, log_start_offset, config)]
+    topic_id = folder.topic_id(names, clean)
+    before = [(segment.base_offset, segment.size) for segment in segments]
+    if not segments:
         log_end_offset = log_start_offset
         clean = True
     elif clean:
         log_end_offset = segments[-1].next_offset()
     else:
-        log_end_offset = yield from _check_batches(
-            segments,
-            recovery_point,
-            leader_epochs,
-            f"{topic}-{partition}",
-            may_have_gaps="compact" in config.cleanup_policy,
-        )
+        while len(segments) > 1 and segments[1].base_offset <= log_start_offset:
+            segments.pop(
+                0
+            ).delete_files()  # retention had done so: a crash may bring back some, and not their neighbours
+        log_end_offset = yield from _Check(folder, segments, leader_epochs).run(recovery_point)
     if log_end_offset < log_start_offset:
         # Retention had given up all that is here, and a crash took the segment begun then. Offsets do not go back.
-        name = f"{topic}-{partition}"
-        logger.warning("%s: what is left ends at %d, the log begins at %d", name, log_end_offset, log_start_offset)
-        for segment in segments:
-            segment.delete_files()
-        segments = [_first_segment(env, files, directory, log_start_offset, config)]
+        text = "%s: what is left ends at %d, the log begins at %d"
+        logger.warning(text, folder.log, log_end_offset, log_start_offset)
+        folder.set_aside(segments)
+        segments.clear()
         log_end_offset = log_start_offset
-        new = True
     if log_end_offset < recovery_point:
         logger.error(
-            "%s-%d ends at %d, though everything up to %d was synced: what came behind was removed or damaged since",
-            topic,
-            partition,
+            "%s ends at %d, though everything up to %d was synced: what came behind was removed or damaged since",
+            folder.log,
             log_end_offset,
             recovery_point,
         )
+    new = not segments
+    if new:
+        segments.append(folder.first_segment(log_end_offset))
     log_start_offset = max(log_start_offset, segments[0].base_offset)
     leader_epochs.truncate_from_end(log_end_offset + 1)
     leader_epochs.truncate_from_start(log_start_offset)
+    snapshots = [int(name[:20]) for name in names if name.endswith(".snapshot") and name[:20].isdigit()]
     log = Log(
         env,
         files,
@@ -130,216 +114,250 @@ def open_log(
         log_end_offset=log_end_offset,
         # Recovery has checked what is there but a crash now could still lose it: only a sync lifts the point.
         recovery_point=min(recovery_point, log_end_offset),
-        producers=ProducerStateManager(disk, directory, snapshots),
+        producers=ProducerStateManager(env.disk, directory, snapshots),
         leader_epochs=leader_epochs,
         unsynced_folders=(directory, directory.rpartition("/")[0]) if new else () if clean else (directory,),
     )
-    if sizes and sizes != [segment.size for segment in segments]:
+    if before and before != [(segment.base_offset, segment.size) for segment in segments]:
         log.sync_with_next_flush(segments[-1].path)  # it was cut
-    for checked in rebuild_producers(log):
-        yield Progress(log.name, checked, log.size_bytes)
-    if not clean:
-        log.producers.keep_snapshots_of(segment.base_offset for segment in segments)
+    for passed_bytes in rebuild_producers(log):
+        yield Progress(log.name, passed_bytes, log.size_bytes)
+    log.producers.keep_snapshots_of(segment.base_offset for segment in segments)
     return log
 
 
-def _drop_damaged_transaction_indexes(disk: Disk, directory: str, segments: list[Segment], names: list[str]) -> None:
-    """They are made again from the batches: from all of them, so no snapshot may say that they were seen."""
-    damaged = False
-    for segment in segments:
-        try:
-            assert segment.transaction_index.entries is not None
-        except CorruptBatchError as error:
-            logger.error("%s; it is made again", error)
-            segment.transaction_index.reset()
-            damaged = True
-    for name in [name for name in names if damaged and name.endswith(".snapshot")]:
-        disk.remove(f"{directory}/{name}")
-        names.remove(name)
+class _Folder:
+    """A log's folder while the log is being opened."""
 
+    def __init__(self, env: Env, files: OpenFiles, directory: str, log: str, config: TopicConfig) -> None:
+        self.log = log
+        self._env = env
+        self._files = files
+        self._disk = env.disk
+        self._directory = directory
+        self._config = config
 
-def _finish_interrupted_work(env: Env, files: OpenFiles, directory: str, config: TopicConfig) -> list[str]:
-    """Remove what was being removed or written, complete finished compactions. Returns the names that are left."""
-    disk = env.disk
-    names = disk.list_directory(directory)
-    swapped = []
-    touched = False
-    for name in names:
-        if name.endswith((".deleted", ".cleaned", ".tmp")):
-            disk.remove(f"{directory}/{name}")
-            touched = True
-        elif name.endswith(".swap"):
-            touched = True
-            if name.endswith(".log.swap"):
-                swapped.append(int(name[:20]))
-    if not touched:
-        return names
-    names = disk.list_directory(directory)
-    bases = sorted(int(name[:20]) for name in names if name.endswith(".log"))
-    for base in swapped:
-        _complete_swap(env, files, directory, base, bases, config)
-    names = disk.list_directory(directory)
-    for name in names:
-        if name.endswith(".swap"):  # index files of a swap whose log has its name already: made again when needed
-            disk.remove(f"{directory}/{name}")
-    disk.sync_directory(directory)
-    return disk.list_directory(directory)
+    def tidied_names(self) -> list[str]:
+        """Make it, or remove what was being removed or written, and complete finished compactions; what is in it."""
+        disk, directory = self._disk, self._directory
+        if not disk.is_directory(directory):
+            disk.make_directory(directory)
+            return []
+        names = disk.list_directory(directory)
+        swapped = []
+        touched = False
+        for name in names:
+            if name.endswith((".deleted", ".cleaned", ".tmp")):
+                disk.remove(f"{directory}/{name}")
+                touched = True
+            elif name.endswith(".swap"):
+                touched = True
+                if name.endswith(".log.swap"):
+                    swapped.append(int(name[:20]))
+        if not touched:
+            return names
+        names = disk.list_directory(directory)
+        bases = sorted(int(name[:20]) for name in names if name.endswith(".log"))
+        for base in swapped:
+            self._complete_swap(base, bases)
+        names = disk.list_directory(directory)
+        for name in names:
+            if name.endswith(".swap"):  # index files of a swap whose log has its name already: made again when needed
+                disk.remove(f"{directory}/{name}")
+        disk.sync_directory(directory)
+        return disk.list_directory(directory)
 
+    def _complete_swap(self, base: int, bases: list[int]) -> None:
+        """The new file is whole: what it replaces goes, then it takes its place."""
+        disk, directory = self._disk, self._directory
+        path = f"{directory}/{file_name(base, 'log')}.swap"
+        replacement = self._segment(base, disk.file_size(path), suffix=".swap")
+        end = base + 1
+        for batch in replacement.batches():
+            end = batch.last_offset + 1
+        for original in bases:
+            if base <= original < end:
+                self._files.close(f"{directory}/{file_name(original, 'log')}")
+                for extension in ("log", *_BESIDE):
+                    old = f"{directory}/{file_name(original, extension)}"
+                    if disk.exists(old):
+                        disk.remove(old)
+        disk.sync_directory(directory)  # never the new batches under the old indexes
+        for extension in _INDEXES:
+            if disk.exists(replacement.file_path(extension)):
+                disk.rename(replacement.file_path(extension), f"{directory}/{file_name(base, extension)}")
+        self._files.rename(path, f"{directory}/{file_name(base, 'log')}")
 
-def _complete_swap(
-    env: Env, files: OpenFiles, directory: str, base: int, bases: list[int], config: TopicConfig
-) -> None:
-    """The new file is whole: what it replaces goes, then it takes its place."""
-    disk = env.disk
-    path = f"{directory}/{file_name(base, 'log')}.swap"
-    replacement = Segment(
-        files,
-        directory,
-        base,
-        size=disk.file_size(path),
-        created_ms=env.clock.now_ms(),
-        index_interval_bytes=config.index_interval_bytes,
-        suffix=".swap",
-    )
-    end = base + 1
-    for batch in replacement.batches():
-        end = batch.last_offset + 1
-    for original in bases:
-        if base <= original < end:
-            files.close(f"{directory}/{file_name(original, 'log')}")
-            for extension in ("log", *_EXTENSIONS):
-                old = f"{directory}/{file_name(original, extension)}"
-                if disk.exists(old):
-                    disk.remove(old)
-    disk.sync_directory(directory)  # never the new batches under the old indexes
-    for extension in _EXTENSIONS:
-        if disk.exists(replacement.file_path(extension)):
-            disk.rename(replacement.file_path(extension), f"{directory}/{file_name(base, extension)}")
-    files.rename(path, f"{directory}/{file_name(base, 'log')}")
-
-
-def _first_segment(env: Env, files: OpenFiles, directory: str, base_offset: int, config: TopicConfig) -> Segment:
-    return Segment.create(
-        files,
-        directory,
-        base_offset,
-        now_ms=env.clock.now_ms(),
-        index_interval_bytes=config.index_interval_bytes,
-    )
-
-
-def _segments(env: Env, files: OpenFiles, directory: str, names: list[str], config: TopicConfig) -> list[Segment]:
-    disk = env.disk
-    present = set(names)
-    now_ms = env.clock.now_ms()
-    segments = []
-    for name in names:
-        if name.endswith(".log") and name[:20].isdigit():
-            base_offset = int(name[:20])
-            segments.append(
-                Segment(
-                    files,
-                    directory,
-                    base_offset,
-                    size=disk.file_size(f"{directory}/{name}"),
-                    created_ms=now_ms,
-                    index_interval_bytes=config.index_interval_bytes,
-                    has_transaction_index=file_name(base_offset, "txnindex") in present,
-                )
-            )
-        elif name.endswith((".index", ".timeindex", ".txnindex")) and f"{name[:20]}.log" not in present:
-            disk.remove(f"{directory}/{name}")
-    return segments
-
-
-def _check_batches(
-    segments: list[Segment], recovery_point: int, leader_epochs: LeaderEpochCache, name: str, *, may_have_gaps: bool
-) -> Pieces[int]:
-    """Check from the recovery point's segment on; returns the log end. `segments` loses those behind a cut.
-
-    A segment that begins behind the end of the one before it means that a file in between, or the end of one, was
-    lost: unless compaction makes such gaps, the log ends there.
-    """
-    first = 0
-    for slot, segment in enumerate(segments):
-        if segment.base_offset <= recovery_point:
-            first = slot
-    next_offset = segments[first].base_offset
-    of_bytes = sum(segment.size for segment in segments[first:])
-    checked_bytes = 0
-    for slot in range(first, len(segments)):
-        segment = segments[slot]
-        if slot > first and segment.base_offset != next_offset and not may_have_gaps:
-            logger.warning(
-                "%s: dropping %d segments from %d on, a crash lost what came before", name, len(segments) - slot, slot
-            )
-            for later in segments[slot:]:
-                later.delete_files()
-            del segments[slot:]
-            break
-        check = _check_segment(segment, max(next_offset, segment.base_offset), leader_epochs)
-        while True:
-            try:
-                position = next(check)
-            except StopIteration as result:
-                end, next_offset = result.value
-                break
-            yield Progress(name, checked_bytes + position, of_bytes)
-        if end == segment.size:
-            checked_bytes += end
-            continue
-        logger.warning(
-            "%s: cutting %d bytes and %d later segments behind offset %d, which a crash left damaged",
-            name,
-            segment.size - end,
-            len(segments) - slot - 1,
-            next_offset,
+    def _segment(self, base_offset: int, size: int, present: Container[str] = (), suffix: str = "") -> Segment:
+        return Segment(
+            self._files,
+            self._directory,
+            base_offset,
+            size=size,
+            created_ms=self._env.clock.now_ms(),
+            index_interval_bytes=self._config.index_interval_bytes,
+            has_transaction_index=file_name(base_offset, "txnindex") in present,
+            is_marked_unsynced=file_name(base_offset, UNSYNCED) in present,
+            suffix=suffix,
         )
-        for later in segments[slot + 1 :]:
-            later.delete_files()
-        del segments[slot + 1 :]
-        segment.cut_at(end)
-        break
-    for segment in segments[first:-1]:
-        segment.write_indexes()
-    # The last one's are not trusted before it is complete; to create two files for each of 10,000 logs takes seconds.
-    segments[-1].write_indexes(new_files=False)
-    return next_offset
+
+    def first_segment(self, base_offset: int) -> Segment:
+        """A new empty one."""
+        return Segment.create(
+            self._files,
+            self._directory,
+            base_offset,
+            now_ms=self._env.clock.now_ms(),
+            index_interval_bytes=self._config.index_interval_bytes,
+        )
+
+    def segments(self, names: list[str]) -> list[Segment]:
+        """What there is, in order. Index files and marks without a log go."""
+        present = set(names)
+        segments = []
+        for name in names:
+            path = f"{self._directory}/{name}"
+            if name.endswith(".log") and name[:20].isdigit():
+                segments.append(self._segment(int(name[:20]), self._disk.file_size(path), present))
+            elif name.endswith(tuple(f".{extension}" for extension in _BESIDE)) and f"{name[:20]}.log" not in present:
+                self._disk.remove(path)
+        return segments
+
+    def drop_damaged_transaction_indexes(self, segments: list[Segment], names: list[str]) -> None:
+        """They are made again from the batches: from all of them, so no snapshot may say that they were seen."""
+        damaged = False
+        for segment in segments:
+            try:
+                assert segment.transaction_index.entries is not None
+            except CorruptBatchError as error:
+                logger.error("%s; it is made again", error)
+                segment.transaction_index.reset()
+                damaged = True
+        for name in [name for name in names if damaged and name.endswith(".snapshot")]:
+            self._disk.remove(f"{self._directory}/{name}")
+            names.remove(name)
+
+    def topic_id(self, names: list[str], clean: bool) -> bytes | None:
+        """The id that partition.metadata says."""
+        if checkpoints.PARTITION_METADATA not in names:
+            return None
+        path = f"{self._directory}/{checkpoints.PARTITION_METADATA}"
+        try:
+            return checkpoints.read_partition_metadata(self._disk, path)
+        except checkpoints.CheckpointError as error:
+            if clean:
+                raise
+            # Written without a sync when the log was made: a crash may have torn it. The controller says the id again.
+            logger.warning("%s; a crash left it so, the topic's id is taken from the tree", error)
+            self._disk.remove(path)
+            return None
+
+    def set_aside(self, segments: Sequence[Segment]) -> None:
+        """They are no part of the log any more: their batches stay, under names that no broker reads."""
+        for segment in segments:
+            if not segment.size:
+                segment.delete_files()
+        cut = [segment for segment in segments if segment.size]
+        if not cut:
+            return
+        now_ms = self._env.clock.now_ms()
+        names = set(self._disk.list_directory(self._directory))
+        while any(file_name(segment.base_offset, f"log.{now_ms}-cut") in names for segment in cut):
+            now_ms += 1
+        for segment in cut:
+            segment.set_aside(f"{now_ms}-cut")
+        logger.error(
+            "%s: %d segments with the offsets from %d on, %d bytes, are no part of the log any more. They are kept as "
+            "%s/*.log.%d-cut, until you remove them or the topic is deleted.",
+            self.log,
+            len(cut),
+            cut[0].base_offset,
+            sum(segment.size for segment in cut),
+            self._directory,
+            now_ms,
+        )
 
 
-def _check_segment(
-    segment: Segment, next_offset: int, leader_epochs: LeaderEpochCache
-) -> Generator[int, None, tuple[int, int]]:
-    """(position behind the last good batch, next offset); its indexes are made again on the way.
+class _Check:
+    """Looks at every batch from the recovery point's segment on, and ends the log before the first bad one.
 
-    Yields how far it has come.
+    Offsets that rise with gaps between them are no damage: compaction leaves such gaps, whatever the topic's policy is
+    now, and so does a leader that a follower copies from. A gap behind a segment that was not synced whole is: the
+    crash took the end of it, or segments that came next.
     """
-    segment.reset_indexes()
-    segment.transaction_index.reset()
-    position = start = 0
-    epoch = max(leader_epochs.latest, -1)
-    window = memoryview(b"")
-    try:
-        for batch in segment.batches():
-            if batch.base_offset < next_offset or not segment.can_hold(batch.last_offset):
+
+    def __init__(self, folder: _Folder, segments: list[Segment], leader_epochs: LeaderEpochCache) -> None:
+        self._folder = folder
+        self._segments = segments
+        self._leader_epochs = leader_epochs
+        self._checked_bytes = 0
+        self._of_bytes = 0
+
+    def run(self, recovery_point: int) -> Pieces[int]:
+        """Where the log ends; the list of segments loses those behind a cut."""
+        segments, log = self._segments, self._folder.log
+        first = max((slot for slot, segment in enumerate(segments) if segment.base_offset <= recovery_point), default=0)
+        for segment in segments[:first]:
+            segment.remove_mark()  # everything there is durable
+        self._of_bytes = sum(segment.size for segment in segments[first:])
+        next_offset = segments[first].base_offset
+        for slot in range(first, len(segments)):
+            segment = segments[slot]
+            if slot > first and segment.base_offset > next_offset and segments[slot - 1].is_marked_unsynced:
+                logger.warning("%s: it ends at %d, a crash lost what came behind", log, next_offset)
+                self._cut_off(slot)
                 break
-            if batch.position + batch.size > start + len(window):
-                if position:
-                    yield position
-                start = batch.position
-                window = memoryview(segment.bytes_at(start, max(batch.size, _WINDOW_BYTES)))
-            if not record_batch.crc_is_valid(window[batch.position - start : batch.position - start + batch.size]):
+            end, next_offset = yield from self._check_segment(segment, max(next_offset, segment.base_offset))
+            self._checked_bytes += end
+            if end < segment.size:
+                text = "%s: %d damaged bytes behind offset %d are cut off, in %s"
+                logger.warning(text, log, segment.size - end, next_offset, segment.path)
+                if end:
+                    segment.cut_at(end)
+                    self._cut_off(slot + 1)
+                else:
+                    self._cut_off(slot)
+                    segments.append(self._folder.first_segment(next_offset))
                 break
-            if batch.partition_leader_epoch > epoch:
-                epoch = batch.partition_leader_epoch
-                leader_epochs.assign(epoch, batch.base_offset)
-            segment.index_recovered(batch.position, batch.size, batch.last_offset, batch.max_timestamp)
-            next_offset = batch.last_offset + 1
-            position = batch.position + batch.size
-    except CorruptBatchError:
-        if segment.is_old_format(position):
-            raise OldFormatError(
-                f"{segment.path} holds message sets of an old format (magic 0 or 1) at {position}; "
-                "rewrite the topic with a Kafka 3.x broker first, or move the folder away"
-            ) from None
-    return position, next_offset
+        for segment in segments[first:-1]:
+            segment.write_indexes()
+        # The last one's are not trusted before it is complete, and two new files for each of 10,000 logs take seconds.
+        segments[-1].write_indexes(new_files=False)
+        return next_offset
+
+    def _cut_off(self, slot: int) -> None:
+        self._folder.set_aside(self._segments[slot:])
+        del self._segments[slot:]
+
+    def _check_segment(self, segment: Segment, next_offset: int) -> Pieces[tuple[int, int]]:
+        """(position behind the last good batch, next offset); its indexes are made again on the way."""
+        leader_epochs = self._leader_epochs
+        segment.reset_indexes()
+        segment.transaction_index.reset()
+        position = start = 0
+        epoch = max(leader_epochs.latest, -1)
+        window = memoryview(b"")
+        try:
+            for batch in segment.batches():
+                if batch.base_offset < next_offset or not segment.can_hold(batch.last_offset):
+                    break
+                if batch.position + batch.size > start + len(window):
+                    if position:
+                        yield Progress(self._folder.log, self._checked_bytes + position, self._of_bytes)
+                    start = batch.position
+                    window = memoryview(segment.bytes_at(start, max(batch.size, _WINDOW_BYTES)))
+                if not record_batch.crc_is_valid(window[batch.position - start : batch.position - start + batch.size]):
+                    break
+                if batch.partition_leader_epoch > epoch:
+                    epoch = batch.partition_leader_epoch
+                    leader_epochs.assign(epoch, batch.base_offset)
+                segment.index_recovered(batch.position, batch.size, batch.last_offset, batch.max_timestamp)
+                next_offset = batch.last_offset + 1
+                position = batch.position + batch.size
+        except CorruptBatchError:
+            if segment.is_old_format(position):
+                raise OldFormatError(
+                    f"{segment.path} holds message sets of an old format (magic 0 or 1) at {position}; "
+                    "rewrite the topic with a Kafka 3.x broker first, or move the folder away"
+                ) from None
+        return position, next_offset

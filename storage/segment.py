@@ -23,6 +23,7 @@ _LAST_OFFSET_DELTA = Struct(">i")
 _LAST_OFFSET_DELTA_AT = 23
 _MAGIC_AT = 16
 _WINDOW_BYTES = 65536
+UNSYNCED = "unsynced"
 _INT32_MAX = 2**31 - 1
 _OFFSETS_END = 2**63
 _RECENT_BATCHES_MAX = 128
@@ -98,6 +99,7 @@ class Segment:
         "base_offset",
         "created_ms",
         "directory",
+        "is_marked_unsynced",
         "offset_index",
         "path",
         "size",
@@ -117,6 +119,7 @@ class Segment:
         created_ms: int,
         index_interval_bytes: int,
         has_transaction_index: bool = False,
+        is_marked_unsynced: bool = False,
         suffix: str = "",
     ) -> None:
         self._files = files
@@ -125,6 +128,7 @@ class Segment:
         self.size = size
         self.created_ms = created_ms
         self.suffix = suffix
+        self.is_marked_unsynced = is_marked_unsynced
         self._index_interval_bytes = index_interval_bytes
         self.path = self.file_path("log")
         disk = files.disk
@@ -616,8 +620,34 @@ class Segment:
         """Make the batches durable (the indexes can be rebuilt)."""
         self._files.get(self.path).sync()
 
+    def mark_unsynced(self) -> None:
+        """Say beside it that it may lose its end in a crash, for as long as it is not synced whole.
+
+        Only so can recovery tell a hole that a crash left behind this segment from a gap that compaction made.
+        """
+        if not self.is_marked_unsynced:
+            self._files.disk.open(self.file_path(UNSYNCED), create=True).close()
+            self.is_marked_unsynced = True
+
+    def remove_mark(self) -> None:
+        """It is durable up to the segment that follows."""
+        if self.is_marked_unsynced:
+            path = self.file_path(UNSYNCED)
+            if self._files.disk.exists(path):
+                self._files.disk.remove(path)
+            self.is_marked_unsynced = False
+
+    def set_aside(self, end: str) -> str:
+        """Recovery: keep the batches under a name that no broker reads; the name. Its other files go."""
+        self._files.close(self.path)
+        name = f"{file_name(self.base_offset, 'log')}.{end}"
+        self._files.disk.rename(self.path, f"{self.directory}/{name}")
+        self.delete_files()
+        return name
+
     def rename(self, suffix: str) -> None:
         """Give all files another suffix, the log first: what recovery does depends on the log's name."""
+        self.remove_mark()
         disk = self._files.disk
         has_transaction_index = self.transaction_index.on_disk
         old_index, old_time, old_transaction = (self.file_path(name) for name in ("index", "timeindex", "txnindex"))
@@ -649,7 +679,7 @@ class Segment:
         self._files.close(self.path)
         self._files.indexes.unloaded(self)
         disk = self._files.disk
-        for extension in ("log", "index", "timeindex", "txnindex"):
+        for extension in ("log", "index", "timeindex", "txnindex", UNSYNCED):
             path = self.file_path(extension)
             if disk.exists(path):
                 disk.remove(path)

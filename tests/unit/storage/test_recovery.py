@@ -29,8 +29,81 @@ def test_an_unclean_start_cuts_at_the_first_bad_batch_and_drops_later_segments(w
     assert [offset for offset, _, _ in read(log)] == list(range(bases[2] + 4))
     names = world.disk.list_directory("/data/t-0")
     assert f"{bases[3]:020d}.log" not in names
+    assert len([name for name in names if name.endswith("-cut")]) == len(bases) - 3
     world.fill(log, 5)
     assert [offset for offset, _, _ in read(log)] == list(range(bases[2] + 9))
+
+
+def test_what_is_cut_off_in_whole_segments_is_kept_beside_the_log_and_goes_with_the_topic(world, read, caplog):
+    log = world.log(segment_bytes=2000, index_interval_bytes=200)
+    for round_ in range(2):  # a later cut at the same place does not replace what an earlier one has kept
+        world.set(log, segment_bytes=2000)
+        world.fill(log, 50 - log.log_end_offset)
+        second, third = log.segments[1:3]
+        content = world.disk.open(third.path).read(0, 10**6)
+        damage(world, second.path, 70)  # its first batch: the whole segment is cut off
+        caplog.clear()
+        log = world.crash("kept").get("t", 0)
+        assert log.log_end_offset == second.base_offset
+        assert [offset for offset, _, _ in read(log)] == list(range(second.base_offset))
+        kept = [name for name in world.disk.list_directory("/data/t-0") if name.startswith(f"{third.base_offset:020d}")]
+        assert len(kept) == round_ + 1
+        assert kept[0].endswith("-cut")
+        assert world.disk.open(f"/data/t-0/{kept[-1]}").read(0, 10**6) == content
+        line = next(record.getMessage() for record in caplog.records if "kept as" in record.getMessage())
+        assert f"offsets from {second.base_offset} on" in line
+    assert world.restart().get("t", 0).log_end_offset == second.base_offset
+    assert set(kept) <= set(world.disk.list_directory("/data/t-0"))
+    world.manager.delete("t", 0)
+    world.clock.advance(70_000)
+    assert [name for name in world.disk.list_directory("/data") if name.startswith("t-0")] == []
+
+
+@pytest.mark.parametrize("policy", ["compact", "delete"])
+@pytest.mark.parametrize("unsynced", ["kept", "lost"])
+def test_gaps_that_compaction_left_are_no_damage_whatever_the_policy_is_now(world, read, policy, unsynced):
+    """The recovery point in the checkpoint is older than the compaction, or there is none: of Kafka, or it was lost."""
+    log = world.log(segment_bytes=500, cleanup_policy=frozenset(("compact",)), file_delete_delay_ms=10)
+    for number in range(60):  # the same keys again and again, so that whole segments go
+        world.append(log, (b"k%d" % (number % 3), b"%d" % number))
+    log.set_high_watermark(60)
+    log.flush()
+    world.manager.cleaner.run(log)
+    world.clock.advance(20)
+    ends = [segment.next_offset() for segment in log.segments]
+    assert any(end < segment.base_offset for end, segment in zip(ends, log.segments[1:])), "a gap between segments"
+    before = read(log)
+    assert not world.disk.exists("/data/recovery-point-offset-checkpoint")
+    world.topics["t"] = world.topics.get("t", {}) | {"cleanup.policy": policy}
+    log = world.crash(unsynced).get("t", 0)
+    assert not world.manager.was_clean
+    assert log.log_end_offset == 60
+    assert read(log) == before
+
+
+def test_a_segment_is_marked_until_it_is_durable_up_to_the_next(world):
+    def marks():
+        return [name for name in world.disk.list_directory("/data/t-0") if name.endswith(".unsynced")]
+
+    log = world.log(segment_bytes=500)
+    world.fill(log, 1)
+    assert marks() == []
+    world.fill(log, 10)
+    bases = [segment.base_offset for segment in log.segments]
+    assert marks() == [f"{base:020d}.unsynced" for base in bases]
+    world.clock.advance(100)  # their syncs end
+    assert log.recovery_point == bases[-1]
+    assert marks() == [f"{bases[-1]:020d}.unsynced"]
+    log.flush()
+    world.fill(log, 10)
+    log.truncate_to(bases[-1] - 1)
+    assert len(marks()) <= 1
+    world.manager.shutdown()
+    assert marks() == []
+    log = world.open().get("t", 0)
+    world.set(log, segment_bytes=500, flush_messages=1)
+    world.fill(log, 20)
+    assert marks() == [], "all is durable before each roll"
 
 
 def test_batches_below_the_recovery_point_are_trusted(world):

@@ -43,6 +43,7 @@ WILDCARD_HOSTS = ("", "0.0.0.0", "::")
 LOOPBACK = "127.0.0.1"
 TREE_ANSWERS_WITHIN_MS = 5_000  # at the start
 TREE_RETRY_BACKOFF_MS = 100
+WORKS_END_WITHIN_MS = 1_000  # what clients asked for just before a stop is done, if that is soon
 TOLD_WITHIN_MS = 10_000  # how long a starting broker waits for the controller's word about its partitions
 
 
@@ -179,6 +180,7 @@ class Broker:
         logger.info("broker %d stops", self.node_id)
         self.server.stop_accepting()
         self.auto_topics.stop()
+        await self.server.works.end(WORKS_END_WITHIN_MS)
         self.group_coordinator.shutdown()
         await self.env.clock.sleep(0)  # whoever was told something just now gets it sent
         await self._close()

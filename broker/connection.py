@@ -1,12 +1,21 @@
 """One client connection: bytes in, frames to the dispatcher, answers out in the order of the requests.
 
-Reading. Bytes arrive in one buffer that all connections of a server share, for a read and its handling are one step
-of the loop; frames that are complete in it are handled where they lie, without a copy. A frame that is not complete
-moves to a buffer of its own that grows with the bytes that have really come, so that a lying size costs nothing.
-What a handler keeps of a request after it has returned must not be a view of the frame (only `records` fields are).
+Reading. Bytes arrive in one buffer that all connections of a server share, because a read and its handling are one
+step of the loop; frames that are complete in it are handled where they lie, without a copy. A frame that is not
+complete moves to a buffer of its own that grows with the bytes that have really come, so that a lying size costs
+nothing. What a handler keeps of a request after it has returned must not be a view of the frame (only `records` fields
+are): `RequestContext.kept`.
 
 Order and memory. One request is in flight at a time: while one is parked, or the client does not take its answers
-(the write buffer is above its high mark), no further frame is looked at, and beyond `HELD_BYTES_MAX` nothing is read.
+(the write buffer is above its high mark), no further frame is looked at. Bytes behind it are read ahead, up to
+`READ_AHEAD_BYTES_MAX`; then nothing is read.
+
+The end of the client. Every whole frame that has arrived is handled, in order, whatever becomes of its sender. A client
+that sends no more (end of file) still gets its answers; then the connection is closed. Where the socket is lost, what
+lies unread in it is taken out first. Then a request that only waits (a long poll) is given up, one that cannot be given
+up is waited for, and the frames behind it are handled without an answer. Until that is done the connection counts as
+open, so what is left behind by clients is bounded as connections are. Only what the broker itself decides (nonsense,
+acks=0 that failed, an idle connection, its own end) drops frames that have arrived.
 
 Writing. What a fetch found in a file is not read to be answered: it is sent from there as the client takes it, by the
 operating system or in pieces, by turns with the other connections (senders.py). If it cannot be had any more in the
@@ -38,7 +47,7 @@ logger = logging.getLogger("barnabas.broker")
 
 FRAME_SIZE = Struct(">i")
 READ_BUFFER_BYTES = 256 * 1024
-HELD_BYTES_MAX = 64 * 1024  # read ahead of a parked request, at most (and one read more)
+READ_AHEAD_BYTES_MAX = 64 * 1024  # behind a request in flight, at most (and one read more)
 FRAME_CAPACITY_FIRST = 1024  # memory given to an incomplete frame before its bytes have come
 FRAME_CAPACITY_GROWTH = 4
 FRAMES_PER_TURN = 64  # then the other connections come first
@@ -47,7 +56,8 @@ UNSENT_BYTES_MAX = 64 * 1024  # small answers are sent at the latest when they a
 WRITE_BUFFER_HIGH = 32 * 1024
 WRITE_BUFFER_LOW = 0  # an empty buffer is what sending from a file needs
 PIECE_BYTES = 128 * 1024  # read from a file and written at a time, where the system does not send from it
-AWAITABLE = (CoroutineType, asyncio.Future)  # concrete: the abstract Awaitable costs more than a request's header
+
+NOT_YET = (CoroutineType, asyncio.Future)  # concrete: the abstract Awaitable costs more than a request's header
 
 
 class ReadBuffer:
@@ -69,10 +79,12 @@ class Connection(asyncio.BufferedProtocol):
         "_frame",
         "_frame_size",
         "_handling_frames",
-        "_held",
+        "_has_ended",
         "_inside_handler",
+        "_is_lost",
         "_outgoing",
         "_parked",
+        "_read_ahead",
         "_reading_paused",
         "_request",
         "_server",
@@ -99,12 +111,12 @@ class Connection(asyncio.BufferedProtocol):
         self.dialled_port = -1
         self.closed = True
         self.last_active_ms = 0.0
-        self._held = bytearray()  # received, not yet looked at
+        self._read_ahead = bytearray()  # received, not yet looked at
         self._frame: bytearray | None = None  # the frame being received, when it came in pieces
         self._frame_size = 0
         self._capacity = 0
         self._filled = 0
-        self._parked: Pending[Any] | asyncio.Future[Any] | None = None
+        self._parked: Pending[Any] | None = None
         self._request: tuple[Api, RequestContext, Any] | None = None  # the one in flight
         self._inside_handler = False
         self._handling_frames = False
@@ -114,6 +126,8 @@ class Connection(asyncio.BufferedProtocol):
         self._reading_paused = False
         self._write_paused = False
         self._turn_is_over = False  # has handled FRAMES_PER_TURN; goes on in the next pass of the loop
+        self._has_ended = False  # the client sends no more
+        self._is_lost = False  # the socket is gone: nobody gets an answer
 
     # ------------------------------------------------------------------ the transport's side
 
@@ -141,15 +155,30 @@ class Connection(asyncio.BufferedProtocol):
         self.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget everything; whoever works on a parked request is told that nobody waits."""
-        self.closed = True
-        self._server.forget(self)
-        self._held.clear()
-        self._frame = None
+        """The socket is gone. Handle what has arrived, without answers."""
+        self._is_lost = self._has_ended = True
+        self._write_paused = not self._server.may_read(self)
+        self._unsent.clear()
         self._release_outgoing()
-        parked, self._parked, self._request = self._parked, None, None
-        if parked is not None:
-            parked.cancel()
+        if not self.closed:
+            self._take_in(self._server.env.network.unread(self.transport))
+        if self._parked is not None and self._parked.cancel():
+            self._request = self._parked = None
+        if self.closed:
+            self._forget()
+        else:
+            self._handle_read_ahead()
+
+    def _take_in(self, data: bytes) -> None:
+        """Bytes that the transport has not delivered any more."""
+        rest = memoryview(data)
+        while len(rest) and not self.closed:
+            buffer = memoryview(self.get_buffer(len(rest)))
+            size = min(len(buffer), len(rest))
+            buffer[:size] = rest[:size]
+            rest = rest[size:]
+            del buffer  # buffer_updated may want to replace what it is a view of
+            self.buffer_updated(size)
 
     def pause_writing(self) -> None:
         """The client takes its answers too slowly."""
@@ -161,13 +190,14 @@ class Connection(asyncio.BufferedProtocol):
         if self._outgoing:
             self._server.senders.ask(self)
         else:
-            self._go_on()
+            self._handle_read_ahead()
 
     def eof_received(self) -> bool:
-        """The client sends no more: it still gets the answer that is under way, then the connection ends."""
-        if self._outgoing:
-            self.closed = True
-        return bool(self._outgoing)
+        """The client sends no more. Keep the transport: the client still gets its answers."""
+        self._has_ended = True
+        if not self.closed:
+            self._handle_read_ahead()
+        return True
 
     def get_buffer(self, sizehint: int) -> Buffer:
         """Where the next bytes go: into the frame that is being received, or the shared buffer."""
@@ -187,9 +217,9 @@ class Connection(asyncio.BufferedProtocol):
             return
         read_buffer = self._server.read_buffer
         data = read_buffer.view[:nbytes]
-        if self._held or not self._may_handle():  # held: also when its turn is over
-            self._held += data
-            self._handle_held()
+        if self._read_ahead or not self._may_handle():  # also when its turn is over
+            self._read_ahead += data
+            self._handle_read_ahead()
             return
         read_buffer.in_use = True
         try:
@@ -197,21 +227,22 @@ class Connection(asyncio.BufferedProtocol):
         finally:
             read_buffer.in_use = False
         if position < nbytes and not self.closed:
-            self._held += data[position:]
+            self._read_ahead += data[position:]
             self._pause_or_resume_reading()
 
     # ------------------------------------------------------------------ frames
 
-    def _handle_held(self) -> None:
-        """Handle frames that were read ahead, as far as that is allowed now."""
-        if self._held and self._may_handle():
-            held, self._held = self._held, bytearray()
-            data = memoryview(held)
+    def _handle_read_ahead(self) -> None:
+        """Handle frames that were read ahead, as far as that is allowed now. End when all that came is handled."""
+        if self._read_ahead and self._may_handle():
+            received, self._read_ahead = self._read_ahead, bytearray()
+            data = memoryview(received)
             position = self._handle_frames(data)
-            if self.closed:
-                return
-            self._held = held if position == 0 else bytearray(data[position:])
+            if not self.closed:
+                self._read_ahead = received if position == 0 else bytearray(data[position:])
         self._pause_or_resume_reading()
+        if self._has_ended and self._may_handle():  # so nothing is in flight, and what is left is no whole frame
+            self.close()
 
     def _may_handle(self) -> bool:
         return (
@@ -223,8 +254,8 @@ class Connection(asyncio.BufferedProtocol):
         )
 
     def _pause_or_resume_reading(self) -> None:
-        full = len(self._held) >= HELD_BYTES_MAX and not self._may_handle()
-        if full != self._reading_paused and not self.closed:
+        full = len(self._read_ahead) >= READ_AHEAD_BYTES_MAX and not self._may_handle()
+        if full != self._reading_paused and not self.closed and not self._has_ended:
             self._reading_paused = full
             if full:
                 self.transport.pause_reading()
@@ -309,23 +340,23 @@ class Connection(asyncio.BufferedProtocol):
             self.listener_name,
             self.dialled_host,
             self.dialled_port,
+            self._server.read_buffer.in_use,
         )
         self._server.requests += 1
         try:
             reply = api.handler(self._server.broker, request, context)
         except Exception:
             reply = self._server.failed(api, context, request)
+        if isinstance(reply, NOT_YET):
+            reply = self._server.outcome(api, context, request, reply)
         if isinstance(reply, Pending):
+            if self._is_lost and reply.cancel():
+                return
             self._request = (api, context, request)
             self._parked = reply
             self._inside_handler = True
             reply.then(self._complete)
             self._inside_handler = False
-        elif isinstance(reply, AWAITABLE):
-            self._request = (api, context, request)
-            task = asyncio.ensure_future(reply)
-            self._parked = task
-            task.add_done_callback(self._task_done)
         else:
             self._answer(api, context, request, reply)
 
@@ -335,19 +366,11 @@ class Connection(asyncio.BufferedProtocol):
         if row is None or api_key != ApiKey.API_VERSIONS or api_version < row.first_version:
             self._refuse(f"a request of API key {api_key} version {api_version}, which is not offered")
             return
+        if self._is_lost:
+            return
         from barnabas.broker.api.api_versions import too_new
 
         self._write(frames.encode_response(api_key, 0, correlation_id, too_new(row)))
-
-    def _task_done(self, task: "asyncio.Future[Any]") -> None:
-        if task.cancelled() or self._request is None:
-            return
-        error = task.exception()
-        if error is None:
-            self._complete(task.result())
-        else:
-            api, context, request = self._request
-            self._complete(self._server.failed(api, context, request, error))
 
     def _complete(self, reply: Any) -> None:
         """The parked request has its answer."""
@@ -356,22 +379,20 @@ class Connection(asyncio.BufferedProtocol):
         self._request = self._parked = None
         self.last_active_ms = self._server.env.clock.monotonic_ms()
         self._answer(api, context, request, reply)
-        if self._held and not self._inside_handler:
-            self._server.env.clock.call_soon(self._go_on)
+        if (self._read_ahead or self._has_ended) and not self._inside_handler:
+            self._server.env.clock.call_soon(self._handle_read_ahead)
 
     def _take_turn(self) -> None:
         self._turn_is_over = False
-        self._go_on()
-
-    def _go_on(self) -> None:
-        if not self.closed and self._held:
-            self._handle_held()
+        self._handle_read_ahead()
 
     def _answer(self, api: Api, context: RequestContext, request: Any, reply: Any) -> None:
         if reply is None or self.closed:
             return
         if reply is CLOSE:
             self.close()
+            return
+        if self._is_lost:
             return
         if type(reply) is EncodedResponse:
             self._write([reply.frame(context.correlation_id)])
@@ -449,7 +470,7 @@ class Connection(asyncio.BufferedProtocol):
             if not self._write_paused:
                 self._server.senders.ask(self)
         elif not self.closed:
-            self._handle_held()
+            self._handle_read_ahead()
         elif not transport.is_closing():
             transport.close()
         return bytes_max - left
@@ -478,15 +499,26 @@ class Connection(asyncio.BufferedProtocol):
         """Send what was written and the answer that is under way, then close. No further request is looked at."""
         if not self.closed:
             self.closed = True
+            if self._is_lost:
+                self._forget()
+                return
             self._flush()
             if not self._outgoing:
                 self.transport.close()
+
+    def _forget(self) -> None:
+        self._server.forget(self)
+        self._read_ahead.clear()
+        self._frame = None
 
     def abort(self) -> None:
         """Close at once; what was not sent is dropped."""
         self.closed = True
         self._release_outgoing()
-        self.transport.abort()
+        if self._is_lost:
+            self._forget()
+        else:
+            self.transport.abort()
 
     @property
     def is_parked(self) -> bool:

@@ -1,10 +1,12 @@
 """What a handler knows about a request beside its body, and what it may answer."""
 
-from collections.abc import Awaitable
+from asyncio import Future
+from collections.abc import Coroutine
 from enum import Enum
 from typing import Any, Final, TypeAlias
 
 from barnabas.runtime.pending import Pending
+from barnabas.runtime.ports import Buffer
 
 
 class Close(Enum):
@@ -15,9 +17,10 @@ class Close(Enum):
 
 CLOSE: Final = Close.CLOSE
 
-# What a handler returns: the response message; a Pending of it (a request that waits, answered with no task); an
-# awaitable of it (admin requests, which may take a task of their own); None (no response at all); CLOSE.
-Reply: TypeAlias = Any | Pending[Any] | Awaitable[Any] | Close | None
+# What a handler returns: the response message; a Pending of it (a request that waits, answered with no task); a
+# coroutine of it (what changes something and takes a while), which is done to its end even if its client is gone; a
+# future of it (what only looks, in turns), which is cancelled then; None (no response at all); CLOSE.
+Reply: TypeAlias = Any | Pending[Any] | Coroutine[Any, Any, Any] | Future[Any] | Close | None
 
 
 class RequestContext:
@@ -28,6 +31,7 @@ class RequestContext:
     """
 
     __slots__ = (
+        "_frame_is_lent",
         "api_key",
         "api_version",
         "client_host",
@@ -48,6 +52,7 @@ class RequestContext:
         listener_name: str = "PLAINTEXT",
         dialled_host: str = "127.0.0.1",
         dialled_port: int = 9092,
+        frame_is_lent: bool = False,
     ) -> None:
         self.api_key = api_key
         self.api_version = api_version
@@ -57,3 +62,11 @@ class RequestContext:
         self.listener_name = listener_name
         self.dialled_host = dialled_host
         self.dialled_port = dialled_port
+        self._frame_is_lent = frame_is_lent
+
+    def kept(self, records: Buffer) -> Buffer:
+        """A `records` field of the request that is still good after the handler has returned.
+
+        The frame may lie in memory that the next read of any connection goes into.
+        """
+        return bytearray(records) if self._frame_is_lent else records

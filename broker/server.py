@@ -1,7 +1,8 @@
 """The listeners of a broker and the connections they accepted."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from asyncio import Future
+from collections.abc import Coroutine, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,9 @@ from barnabas.config.listeners import Endpoint
 from barnabas.config.settings import address_limits
 from barnabas.coordination.port import CoordinationError
 from barnabas.protocol.errors import ErrorCode
+from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Env, Listener, Timer
+from barnabas.runtime.works import Works
 from barnabas.storage.open_files import share_out
 
 if TYPE_CHECKING:
@@ -36,6 +39,7 @@ class Server:
         self.broker = broker
         self.read_buffer = ReadBuffer()
         self.senders = Senders(env.clock)
+        self.works = Works(env.clock)
         self.frame_bytes_max = config.socket_request_max_bytes
         self.connections: dict[Connection, None] = {}
         self._waiting: dict[Connection, None] = {}  # beyond max.connections: not read until another one goes
@@ -171,7 +175,13 @@ class Server:
             if connection.last_active_ms <= idle_since and not connection.is_parked:
                 connection.abort()  # not close(): a client that takes nothing would keep it open
 
-    # ------------------------------------------------------------------ failures
+    # ------------------------------------------------------------------ works and failures
+
+    def outcome(
+        self, api: Api, context: RequestContext, request: Any, work: Coroutine[Any, Any, Any] | Future[Any]
+    ) -> Pending[Any]:
+        """The answer to a request that its handler did not do at once."""
+        return self.works.outcome(work, lambda error: self.failed(api, context, request, error))
 
     def failed(self, api: Api, context: RequestContext, request: Any, error: BaseException | None = None) -> Any:
         """A handler raised, which is a bug: log and count it; what its client gets instead of an answer.

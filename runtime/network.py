@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from barnabas.runtime.disk import RealFile
 from barnabas.runtime.ports import File, Listener
 
+READ_BYTES = 256 * 1024
 _sendfile: Callable[[int, int, int, int], int] | None = getattr(os, "sendfile", None)  # not on every system
 
 
@@ -65,3 +66,16 @@ class RealNetwork:
             return _sendfile(transport.get_extra_info("socket").fileno(), file.descriptor, position, length)
         except OSError:  # mostly that the socket is full
             return 0
+
+    def unread(self, transport: asyncio.Transport) -> bytes:
+        """Read the socket of a lost connection to its end: it is closed when `connection_lost` has returned."""
+        if transport.get_extra_info("sslcontext") is not None:
+            return b""
+        descriptor = transport.get_extra_info("socket").fileno()
+        pieces = []
+        try:
+            while piece := os.read(descriptor, READ_BYTES):
+                pieces.append(piece)
+        except OSError:  # nothing more has come, or the client has reset the connection
+            pass
+        return b"".join(pieces)

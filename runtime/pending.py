@@ -10,8 +10,9 @@ R = TypeVar("R")
 class Pending(Generic[T]):
     """Completed exactly once by its owner, observed by at most one callback; no event loop needed.
 
-    Lighter than an asyncio future, and its callback runs inside `complete`: whoever completes one does so
-    after its own state has settled (design: signal now, serve afterwards).
+    Lighter than an asyncio future, and its callback runs inside `complete`: its owner completes it after the owner's
+    own state has settled (design: signal now, serve afterwards). An owner that can let a wait go says how, in
+    `on_cancel`.
     """
 
     __slots__ = ("_callback", "_value", "cancelled", "done", "on_cancel")
@@ -21,10 +22,10 @@ class Pending(Generic[T]):
         self.cancelled = False
         self._value: T | None = None
         self._callback: Callable[[T], None] | None = None
-        self.on_cancel: Callable[[], None] | None = None
+        self.on_cancel: Callable[[], object] | None = None
 
     def complete(self, value: T) -> None:
-        """Hand the value to whoever waits. Completing twice is a bug; after `cancel` it is a no-op."""
+        """Hand the value to the observer. Completing twice is a bug; of a cancelled one nothing comes."""
         if self.cancelled:
             return
         assert not self.done, "completed twice"
@@ -48,21 +49,25 @@ class Pending(Generic[T]):
             self._callback = callback
 
     def map(self, change: Callable[[T], R]) -> "Pending[R]":
-        """What `change` makes of the value, as soon as that is there. To cancel it cancels this one."""
+        """What `change` makes of the value, as soon as that is there. To cancel it cancels this one, if that can be."""
         changed: Pending[R] = Pending()
-        changed.on_cancel = self.cancel
+        if self.on_cancel is not None:
+            changed.on_cancel = self.cancel
         self.then(lambda value: changed.complete(change(value)))
         return changed
 
-    def cancel(self) -> None:
-        """Nobody waits any more (the connection is gone): let the owner drop what it holds."""
-        if self.done or self.cancelled:
-            return
+    def cancel(self) -> bool:
+        """Nobody waits any more. Returns whether the owner has let the wait go: then the observer is not called.
+
+        Where the owner cannot, all stays as it is, and the observer is called as ever.
+        """
+        on_cancel, self.on_cancel = self.on_cancel, None
+        if on_cancel is None:
+            return self.cancelled
         self.cancelled = True
         self._callback = _told
-        on_cancel, self.on_cancel = self.on_cancel, None
-        if on_cancel is not None:
-            on_cancel()
+        on_cancel()
+        return True
 
 
 def _told(value: object) -> None:

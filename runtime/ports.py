@@ -185,6 +185,9 @@ class Network(Protocol):
         and writing them tells. The file may be cut or written to elsewhere afterwards, but not in this range.
         """
 
+    def unread(self, transport: asyncio.Transport) -> bytes:
+        """What has arrived on a connection and was not read. Only to be asked in its `connection_lost`, once."""
+
 
 @dataclass(frozen=True, slots=True)
 class Env:

@@ -101,6 +101,9 @@ class _LifeNetwork:
     def send_file(self, transport: asyncio.Transport, file: File, position: int, length: int) -> int:
         return self._network.send_file(transport, file, position, length)
 
+    def unread(self, transport: asyncio.Transport) -> bytes:
+        return self._network.unread(transport)
+
 
 class Life:
     """One process: its environment and its broker."""

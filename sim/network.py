@@ -22,6 +22,8 @@ class SimTransport(asyncio.Transport):
         self._protocol: asyncio.BaseProtocol | None = None
         self.peer: SimTransport | None = None
         self._outgoing: deque[bytes] = deque()  # written, not yet taken by the peer's protocol
+        self._has_arrived = False  # what is outgoing lies with the peer, who does not read
+        self.unread = b""  # what had arrived when the connection was lost
         self._outgoing_bytes = 0
         self._delivery_asked = False
         self._reading_paused = False
@@ -89,7 +91,13 @@ class SimTransport(asyncio.Transport):
     def _deliver(self) -> None:
         self._delivery_asked = False
         peer = self.peer
-        if peer is None or self.gone or self._network.is_cut or (peer._lost and not peer.gone):
+        if peer is None or self.gone or self._network.is_cut or self._lost:
+            return
+        if peer._lost and not peer.gone:  # it has closed: to write is answered by a reset
+            if self._outgoing:
+                self.lose(ConnectionResetError(104, "reset by peer"))
+            elif self._closing:
+                self.lose(None)
             return
         if peer.gone:
             if self._outgoing and not self._network.is_dark(peer.owner):  # a machine that knows of no such connection
@@ -102,6 +110,7 @@ class SimTransport(asyncio.Transport):
                 self._network.on_delivery(self, chunk)
             for piece in self._network.pieces(chunk):
                 peer.receive(piece)
+        self._has_arrived = bool(self._outgoing)
         if self._lost:
             return
         if self._writing_paused and self._outgoing_bytes <= self._low:
@@ -110,8 +119,12 @@ class SimTransport(asyncio.Transport):
                 self._protocol.resume_writing()
         if not self._outgoing and not peer._reading_paused:
             if self._closing:
-                self.lose(None)
-            elif self._end_of_file:
+                self._lost = True
+                self._network.forget(self)
+                protocol = self._protocol
+                if protocol is not None:
+                    self._network.schedule(lambda: protocol.connection_lost(None))
+            if self._closing or self._end_of_file:
                 peer.receive_end()
 
     # -- reading
@@ -174,17 +187,22 @@ class SimTransport(asyncio.Transport):
         self.lose(None)
 
     def lose(self, error: Exception | None) -> None:
-        """The connection ends here for both sides."""
+        """The connection ends here for both sides. What has arrived at either can still be read there."""
         if self._lost:
             return
         self._lost = self._closing = True
+        peer = self.peer
+        if peer is not None:
+            for sender, receiver in ((self, peer), (peer, self)):
+                if sender._has_arrived:
+                    receiver.unread += b"".join(sender._outgoing)
+                    sender._has_arrived = False
         self._outgoing.clear()
         self._outgoing_bytes = 0
         self._network.forget(self)
         protocol = self._protocol
         if protocol is not None and not self.gone:
             self._network.schedule(lambda: protocol.connection_lost(error))
-        peer = self.peer
         if peer is not None and not peer._lost and not self.gone and not self._network.is_cut:
             self._network.schedule(lambda: peer.lose(error))
 
@@ -195,9 +213,9 @@ class SimTransport(asyncio.Transport):
         self._outgoing_bytes = 0
         self._protocol = None
 
-    def go_on(self) -> None:
-        """The network works again: what was written meanwhile is sent again."""
-        if self._outgoing or self._closing:
+    def send_again(self) -> None:
+        """The network works again, and what was written meanwhile is sent."""
+        if self._outgoing or self._closing or self._end_of_file:
             self._ask_delivery()
 
     def get_protocol(self) -> asyncio.BaseProtocol:
@@ -271,7 +289,7 @@ class SimNetwork:
         if self.is_cut:
             self.is_cut = False
             for transport in list(self.transports):
-                transport.go_on()
+                transport.send_again()
 
     def reset(self, transport: SimTransport) -> None:
         """Both ends lose the connection."""
@@ -332,3 +350,7 @@ class SimNetwork:
     def send_file(self, transport: asyncio.Transport, file: File, position: int, length: int) -> int:
         """There is no way around reading."""
         return 0
+
+    def unread(self, transport: asyncio.Transport) -> bytes:
+        """What had arrived at a transport when it was lost."""
+        return transport.unread if isinstance(transport, SimTransport) else b""

@@ -6,12 +6,10 @@ are refused (INVALID_TXN_STATE): their partition cannot have been added to a tra
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import TYPE_CHECKING
 
-from barnabas.broker.connection import READ_BUFFER_BYTES
 from barnabas.broker.context import CLOSE, Reply, RequestContext
 from barnabas.broker.dispatch import api
 from barnabas.protocol.api_keys import ApiKey
@@ -116,6 +114,7 @@ def produce(broker: Broker, request: ProduceRequest, context: RequestContext) ->
         return response
 
     if len(entries) > (items_per_turn := appends_per_turn(entries)):
+        entries = [(topic, index, context.kept(records)) for topic, index, records in entries]
         return append_in_turns(broker, entries, append, answer_to, items_per_turn)
     outcome = append(entries)
     return outcome.map(answer_to) if isinstance(outcome, Pending) else answer_to(outcome)
@@ -129,22 +128,15 @@ def appends_per_turn(entries: Sequence[tuple[str, int, Buffer]]) -> int:
     return COMPRESSED_PER_TURN if is_compressed else ITEMS_PER_TURN
 
 
-def append_in_turns(
+async def append_in_turns(
     broker: Broker,
     entries: Sequence[tuple[str, int, Buffer]],
     append: Callable[[Sequence[tuple[str, int, Buffer]]], list[AppendResult] | Pending[list[AppendResult]]],
     answer_to: Callable[[list[AppendResult]], Reply],
     items_per_turn: int,
-) -> asyncio.Future[Reply]:
-    """To many partitions, a few at a time; to all of them, even if the client does not wait for its answer."""
-    if sum([len(records) for _, _, records in entries]) <= READ_BUFFER_BYTES:
-        # The frame may lie in the memory that the next read of any connection goes into; a larger one has its own.
-        entries = [(topic, index, bytearray(records)) for topic, index, records in entries]
-
-    async def do() -> Reply:
-        return answer_to(await broker.turns.collect(entries, append, items_per_turn))
-
-    return asyncio.shield(asyncio.ensure_future(do()))
+) -> Reply:
+    """To many partitions, a few at a time."""
+    return answer_to(await broker.turns.collect(entries, append, items_per_turn))
 
 
 def unreadable(records: Buffer | None, version: int) -> ErrorCode:

@@ -238,7 +238,7 @@ def world() -> Iterator[World]:
     assert world.broker.server.handler_failures == 0
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_world() -> type[World]:
     """For tests that need a broker of their own: on a disk that they prepared, stopped and started again."""
     return World

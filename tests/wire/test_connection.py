@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from barnabas.broker.connection import FRAME_CAPACITY_FIRST, HELD_BYTES_MAX, UNSENT_BYTES_MAX
+from barnabas.broker.connection import FRAME_CAPACITY_FIRST, READ_AHEAD_BYTES_MAX, UNSENT_BYTES_MAX
 from barnabas.broker.context import CLOSE
 from barnabas.protocol import frames
 from barnabas.protocol.api_keys import ApiKey
@@ -163,10 +163,10 @@ def test_reading_pauses_behind_a_parked_request_and_goes_on_after_it(harness: Ha
     parking = Parking()
     handle(ApiKey.HEARTBEAT, parking)
     wire = harness.connect(read_size=8192)
-    count = 3 * HELD_BYTES_MAX // len(heartbeat(1))
+    count = 3 * READ_AHEAD_BYTES_MAX // len(heartbeat(1))
     wire.feed(b"".join(heartbeat(number) for number in range(count)))
     assert not wire.reading
-    assert len(wire.unread) > HELD_BYTES_MAX
+    assert len(wire.unread) > READ_AHEAD_BYTES_MAX
     while len(wire.written) < count:
         parking.parked[-1].complete(HeartbeatResponse())
         harness.run()
@@ -199,14 +199,32 @@ def test_a_slow_reader_gets_no_further_answers(harness: Harness, handle: Handle)
     assert wire.correlation_ids() == [1, 2, 3]
 
 
-def test_a_connection_that_goes_cancels_its_parked_request(harness: Harness, handle: Handle) -> None:
+def test_a_connection_that_goes_gives_up_a_request_that_only_waits(harness: Harness, handle: Handle) -> None:
     parking = Parking()
     handle(ApiKey.HEARTBEAT, parking)
     wire = harness.connect()
-    wire.feed(heartbeat(1))
+    wire.feed(heartbeat(1, "a") + heartbeat(2, "b"))
+    left: list[bool] = []
+    parking.parked[0].on_cancel = lambda: left.append(True)
     wire.lose()
-    assert parking.parked[0].cancelled
+    assert left == [True]
+    assert parking.members == ["a", "b"]
+
+
+def test_a_connection_that_goes_waits_for_a_request_that_cannot_be_given_up(harness: Harness, handle: Handle) -> None:
+    parking = Parking()
+    handle(ApiKey.HEARTBEAT, parking)
+    wire = harness.connect()
+    wire.feed(heartbeat(1, "a") + heartbeat(2, "b"))
+    wire.lose()
+    assert parking.members == ["a"]
+    assert len(harness.server.connections) == 1
+    for done, members in enumerate((["a", "b"], ["a", "b"])):
+        parking.parked[done].complete(HeartbeatResponse())
+        harness.run()
+        assert parking.members == members
     assert len(harness.server.connections) == 0
+    assert wire.answers() == []
 
 
 def test_a_coroutine_is_awaited(harness: Harness, handle: Handle) -> None:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 from barnabas.broker import auto_topics
 from barnabas.broker.api.topics import CREATIONS_MAX
-from barnabas.broker.connection import FRAMES_PER_TURN, HELD_BYTES_MAX
+from barnabas.broker.connection import FRAMES_PER_TURN, READ_AHEAD_BYTES_MAX
 from barnabas.protocol import frames, messages
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
@@ -327,5 +327,5 @@ def test_bytes_read_ahead_of_a_request_that_waits(
     wire = make_harness().connect()
     message = messages.HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
     wire.feed(frames.encode_request(ApiKey.HEARTBEAT, 4, 1, "test", message))
-    wire.feed(struct.pack(">i", 10**6) + bytes(HELD_BYTES_MAX + excess - 4))
+    wire.feed(struct.pack(">i", 10**6) + bytes(READ_AHEAD_BYTES_MAX + excess - 4))
     assert wire.reading is is_read

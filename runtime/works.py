@@ -1,0 +1,64 @@
+"""Works of the broker: what a request asked for, and what is done to its end though nobody may wait for it any more."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, TypeVar
+
+from barnabas.runtime.pending import Pending
+from barnabas.runtime.ports import Clock
+
+T = TypeVar("T")
+
+
+class Works:
+    """The tasks that requests of a broker asked for. No connection owns one, so no connection can end one."""
+
+    __slots__ = ("_clock", "_has_ended", "_tasks")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._tasks: dict[asyncio.Future[Any], None] = {}
+        self._has_ended = False
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def outcome(
+        self, work: Coroutine[Any, Any, T] | asyncio.Future[T], failed: Callable[[BaseException], T]
+    ) -> Pending[T]:
+        """What the work returns, or what `failed` makes of what it raises.
+
+        A coroutine is done to its end, in a task. A future is somebody else's, and is cancelled with its outcome.
+        There is no outcome of a work that the end of the broker cut off.
+        """
+        outcome: Pending[T] = Pending()
+        if isinstance(work, asyncio.Future):
+            outcome.on_cancel = work.cancel
+            work.add_done_callback(partial(self._done, outcome, failed))
+        elif self._has_ended:
+            work.close()
+        else:
+            task = asyncio.ensure_future(work)
+            self._tasks[task] = None
+            task.add_done_callback(partial(self._done, outcome, failed))
+        return outcome
+
+    def _done(self, outcome: Pending[T], failed: Callable[[BaseException], T], work: "asyncio.Future[T]") -> None:
+        self._tasks.pop(work, None)
+        if not work.cancelled():
+            error = work.exception()
+            outcome.complete(work.result() if error is None else failed(error))
+
+    async def end(self, within_ms: float) -> None:
+        """The broker stops: wait for the works under way and those begun meanwhile; cut off what takes longer."""
+        timer = self._clock.call_later(within_ms, self._cut_off)
+        while self._tasks:
+            await asyncio.wait(list(self._tasks))
+        timer.cancel()
+        self._has_ended = True
+
+    def _cut_off(self) -> None:
+        self._has_ended = True
+        for task in self._tasks:
+            task.cancel()

@@ -251,7 +251,7 @@ class Bench:
         await self.work("expire-producers", soon(tasks["producers"].run_soon))
         await self.work("find-dirtiest", soon(manager.cleaner.dirtiest))
         await self.work("flush-due", soon(tasks["flush"].run_soon))
-        await self.work("isr-shrink", soon(self.broker.replica_manager.shrink_isrs))
+        await self.work("isr-shrink", soon(tasks["isr shrink"].run_soon))
         await self.compaction()
         await self.loading()
         await self.expiry()
@@ -307,7 +307,7 @@ class Bench:
         await asyncio.sleep(0.01)
 
         async def expire() -> None:
-            asyncio.get_running_loop().call_soon(manager._tick)
+            manager.cleanup()
             await asyncio.sleep(1)
 
         await self.work("expiry", expire)

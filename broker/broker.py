@@ -74,7 +74,7 @@ class Broker:
             coordination = EmbeddedCoordination(env, path)
         self.coordination = coordination
         self.metadata_cache = MetadataCache(env.clock)
-        self.config_changes = ConfigChanges(env.clock, config, self.node_id, coordination)
+        self.config_changes = ConfigChanges(env, config, self.node_id, coordination)
         self.log_manager = LogManager(env, data_directories, config, self.config_changes.topic_overrides)
         self.config_changes.on_topic_change = self._topic_settings_changed
         self.replica_manager = ReplicaManager(

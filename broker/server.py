@@ -2,7 +2,7 @@
 
 import logging
 from asyncio import Future
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,8 @@ from barnabas.config.settings import address_limits
 from barnabas.coordination.port import CoordinationError
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.pending import Pending
-from barnabas.runtime.ports import Env, Listener, Timer
+from barnabas.runtime.ports import Env, Listener
+from barnabas.runtime.upkeep import Task
 from barnabas.runtime.works import Works
 from barnabas.storage.open_files import share_out
 
@@ -27,6 +28,7 @@ logger = logging.getLogger("barnabas.broker")
 
 TRACEBACKS_PER_API, TRACEBACK_EVERY = 10, 1000
 REFUSALS_TOLD_EVERY_MS = 1_000
+SWEEP_INTERVAL_MAX_MS = 60_000.0
 IDLE_SWEEPS_PER_SPAN = 10  # an idle connection lives at most a tenth longer than connections.max.idle.ms
 
 
@@ -52,7 +54,7 @@ class Server:
         self._listeners: list[Listener] = []
         self._connections_of: dict[str, int] = {}  # client host -> connections
         self._failures_of: dict[int, int] = {}  # api key -> handler failures
-        self._sweep: Timer | None = None  # or the sweep itself, while it is under way
+        self._sweep: Task[Connection] | None = None
         config.on_change.append(self._settings_changed)
         self._descriptors = share_out(env.disk.open_files_max()).connections
         self._next_refusal_told_ms = 0.0
@@ -65,7 +67,9 @@ class Server:
             listener = await self.env.network.listen(endpoint.host, endpoint.port, factory, backlog)
             self._listeners.append(listener)
             self.ports[endpoint.name] = listener.port
-        self._sweep_later()
+        self._sweep = self.env.upkeep.every(
+            "idle connections", self._sweep_interval_ms, lambda: list(self.connections), self._abort_if_idle
+        )
 
     def serve(self) -> None:
         """Handle what connections send from now on."""
@@ -83,7 +87,7 @@ class Server:
         """Close everything."""
         self.stop_accepting()
         if self._sweep is not None:
-            self._sweep.cancel()
+            self._sweep.stop()
             self._sweep = None
         waiting, self._waiting = self._waiting, {}
         for connection in [*waiting, *self.connections]:
@@ -159,21 +163,16 @@ class Server:
             del self._connections_of[connection.client_host]
         self._admit_waiting()
 
-    def _sweep_later(self) -> None:
-        span = self.config.connections_max_idle_ms
-        if span >= 0:
-            self._sweep = self.env.clock.call_later(max(1.0, span / IDLE_SWEEPS_PER_SPAN), self._sweep_idle)
+    def _sweep_interval_ms(self) -> float:
+        span_ms = self.config.connections_max_idle_ms
+        return SWEEP_INTERVAL_MAX_MS if span_ms < 0 else min(span_ms / IDLE_SWEEPS_PER_SPAN, SWEEP_INTERVAL_MAX_MS)
 
-    def _sweep_idle(self) -> None:
-        """One timer for all: close what has not been heard of for connections.max.idle.ms."""
-        self._sweep = self.env.turns.begin(self._abort_idle(), lambda _: self._sweep_later())
-
-    def _abort_idle(self) -> Iterator[None]:
-        idle_since = self.env.clock.monotonic_ms() - self.config.connections_max_idle_ms
-        for connection in list(self.connections):
-            yield
-            if connection.last_active_ms <= idle_since and not connection.is_parked:
-                connection.abort()  # not close(): a client that takes nothing would keep it open
+    def _abort_if_idle(self, connection: Connection) -> None:
+        """Close what has not been heard of for connections.max.idle.ms."""
+        span_ms = self.config.connections_max_idle_ms
+        idle_ms = self.env.clock.monotonic_ms() - connection.last_active_ms
+        if 0 <= span_ms <= idle_ms and not connection.is_parked:
+            connection.abort()  # not close(): a client that takes nothing would keep it open
 
     # ------------------------------------------------------------------ works and failures
 

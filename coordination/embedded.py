@@ -32,7 +32,8 @@ from barnabas.coordination.port import (
     WatchEvent,
 )
 from barnabas.coordination.tree_file import TreeFile
-from barnabas.runtime.ports import DirectoryLock, Env, Timer
+from barnabas.runtime.ports import DirectoryLock, Env
+from barnabas.runtime.upkeep import Task
 
 logger = logging.getLogger("barnabas.coordination")
 
@@ -57,7 +58,8 @@ class EmbeddedCoordination:
         self._shared = path != ":memory:"
         self._file: TreeFile | None = None
         self._lock: DirectoryLock | None = None
-        self._timer: Timer | None = None
+        self._polling: Task[TreeFile] | None = None
+        self._is_unreadable = False
         self._next_liveness_ms = 0.0
         self._data_version = 0
         self._compared_zxid = 0  # changes up to here have been compared with the watches
@@ -86,7 +88,10 @@ class EmbeddedCoordination:
         if new:
             self._env.disk.sync_directory(parent_of(self._path))
         logger.info("coordination session %d on %s", self.session_id, self._path)
-        self._schedule()
+        if self._shared:
+            self._polling = self._env.upkeep.every(
+                "coordination", self._poll_interval_ms, lambda: [self._file] if self._file else [], self._poll
+            )
 
     def _make_folder(self) -> None:
         """Make the folder of the tree, as durable as the file in it will be."""
@@ -108,8 +113,9 @@ class EmbeddedCoordination:
         self._release_lock()
         self._file.close()
         self._file = None
-        if self._timer is not None:
-            self._timer.cancel()
+        if self._polling is not None:
+            self._polling.stop()
+            self._polling = None
 
     def on_session_expired(self, callback: Callable[[], None]) -> None:
         """Have `callback` called after this session was ended by another process and a new one begun."""
@@ -295,20 +301,19 @@ class EmbeddedCoordination:
 
     # Other processes
 
-    def _schedule(self) -> None:
-        if self._shared:
-            delay_ms = POLL_MS if self._others else POLL_ALONE_MS
-            self._timer = self._env.clock.call_later(delay_ms, self._poll)
+    def _poll_interval_ms(self) -> float:
+        return POLL_MS if self._others else POLL_ALONE_MS
 
-    def _poll(self) -> None:
+    def _poll(self, file: TreeFile) -> None:
         """Look for changes made by other processes, and for processes that are gone."""
-        if self._file is None:
-            return
         try:
-            self._look(self._file)
-        except (CoordinationError, OSError) as error:  # perhaps locked for long: the next poll tries again
-            logger.warning("coordination tree cannot be read now: %s", error)
-        self._schedule()
+            self._look(file)
+        except (CoordinationError, OSError) as error:  # locked for long: try again next time
+            if not self._is_unreadable:
+                logger.warning("coordination tree cannot be read now: %s", error)
+            self._is_unreadable = True
+        else:
+            self._is_unreadable = False
 
     def _look(self, file: TreeFile) -> None:
         data_version = file.data_version()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Container, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from barnabas.coordination.port import Coordination
 from barnabas.groups import offset_requests
@@ -29,6 +29,7 @@ from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Env
 from barnabas.runtime.turns import ITEMS_PER_TURN, in_passes
+from barnabas.runtime.upkeep import Task
 
 if TYPE_CHECKING:
     from barnabas.protocol.messages import (
@@ -60,6 +61,7 @@ T = TypeVar("T")
 CLASSIC = "classic"
 OFFSETS_TOPIC = "__consumer_offsets"
 GROUP_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11  # read, delete, describe, and the two on configs
+TIMER_CHECK_MS = 5_000.0  # how often it is looked for groups whose timer was lost
 PREFIX_BYTES_MAX = 32_000  # of a member id, which ends with a UUID and must fit into a string
 
 
@@ -111,6 +113,21 @@ class LedPartition(Protocol):
     leader_epoch: int
 
 
+class _GroupOf(NamedTuple):
+    """A group, and where it is."""
+
+    shard: Shard
+    group: ClassicGroup
+
+    @property
+    def name(self) -> str:
+        return f"group {self.group.group_id}"
+
+
+def _check_timer(of: _GroupOf) -> None:
+    of.shard.check_timer(of.group, TIMER_CHECK_MS)
+
+
 class GroupCoordinator:
     """Membership, group administration and the shards. `offsets` is the storage that `offsets.storage` names."""
 
@@ -133,8 +150,9 @@ class GroupCoordinator:
         self._loaders: dict[int, Loader] = {}
         self._epochs: dict[int, int] = {}  # highest leader epoch seen of each partition, led or not
         self.is_active = False
+        self._timers: Task[_GroupOf] | None = None
         self.legacy_offsets = ZooKeeperOffsetManager(coordination)  # OffsetCommit and OffsetFetch v0, always
-        self.kafka_offsets = KafkaOffsetManager(env.clock, config, self)
+        self.kafka_offsets = KafkaOffsetManager(env, config, self)
         self.offsets: OffsetManager = (
             self.legacy_offsets if config.offsets_storage == "zookeeper" else self.kafka_offsets
         )
@@ -146,12 +164,16 @@ class GroupCoordinator:
         self.is_active = True
         self.kafka_offsets.startup()
         self.legacy_offsets.startup()
+        self._timers = self._env.upkeep.every("group timers", lambda: TIMER_CHECK_MS, self._all_groups, _check_timer)
 
     def shutdown(self) -> None:
         """Answer nobody any more; who waits is told to look for another coordinator."""
         self.is_active = False
         self.kafka_offsets.shutdown()
         self.legacy_offsets.shutdown()
+        if self._timers is not None:
+            self._timers.stop()
+            self._timers = None
         for partition in list(self.shards):
             self._unload(partition)
 
@@ -220,6 +242,10 @@ class GroupCoordinator:
             if len(group.members) > self.config.group_max_size:
                 group.rebalance(f"more than {self.config.group_max_size} members", each)
             shard.run_effects(group, each)
+
+    def _all_groups(self) -> Iterator[_GroupOf]:
+        for shard in self.owned_shards():
+            yield from [_GroupOf(shard, group) for group in shard.groups.values()]
 
     # ---- the gate ----
 

@@ -431,6 +431,12 @@ class Shard:
         group.on_time(effects)
         self.run_effects(group, effects)
 
+    def check_timer(self, group: ClassicGroup, late_ms: float) -> None:
+        """A group that waits for a time long past has lost its timer, or could not do what was due."""
+        if group.wake_ms + late_ms < self._clock.monotonic_ms():
+            stop_timer(group)
+            self._on_time(group)
+
     # ---- the end ----
 
     def close(self) -> None:

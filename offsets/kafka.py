@@ -7,7 +7,7 @@ log; here is what offsets need of them.
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from barnabas.offsets.expiry import GroupSituation, expired_offsets
 from barnabas.offsets.manager import Offsets
@@ -15,8 +15,9 @@ from barnabas.offsets.records import GroupOffsets, OffsetCommits, OffsetRemovals
 from barnabas.offsets.table import OffsetTable, partitions_of
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.pending import Pending
-from barnabas.runtime.ports import Clock, Timer
-from barnabas.runtime.turns import ITEMS_PER_TURN, chunks, in_passes
+from barnabas.runtime.ports import Env
+from barnabas.runtime.turns import chunks
+from barnabas.runtime.upkeep import Task
 
 logger = logging.getLogger("barnabas.offsets")
 
@@ -88,21 +89,23 @@ class RetentionConfig(Protocol):
 class KafkaOffsetManager:
     """`OffsetManager` over the offsets partitions."""
 
-    def __init__(self, clock: Clock, config: RetentionConfig, shards: OffsetShards) -> None:
-        self._clock = clock
+    def __init__(self, env: Env, config: RetentionConfig, shards: OffsetShards) -> None:
+        self._env = env
         self._config = config
         self._shards = shards
-        self._timer: Timer | None = None
+        self._expiry: Task[_GroupOf] | None = None
 
     def startup(self) -> None:
         """Begin to look for expired offsets every offsets.retention.check.interval.ms."""
-        self._timer = self._clock.call_later(self._config.offsets_retention_check_interval_ms, self._tick)
+        self._expiry = self._env.upkeep.every(
+            "offset expiry", lambda: self._config.offsets_retention_check_interval_ms, self._all_groups, self._clean
+        )
 
     def shutdown(self) -> None:
         """Stop looking."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        if self._expiry is not None:
+            self._expiry.stop()
+            self._expiry = None
 
     def trigger_load(self, partition: int, leader_epoch: int) -> None:
         """Load a partition this broker leads now."""
@@ -170,19 +173,18 @@ class KafkaOffsetManager:
     def cleanup(self) -> None:
         """Tombstones for expired offsets, and for groups that are empty and have none left (KIP-211). A group with
         something in flight is left for the next time."""
-        in_passes(self._clock, self._clean())
+        if self._expiry is not None:
+            self._expiry.run_soon()
 
-    def _clean(self) -> Iterator[None]:
-        now_ms = self._clock.now_ms()
-        retention_ms = self._config.offsets_retention_minutes * 60_000
+    def _all_groups(self) -> "Iterator[_GroupOf]":
         for shard in list(self._shards.owned_shards()):
-            for number, group_id in enumerate(shard.group_ids(), 1):
-                if number % ITEMS_PER_TURN == 0:
-                    yield
-                if shard.closed:
-                    break
-                if shard.is_quiet(group_id):
-                    self._clean_group(shard, group_id, now_ms, retention_ms)
+            for group_id in shard.group_ids():
+                yield _GroupOf(shard, group_id)
+
+    def _clean(self, of: "_GroupOf") -> None:
+        retention_ms = self._config.offsets_retention_minutes * 60_000
+        if not of.shard.closed and of.shard.is_quiet(of.group_id):
+            self._clean_group(of.shard, of.group_id, self._env.clock.now_ms(), retention_ms)
 
     def _clean_group(self, shard: OffsetShard, group_id: str, now_ms: int, retention_ms: int) -> None:
         situation = shard.situation(group_id)
@@ -211,9 +213,16 @@ class KafkaOffsetManager:
 
         shard.hold(group_id, clean)
 
-    def _tick(self) -> None:
-        self._timer = self._clock.call_later(self._config.offsets_retention_check_interval_ms, self._tick)
-        self.cleanup()
+
+class _GroupOf(NamedTuple):
+    """A group, and where it is."""
+
+    shard: OffsetShard
+    group_id: str
+
+    @property
+    def name(self) -> str:
+        return f"group {self.group_id}"
 
 
 def _stable(table: OffsetTable, group_id: str) -> Offsets:

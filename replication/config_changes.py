@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from barnabas.config.broker import BrokerConfig
 from barnabas.coordination import paths, payloads
 from barnabas.coordination.port import Coordination, CoordinationError, NoNodeError, WatchEvent
-from barnabas.runtime.ports import Clock
+from barnabas.runtime.ports import Env
+from barnabas.runtime.upkeep import Follower
 
 logger = logging.getLogger("barnabas.replication")
 
@@ -24,14 +25,14 @@ class ConfigChanges:
 
     def __init__(
         self,
-        clock: Clock,
+        env: Env,
         config: BrokerConfig,
         node_id: int,
         coordination: Coordination,
         on_topic_change: Callable[[str], None] = lambda topic: None,
     ) -> None:
         self.on_topic_change = on_topic_change  # LogManager.update_topic_config, once there is one
-        self._clock = clock
+        self._env = env
         self._config = config
         self._node_id = node_id
         self._coordination = coordination
@@ -39,7 +40,8 @@ class ConfigChanges:
         self._cluster: Overrides = {}
         self._broker: Overrides = {}
         self._last_processed = -1
-        self._task: asyncio.Task[None] | None = None
+        self._following: Follower | None = None
+        self._is_reading = False
         self._changed = asyncio.Event()
 
     def topic_overrides(self, topic: str) -> Overrides:
@@ -56,14 +58,15 @@ class ConfigChanges:
         self._coordination.on_session_expired(self._changed.set)
         await self._read_notices(apply=False)  # the watch comes first: a change during the reads is read again
         await self._load()
-        self._task = asyncio.get_running_loop().create_task(self._follow())
+        self._following = self._env.upkeep.follow(
+            "config changes", self._follow, lambda: self._is_reading or self._changed.is_set(), self._read_again
+        )
 
     async def stop(self) -> None:
         """Follow no more."""
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        following, self._following = self._following, None
+        if following is not None:
+            await following.stop()
 
     async def _load(self) -> None:
         for topic in await self._names(TOPICS):
@@ -88,16 +91,24 @@ class ConfigChanges:
     def _notified(self, event: WatchEvent) -> None:
         self._changed.set()
 
+    def _read_again(self) -> None:
+        self._is_reading = False
+        self._changed.set()
+
     async def _follow(self) -> None:
         while True:
             await self._changed.wait()
             self._changed.clear()
+            self._is_reading = True
             try:
                 await self._read_notices(apply=True)
             except CoordinationError:
                 logger.warning("cannot read the config changes, trying again", exc_info=True)
-                await self._clock.sleep(RETRY_BACKOFF_MS)
+                await self._env.clock.sleep(RETRY_BACKOFF_MS)
                 self._changed.set()
+            self._is_reading = False
+            if self._following is not None:
+                self._following.came_round()
 
     async def _read_notices(self, *, apply: bool) -> None:
         """Apply the notices that are new, in order, and remove those older than 15 minutes."""
@@ -124,7 +135,7 @@ class ConfigChanges:
             logger.error("config change %s cannot be applied: %r", notice, error)
 
     async def _remove_old(self, notices: list[str]) -> None:
-        horizon_ms = self._clock.now_ms() - NOTICE_RETENTION_MS
+        horizon_ms = self._env.clock.now_ms() - NOTICE_RETENTION_MS
         for path in notices:  # oldest first
             stat = await self._coordination.exists(path)
             if stat is None:

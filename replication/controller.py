@@ -45,6 +45,7 @@ from barnabas.replication.registration import decode_broker
 from barnabas.replication.state_machines import StateMachines
 from barnabas.replication.topic_deletion import TopicDeletion
 from barnabas.runtime.ports import Env, Timer
+from barnabas.runtime.upkeep import Follower, Task
 
 logger = logging.getLogger("barnabas.controller")
 
@@ -52,6 +53,7 @@ FIRST_BALANCE_MS = 5_000
 REPLICAS_NAMED_MAX = 10  # in one line of the log
 RETRY_BACKOFF_MS = 100
 GIVE_UP_BACKOFF_MS = 1_000
+STUCK_MS = 600_000.0  # in one event: taking over many thousand partitions may take a minute on a slow disk
 NO_CONTROLLER = -1
 
 Handler = Callable[[], Awaitable[None]]
@@ -74,8 +76,10 @@ class Controller:
         self._channel = channel
         self._events: deque[tuple[Handler, bool]] = deque()
         self._wakeup = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-        self._balance_timer: Timer | None = None
+        self._is_handling = False
+        self._following: Follower | None = None
+        self._balancing: Task[Controller] | None = None
+        self._balance_timer: Timer | None = None  # the first time after taking over
         self._watches: dict[str, Watch] = {}  # the last one left on each path
         self._forget_everything()
 
@@ -85,7 +89,16 @@ class Controller:
         """Take part in elections. Returns when the controller is known; if it is this one, when it has taken over."""
         self._coordination.on_session_expired(self._session_expired)
         self._config.on_change.append(self._settings_changed)
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        upkeep = self._env.upkeep
+        self._following = upkeep.follow(
+            "controller", self._run, lambda: self._is_handling or bool(self._events), self._recover, late_ms=STUCK_MS
+        )
+        self._balancing = upkeep.every(
+            "leader balance",
+            lambda: self._config.leader_imbalance_check_interval_seconds * 1000,
+            lambda: [self] if self.active else [],
+            Controller.balance_leaders,
+        )
         settled = asyncio.Event()
 
         async def first() -> None:
@@ -110,11 +123,18 @@ class Controller:
 
     async def stop(self) -> None:
         """Handle nothing more; `/controller` goes when the session is closed."""
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        following, self._following = self._following, None
+        if following is not None and self._balancing is not None:
+            self._balancing.stop()
+            await following.stop()
         self._resign()
+
+    def _recover(self) -> None:
+        """An event was left in the middle: begin anew, from what the tree says."""
+        self._is_handling = False
+        self._resign()
+        self._events.appendleft((self._elect, False))
+        self._wakeup.set()
 
     async def idle(self) -> None:
         """Return when the events that are queued now have been handled."""
@@ -147,7 +167,11 @@ class Controller:
             while self._events:
                 handler, only_active = self._events.popleft()
                 if self.active or not only_active:
+                    self._is_handling = True
                     await self._handle(handler, only_active)
+                    self._is_handling = False
+                if self._following is not None:
+                    self._following.came_round()
             self._wakeup.clear()
 
     async def _handle(self, handler: Handler, only_active: bool) -> None:
@@ -280,7 +304,7 @@ class Controller:
         await self._machines.move_replicas(self._state.just_created(), ReplicaState.ONLINE)
         await self._forget_unknown_deletions(deleted)
         await self._deletion.resume()
-        self._balance_timer = self._env.clock.call_later(FIRST_BALANCE_MS, lambda: self._enqueue(self._balance_leaders))
+        self._balance_timer = self._env.clock.call_later(FIRST_BALANCE_MS, self.balance_leaders)
 
     async def _give_up(self) -> None:
         """Resign: after a back-off, remove `/controller` if it is still ours. This broker may win the next election."""
@@ -578,10 +602,12 @@ class Controller:
 
     # --- balance ---
 
+    def balance_leaders(self) -> None:
+        """Have it looked who leads too little."""
+        self._enqueue(self._balance_leaders)
+
     async def _balance_leaders(self) -> None:
         """Elect preferred replicas again, on brokers that lead too few of the partitions that prefer them."""
-        interval_ms = self._config.leader_imbalance_check_interval_seconds * 1000
-        self._balance_timer = self._env.clock.call_later(interval_ms, lambda: self._enqueue(self._balance_leaders))
         if not self._config.auto_leader_rebalance_enable:
             return
         state = self._state

@@ -5,7 +5,6 @@ outcome is safe (KIP-497). The controller learns of changes by `/isr_change_noti
 """
 
 import asyncio
-import logging
 from collections import deque
 
 from barnabas.coordination import paths, payloads
@@ -13,15 +12,13 @@ from barnabas.coordination.port import (
     BadVersionError,
     ConnectionLossError,
     Coordination,
-    CoordinationError,
     NoNodeError,
     SessionExpiredError,
 )
 from barnabas.replication.election import LeaderAndIsr
 from barnabas.replication.partition import Partition
-from barnabas.runtime.ports import Clock, Timer
-
-logger = logging.getLogger("barnabas.replication")
+from barnabas.runtime.ports import Env
+from barnabas.runtime.upkeep import Follower, Task
 
 RETRY_BACKOFF_MS = 50
 NOTICE_CHECK_MS = 2_500
@@ -56,56 +53,59 @@ async def write_state(coordination: Coordination, topic: str, index: int, state:
 class IsrWriter:
     """One write at a time, in the order asked for; one notice for many changes."""
 
-    def __init__(self, clock: Clock, coordination: Coordination, node_id: int) -> None:
-        self._clock = clock
+    def __init__(self, env: Env, coordination: Coordination, node_id: int) -> None:
+        self._clock = env.clock
+        self._upkeep = env.upkeep
         self._coordination = coordination
         self._node_id = node_id
         self._queue: deque[tuple[Partition, LeaderAndIsr]] = deque()
-        self._task: asyncio.Task[None] | None = None
-        self._stopped = False
+        self._changed = asyncio.Event()
+        self._is_busy = False
+        self._writing: Follower | None = None
+        self._noticing: Task[IsrWriter] | None = None
         self._unannounced: dict[tuple[str, int], None] = {}
         self._last_change_ms = 0.0
         self._last_notice_ms = 0.0
         self._log_failed = False
-        self._timer: Timer | None = None
 
     def start(self) -> None:
-        """Start announcing changes."""
-        self._stopped = False
+        """Start writing, and announcing what was written."""
         self._last_notice_ms = self._clock.monotonic_ms()
-        self._timer = self._clock.call_later(NOTICE_CHECK_MS, self._check_notice)
+        self._writing = self._upkeep.follow(
+            "isr writer", self._run, lambda: self._is_busy or self._has_work(), self._put_off
+        )
+        self._noticing = self._upkeep.every("isr notices", lambda: NOTICE_CHECK_MS, lambda: [self], IsrWriter.check)
 
     def stop(self) -> None:
         """Write nothing more. Changes that are not confirmed stay as they are in the tree."""
-        self._stopped = True
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._task is not None:
-            self._task.cancel()
-            self._task = None
+        if self._writing is not None and self._noticing is not None:
+            self._writing.cancel()
+            self._noticing.stop()
+            self._writing = self._noticing = None
 
     def submit(self, partition: Partition, proposal: LeaderAndIsr) -> None:
         """Write `proposal`, then call `partition.isr_write_ended`: with None if the controller was faster."""
         self._queue.append((partition, proposal))
-        self._wake()
+        self._changed.set()
 
     def report_log_failure(self) -> None:
         """Tell the controller that a log of this broker failed."""
         self._log_failed = True
-        self._wake()
+        self._changed.set()
 
-    def _wake(self) -> None:
-        if self._task is None and not self._stopped:
-            self._clock.call_soon(self._begin)
+    def check(self) -> None:
+        """Whether a notice is due, or something waits to be written."""
+        if self._has_work():
+            self._changed.set()
 
-    def _begin(self) -> None:
-        if self._task is None and not self._stopped:
-            self._task = asyncio.get_running_loop().create_task(self._run())
+    def _has_work(self) -> bool:
+        return bool(self._queue) or self._log_failed or self._notice_is_due()
 
-    def _check_notice(self) -> None:
-        self._timer = self._clock.call_later(NOTICE_CHECK_MS, self._check_notice)
-        if self._notice_is_due():
-            self._wake()
+    def _put_off(self) -> None:
+        """A change that could not be written lets the others come first."""
+        self._is_busy = False
+        self._queue.rotate(-1)
+        self._changed.set()
 
     def _notice_is_due(self) -> bool:
         now_ms = self._clock.monotonic_ms()
@@ -114,16 +114,18 @@ class IsrWriter:
         )
 
     async def _run(self) -> None:
-        try:
-            while self._queue or self._log_failed or self._notice_is_due():
+        while True:
+            await self._changed.wait()
+            while self._has_work():
+                self._is_busy = True
                 try:
                     await self._do_one()
                 except (ConnectionLossError, SessionExpiredError):
                     await self._clock.sleep(RETRY_BACKOFF_MS)
-        except CoordinationError:
-            logger.exception("writing an ISR change failed")
-        finally:
-            self._task = None
+                self._is_busy = False
+                if self._writing is not None:
+                    self._writing.came_round()
+            self._changed.clear()
 
     async def _do_one(self) -> None:
         if self._queue:
@@ -138,11 +140,19 @@ class IsrWriter:
                 self._last_change_ms = self._clock.monotonic_ms()
             partition.isr_write_ended(proposal, stored)
         elif self._log_failed:
-            self._log_failed = False
+            self._log_failed = False  # before: another log may fail meanwhile
             data = payloads.encode_log_dir_event(self._node_id)
-            await self._coordination.create(paths.LOG_DIR_EVENT_PREFIX, data, sequential=True)
+            try:
+                await self._coordination.create(paths.LOG_DIR_EVENT_PREFIX, data, sequential=True)
+            except BaseException:
+                self._log_failed = True
+                raise
         else:
             changes, self._unannounced = list(self._unannounced), {}
             self._last_notice_ms = self._clock.monotonic_ms()
             data = payloads.encode_isr_change(changes)
-            await self._coordination.create(paths.ISR_CHANGE_PREFIX, data, sequential=True)
+            try:
+                await self._coordination.create(paths.ISR_CHANGE_PREFIX, data, sequential=True)
+            except BaseException:
+                self._unannounced = dict.fromkeys(changes) | self._unannounced
+                raise

@@ -25,6 +25,7 @@ from barnabas.replication.partition import ALL_IN_SYNC, Partition
 from barnabas.replication.wakes import Wakes
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Buffer, Clock, Env, Timer
+from barnabas.runtime.upkeep import Task
 from barnabas.storage.log import Log
 from barnabas.storage.log_manager import LogManager
 from barnabas.storage.validation import AppendOrigin, AppendResult
@@ -76,8 +77,8 @@ class ReplicaManager:
         self.on_deleted: list[Callable[[list[TopicPartition]], None]] = []
         self.fetching = Fetching(node_id, env.clock, config, metadata_cache, self.partition)
         log_manager.on_failed.append(self._log_went_offline)
-        self._isr_writer = IsrWriter(env.clock, coordination, node_id)
-        self._shrink_timer: Timer | None = None
+        self._isr_writer = IsrWriter(env, coordination, node_id)
+        self._shrinking: Task[Partition] | None = None
         self._failed_logs: set[TopicPartition] = set()
 
     # --- life ---
@@ -85,29 +86,21 @@ class ReplicaManager:
     def start(self) -> None:
         """Start the periodic work: ISR shrinking and ISR notices (checkpoints are LogManager's)."""
         self._isr_writer.start()
-        self._shrink_later()
+        self._shrinking = self._env.upkeep.every(
+            "isr shrink",
+            lambda: self.config.replica_lag_time_max_ms / 2,
+            lambda: [partition for partition in self.partitions.values() if partition.remote],
+            Partition.shrink_isr,
+        )
 
     def shutdown(self) -> None:
         """Stop the periodic work, and answer all waiting requests with NOT_LEADER_OR_FOLLOWER."""
-        if self._shrink_timer is not None:
-            self._shrink_timer.cancel()
+        if self._shrinking is not None:
+            self._shrinking.stop()
         self._isr_writer.stop()
         for partition in self.partitions.values():
             partition.fail_waiters(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         self.wakes.flush()
-
-    def _shrink_later(self) -> None:
-        def shrink() -> None:
-            self._shrink_later()
-            self.shrink_isrs()
-
-        self._shrink_timer = self.clock.call_later(self.config.replica_lag_time_max_ms / 2, shrink)
-
-    def shrink_isrs(self) -> None:
-        """Let every led partition drop the replicas that fell behind from its ISR."""
-        for partition in self.partitions.values():
-            if partition.remote:
-                partition.shrink_isr()
 
     def _log_went_offline(self, log: Log) -> None:
         """Act in the next pass of the loop, because the log calls this in the middle of a write or sync."""

@@ -24,7 +24,9 @@ logger = logging.getLogger("barnabas.upkeep")
 LOOK_MS = 5_000.0  # how often the supervisor looks
 LATE_MS = 30_000.0  # how much later than expected a task may be heard of
 WAIT_MAX_MS = 300_000.0  # for a completion: a sync on a slow disk may take minutes
-SET_ASIDE_MS, SET_ASIDE_MAX_MS = 1_000.0, 3_600_000.0
+SET_ASIDE_MS = 1_000.0  # after the first time
+SET_ASIDE_INTERVALS = 40  # at the most, of the task
+SET_ASIDE_AT_MOST_MS = (10_000.0, 3_600_000.0)  # however short or long the interval is
 
 Item = TypeVar("Item", bound=Hashable)
 
@@ -69,6 +71,7 @@ class Task(Generic[Item]):
         self.timer: Timer | None = None
         self._upkeep = upkeep
         self._clock = upkeep.clock
+        self._last_interval_ms = LATE_MS
         self._set_aside: dict[Hashable, _SetAside] = {}
         self._work: Generator[Pause, Any, None] | None = None
         self._turn = object()  # a call that belongs to an older one comes too late
@@ -191,10 +194,10 @@ class Task(Generic[Item]):
 
     def _interval_ms(self) -> float:
         try:
-            return max(self.interval_ms(), 1.0)
+            self._last_interval_ms = max(self.interval_ms(), 1.0)
         except Exception as error:
             self.set_aside(None, error)
-            return LATE_MS
+        return self._last_interval_ms
 
     # -- items that raised
 
@@ -209,7 +212,9 @@ class Task(Generic[Item]):
         """Leave the item out for a while; None: the round itself could not go on."""
         self.failures += 1
         known = self._set_aside.get(item)
-        backoff_ms = SET_ASIDE_MS if known is None else min(known.backoff_ms * 2, SET_ASIDE_MAX_MS)
+        least_ms, most_ms = SET_ASIDE_AT_MOST_MS
+        limit_ms = min(max(self._last_interval_ms * SET_ASIDE_INTERVALS, least_ms), most_ms)
+        backoff_ms = SET_ASIDE_MS if known is None else min(known.backoff_ms * 2, limit_ms)
         self._set_aside[item] = _SetAside(backoff_ms, self._clock.monotonic_ms() + backoff_ms)
         if known is None:
             expected = isinstance(error, OSError)
@@ -236,6 +241,7 @@ class Follower:
     """A coroutine that handles events for as long as the broker lives: `run` ends only when it is cancelled.
 
     `is_behind` says whether there is anything that it should be doing; `came_round` is called by it after each event.
+    It is overdue when it was behind for `late_ms` and has not come round.
     """
 
     def __init__(
@@ -245,8 +251,10 @@ class Follower:
         run: Callable[[], Coroutine[Any, Any, None]],
         is_behind: Callable[[], bool],
         recover: Callable[[], None] = lambda: None,
+        late_ms: float = LATE_MS,
     ) -> None:
         self.name = name
+        self.late_ms = late_ms
         self.run = run
         self.is_behind = is_behind
         self.recover = recover
@@ -256,13 +264,18 @@ class Follower:
         self.task: asyncio.Task[None] | None = None
         self._upkeep = upkeep
         self._clock = upkeep.clock
+        self._is_stopped = False
         self._heard_ms = 0.0
         self._rounds_seen = 0
 
     def start(self) -> None:
-        """Begin. In a running loop."""
+        """Begin, in the next pass of the loop."""
         self._heard_ms = self._clock.monotonic_ms()
-        self.task = asyncio.get_running_loop().create_task(self._live())
+        self._clock.call_soon(self._begin)
+
+    def _begin(self) -> None:
+        if not self._is_stopped and (self.task is None or self.task.done()):
+            self.task = asyncio.get_running_loop().create_task(self._live())
 
     def came_round(self) -> None:
         """An event was handled."""
@@ -270,24 +283,32 @@ class Follower:
 
     async def stop(self) -> None:
         """Cancel it, and wait until it is gone."""
+        task = self.cancel()
+        if task is not None:
+            await asyncio.gather(task, return_exceptions=True)
+
+    def cancel(self) -> "asyncio.Task[None] | None":
+        """Have it end soon; what ends."""
+        self._is_stopped = True
         self._upkeep.forget(self)
         task, self.task = self.task, None
         if task is not None:
             task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        return task
 
     def is_overdue(self, now_ms: float) -> bool:
         """Whether it has had something to do for long and did nothing, or has ended."""
         if self.rounds != self._rounds_seen or not self.is_behind():
             self._rounds_seen = self.rounds
             self._heard_ms = now_ms
-        return now_ms - self._heard_ms > LATE_MS or (self.task is not None and self.task.done())
+        return now_ms - self._heard_ms > self.late_ms or (self.task is not None and self.task.done())
 
     def restart(self) -> None:
         """The supervisor has found it overdue."""
         self.restarts += 1
-        if self.task is not None:
-            self.task.cancel()
+        task, self.task = self.task, None
+        if task is not None:
+            task.cancel()
         self.recover()
         self.start()
 
@@ -338,9 +359,10 @@ class Upkeep:
         run: Callable[[], Coroutine[Any, Any, None]],
         is_behind: Callable[[], bool],
         recover: Callable[[], None] = lambda: None,
+        late_ms: float = LATE_MS,
     ) -> Follower:
         """Add a follower and start it. `recover` is called before it is started again."""
-        follower = Follower(self, name, run, is_behind, recover)
+        follower = Follower(self, name, run, is_behind, recover, late_ms)
         self._add(follower)
         follower.start()
         return follower

@@ -225,3 +225,28 @@ def test_a_planted_violation_is_found(path: str, text: str) -> None:
 )
 def test_what_is_allowed_is_not_found(path: str, text: str) -> None:
     assert violations(path, text) == []
+
+
+# Loops belong to env.upkeep, where the supervisor sees them. These do something later once, or end by themselves.
+ONCE = {
+    "broker/auto_topics.py": "one creation",
+    "groups/loading.py": "one load, tried again",
+    "groups/runtime.py": "the deadline of a group (the task `group timers` looks after it), of commits under way",
+    "offsets/zookeeper.py": "one commit",
+    "replication/controller.py": "the first balance after taking over",
+    "replication/fetching.py": "the end of a long poll",
+    "replication/metadata_cache.py": "the end of a request's wait",
+    "replication/producer_ids.py": "one block, begun again by the next request",
+    "replication/replica_manager.py": "the end of a request's wait",
+    "storage/durable_log.py": "a sync that could not begin, tried again",
+    "storage/log.py": "files that go after a delay",
+    "storage/log_directory.py": "names that are synced after a delay",
+    "storage/log_manager.py": "folders that go after a delay",
+}
+
+
+def test_loops_are_in_the_table_of_the_upkeep() -> None:
+    asks = re.compile(r"\.(call_later|call_at|create_task|ensure_future)\(")
+    found = {path for path in sources() if asks.search((ROOT / path).read_text())}
+    layered = {path for path in found if path.split("/")[0] not in ("runtime", TWIN) and "/cli/" not in path}
+    assert sorted(layered - ONCE.keys()) == [], "see runtime/upkeep.py; or say here why it is no loop"

@@ -40,9 +40,9 @@ class EmbeddedTree:
         """The session's process dies: nothing is said, the operating system drops its lock."""
         assert isinstance(session, EmbeddedCoordination)
         assert session._lock is not None
-        assert session._timer is not None
+        assert session._polling is not None
         session._lock.release()
-        session._timer.cancel()
+        session._polling.stop()
 
     async def expire(self, session: Coordination, other: Coordination) -> None:
         """Let `other` take a living session for dead: as when somebody deletes its lock file."""

@@ -5,6 +5,7 @@ from typing import Any
 
 from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode
+from barnabas.runtime.upkeep import Task
 from group_world import GroupWorld, answer_of
 
 
@@ -37,6 +38,9 @@ def heartbeat(world: GroupWorld, member_id: str, group: str = "g") -> int:
 def test_heartbeats_and_commits_arm_no_timers() -> None:
     world = GroupWorld()
     member_id = joined(world)
+    for task in list(world.env.upkeep.tasks):
+        assert isinstance(task, Task)
+        task.stop()  # they have timers of their own
     armed: list[float] = []
     original = world.clock.call_later
 
@@ -131,3 +135,14 @@ def test_a_static_member_whose_return_took_long_to_store_expires_all_the_same() 
     assert len(world.coordinator.shards[0].groups["g"].members) == 1
     world.clock.advance(1)
     assert len(world.coordinator.shards[0].groups["g"].members) == 0
+
+
+def test_a_group_whose_timer_was_lost_is_noticed() -> None:
+    world = GroupWorld()
+    member_id = joined(world)
+    group = world.coordinator.shards[0].groups["g"]
+    assert group.timer is not None
+    group.timer.cancel()
+    world.clock.advance(30_000)
+    assert heartbeat(world, member_id) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert not group.members

@@ -40,7 +40,7 @@ class Host:
         self.config = BrokerConfig.of({"node.id": "1", "log.dirs": data, **(settings or {})})
         self.coordination = coordination
         self.metadata_cache = MetadataCache(env.clock)
-        self.config_changes = ConfigChanges(env.clock, self.config, 1, coordination)
+        self.config_changes = ConfigChanges(env, self.config, 1, coordination)
         self.log_manager = LogManager(env, data, self.config, self.config_changes.topic_overrides)
         self.config_changes.on_topic_change = self.log_manager.update_topic_config
         self.manager = ReplicaManager(env, self.config, 1, self.log_manager, self.metadata_cache, coordination)

@@ -16,9 +16,7 @@ class Followed:
         self.tree = SimTree(env.clock)
         self.coordination = SimCoordination(env.clock, self.tree)
         self.told = []
-        self.changes = ConfigChanges(
-            env.clock, BrokerConfig.of({"node.id": "1"}), 1, self.coordination, self.told.append
-        )
+        self.changes = ConfigChanges(env, BrokerConfig.of({"node.id": "1"}), 1, self.coordination, self.told.append)
 
     async def start(self):
         await self.coordination.start()

@@ -1,0 +1,195 @@
+"""Every background loop of a broker, by the table of its upkeep: none dies of an exception or of a lost wake-up."""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from barnabas.broker.broker import Broker
+from barnabas.config.broker import BrokerConfig
+from barnabas.runtime.upkeep import LATE_MS, LOOK_MS, Follower, Task
+from barnabas.sim.env import SimEnv, sim_env
+
+LOOPS = {
+    *("retention", "indexes", "flush", "files", "producers", "troubles", "cleaner"),
+    *("recovery-point-offset-checkpoint", "log-start-offset-checkpoint", "replication-offset-checkpoint"),
+    *("cleaner-offset-checkpoint", "idle connections", "isr shrink", "isr notices", "isr writer", "controller"),
+    *("leader balance", "config changes", "coordination", "group timers", "offset expiry"),
+}
+
+
+@pytest.fixture
+def env() -> SimEnv:
+    return sim_env(3)
+
+
+@pytest.fixture
+def broker(env: SimEnv, tmp_path: Path) -> Broker:
+    settings = {"listeners": "PLAINTEXT://127.0.0.1:9092", "coordination.path": str(tmp_path / "tree.sqlite")}
+    broker = Broker(env, BrokerConfig.of(settings), "/data")
+    env.run(broker.start())
+    return broker
+
+
+def works(env: SimEnv, broker: Broker, topic: str) -> bool:
+    """Whether a topic can be made: the controller, the tree and the storage have to take part."""
+
+    async def create() -> None:
+        broker.auto_topics.create(topic)
+
+    env.run(create())
+    env.clock.advance(1_000)
+    return broker.log_manager.get(topic, 0) is not None
+
+
+def test_the_table_has_every_loop(env: SimEnv, broker: Broker) -> None:
+    names = [task.name for task in env.upkeep.tasks]
+    assert sorted(names) == sorted(LOOPS)
+    env.run(broker.stop())
+    assert env.upkeep.tasks == []
+    assert env.upkeep.timer is None
+
+
+@pytest.mark.parametrize("name", sorted(LOOPS))
+def test_an_exception_of_one_item_ends_no_loop(
+    env: SimEnv, broker: Broker, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    task = next(task for task in env.upkeep.tasks if task.name == name)
+    planted = 0
+    acted: list[str] = []
+    before = task.rounds
+
+    def fail(original: Callable[..., Any]) -> Callable[..., Any]:
+        def failing(*given: Any) -> Any:
+            nonlocal planted
+            if planted < 3:
+                planted += 1
+                raise ValueError("planted")
+            return original(*given)
+
+        return failing
+
+    if isinstance(task, Task):
+        broken = fail(lambda: None)
+        task.items = lambda: ["broken", "whole"]
+        task.act = lambda item: broken() if item == "broken" else acted.append(item)
+    else:
+        task.run = fail(task.run)
+        assert task.task is not None
+        task.task.cancel()
+    with caplog.at_level(logging.WARNING, "barnabas.upkeep"):
+        env.clock.advance(5 * max(task.interval_ms() if isinstance(task, Task) else 0, 5_000))
+    assert (planted, task.failures) == (3, 3)
+    assert "planted" in caplog.text
+    assert caplog.text.count("ValueError: planted") == 1, "said once"
+    if isinstance(task, Task):
+        assert task.rounds - before >= 3
+        assert len(acted) == task.rounds - before, "the other item has its turn in each round"
+        assert "broken: it works again" in caplog.text
+    assert works(env, broker, "new")
+    env.run(broker.stop())
+
+
+@pytest.mark.parametrize("name", sorted(LOOPS))
+def test_a_lost_wake_up_ends_no_loop(env: SimEnv, broker: Broker, name: str, caplog: pytest.LogCaptureFixture) -> None:
+    task = next(task for task in env.upkeep.tasks if task.name == name)
+    before = task.rounds
+    env.clock.advance(100)
+    if isinstance(task, Task):
+        assert task.timer is not None
+        task.timer.cancel()
+        env.clock.advance(task.interval_ms() + LATE_MS + 2 * LOOK_MS)
+        assert task.rounds > before
+    else:
+        assert task.task is not None
+        task.task.cancel()
+        env.clock.advance(2 * LOOK_MS)
+    assert task.restarts == 1
+    assert f"{name} has not come round in time" in caplog.text
+    assert works(env, broker, "new")
+    env.run(broker.stop())
+
+
+@pytest.mark.parametrize("name", ["controller", "isr writer", "config changes"])
+def test_an_event_that_never_ends_ends_no_loop(env: SimEnv, broker: Broker, name: str) -> None:
+    follower = next(task for task in env.upkeep.tasks if task.name == name)
+    assert isinstance(follower, Follower)
+
+    async def hang(*_: Any, **__: Any) -> None:
+        await env.clock.sleep(1e12)
+
+    if name == "controller":
+        broker.controller._enqueue(hang, only_active=False)
+    elif name == "isr writer":
+        original = broker.coordination.create
+        broker.coordination.create = hang  # type: ignore[assignment]
+        broker.replica_manager._isr_writer.report_log_failure()
+    else:
+        read = broker.config_changes._read_notices
+        broker.config_changes._read_notices = hang  # type: ignore[method-assign]
+        broker.config_changes._changed.set()
+    env.clock.advance(1_000)
+    if name == "isr writer":
+        broker.coordination.create = original  # type: ignore[method-assign]
+    elif name == "config changes":
+        broker.config_changes._read_notices = read  # type: ignore[method-assign]
+    assert follower.restarts == 0
+    env.clock.advance(follower.late_ms + 3 * LOOK_MS)
+    assert follower.restarts == 1
+    assert not follower.is_behind()
+    assert works(env, broker, "new")
+    env.run(broker.stop())
+
+
+def test_the_timer_of_the_supervisor_is_not_needed_either(env: SimEnv, broker: Broker) -> None:
+    assert env.upkeep.timer is not None
+    env.upkeep.timer.cancel()
+    task = next(task for task in env.upkeep.tasks if task.name == "retention")
+    assert isinstance(task, Task)
+    assert task.timer is not None
+    task.timer.cancel()
+    env.clock.advance(task.interval_ms() + LATE_MS + 2 * LOOK_MS)
+    assert task.restarts == 1
+    env.run(broker.stop())
+
+
+def test_a_process_that_stood_still_starts_nothing_again(env: SimEnv, broker: Broker) -> None:
+    env.clock.loop.now += 3_600
+    env.clock.advance(60_000)
+    assert [task.restarts for task in env.upkeep.tasks] == [0] * len(LOOPS)
+    env.run(broker.stop())
+
+
+def test_work_that_waits_is_told_when_and_a_completion_that_never_comes_holds_it_up_no_longer(env: SimEnv) -> None:
+    from barnabas.runtime.pending import Pending
+
+    waits: list[Pending[str]] = []
+    told: list[str] = []
+
+    def act(item: str) -> Any:
+        try:
+            waits.append(Pending())
+            told.append((yield waits[-1]))
+            yield 2_000.0
+            told.append("later")
+        finally:
+            told.append("ended")
+
+    task = env.upkeep.every("waiting", lambda: 1_000.0, lambda: ["item"], act)
+    env.clock.advance(1_100)
+    waits[0].complete("value")
+    env.clock.advance(1_000)
+    assert told == ["value"]
+    env.clock.advance(1_500)
+    assert told == ["value", "later", "ended"]
+    env.clock.advance(400_000)
+    assert task.restarts == 1
+    assert told[3:] == ["ended"]
+    assert len(waits) == 3
+    waits[1].complete("too late")
+    waits[2].complete("in time")
+    env.clock.advance(10)
+    assert told[4:] == ["in time"]
+    task.stop()
+    assert told[5:] == ["ended"]

@@ -108,6 +108,7 @@ class FetchResult:
 
     `aborted_transactions` is None unless read_committed was asked; rows are (producer id, first offset).
     `diverging_epoch` is (epoch, end offset), `leader` (id, epoch) where the error is that somebody else leads.
+    `next_offset` is where the records end that were read; a limit of size may have ended them.
     """
 
     __slots__ = (
@@ -119,6 +120,7 @@ class FetchResult:
         "last_stable_offset",
         "leader",
         "log_start_offset",
+        "next_offset",
         "preferred_read_replica",
         "records",
         "topic",
@@ -140,6 +142,7 @@ class FetchResult:
         self.high_watermark = high_watermark
         self.last_stable_offset = last_stable_offset
         self.log_start_offset = log_start_offset
+        self.next_offset = -1
         self.records: Buffer | FileRange = b""
         self.aborted_transactions: list[tuple[int, int]] | None = None
         self.diverging_epoch: tuple[int, int] | None = None
@@ -196,6 +199,11 @@ def diverging_epoch(
     return None
 
 
+def bytes_max(requested: FetchPartition) -> int:
+    """How much of one partition counts towards `min_bytes`: its limit. Something is read even where that is 0."""
+    return max(1, requested.max_bytes)
+
+
 class Fetching:
     """Serves fetches from the partitions of one broker."""
 
@@ -217,11 +225,39 @@ class Fetching:
     def fetch(
         self, params: FetchParams, partitions: Sequence[FetchPartition]
     ) -> list[FetchResult] | Pending[list[FetchResult]]:
-        """Read now; wait only if nothing went wrong and there are fewer than `min_bytes`."""
+        """Read now; wait only if nothing went wrong and fewer than `min_bytes` are there to be read.
+
+        It counts what is there, not what is in the answer: limits of size end an answer at a whole batch.
+        """
         results, size, is_final = self.read(params, partitions, acknowledges=params.replica_id >= 0)
         if is_final or size >= params.min_bytes or params.max_wait_ms <= 0 or not partitions:
             return results
-        return ParkedFetch(self, params, partitions, results).pending
+        enough_bytes = self._enough_bytes(params, partitions)
+        if size:
+            available = [self._available(params, *pair) for pair in zip(partitions, results, strict=True)]
+            if sum(available) >= enough_bytes:
+                return results
+        else:
+            available = [0] * len(partitions)
+        return ParkedFetch(self, params, partitions, available, enough_bytes).pending
+
+    def _enough_bytes(self, params: FetchParams, partitions: Sequence[FetchPartition]) -> int:
+        """How many bytes end a wait: as many as are asked for, but no more than an answer can hold."""
+        if params.min_bytes <= 1:
+            return 1
+        most = min(params.max_bytes, self._config.fetch_max_bytes, sum([bytes_max(each) for each in partitions]))
+        return max(1, min(params.min_bytes, most))
+
+    def _available(self, params: FetchParams, requested: FetchPartition, result: FetchResult) -> int:
+        """The bytes that were read of a partition, and those that a limit has kept out, up to the partition's own."""
+        read_bytes = len(result.records)
+        partition = self.find(params, requested)
+        assert isinstance(partition, Partition), "an unreadable partition is answered at once"
+        bound = self.upper_bound(params, partition)
+        if result.next_offset >= bound:
+            return read_bytes
+        left_bytes = partition.log.bytes_between(result.next_offset, bound)
+        return max(read_bytes, min(read_bytes + left_bytes, bytes_max(requested)))
 
     def read(
         self, params: FetchParams, partitions: Sequence[FetchPartition], *, acknowledges: bool
@@ -266,8 +302,9 @@ class Fetching:
         if requested.topic_id != NO_TOPIC_ID and partition.topic_id not in (None, requested.topic_id):
             return ErrorCode.INCONSISTENT_TOPIC_ID
         epoch = requested.current_leader_epoch
-        if epoch >= 0 and epoch != partition.leader_epoch:
-            return ErrorCode.FENCED_LEADER_EPOCH if epoch < partition.leader_epoch else ErrorCode.UNKNOWN_LEADER_EPOCH
+        error = partition.epoch_error(epoch)
+        if error is not ErrorCode.NONE:
+            return error
         if partition.is_leader:
             if params.replica_id >= 0 and params.replica_id not in partition.remote:
                 return ErrorCode.UNKNOWN_LEADER_EPOCH if epoch >= 0 else ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -343,6 +380,7 @@ class Fetching:
             requested, ErrorCode.NONE, log.high_watermark, log.last_stable_offset, log.log_start_offset
         )
         result.records = records
+        result.next_offset = next_offset
         if params.isolation_level == READ_COMMITTED and params.replica_id < 0:
             try:
                 aborted = log.aborted_transactions(offset, next_offset) if next_offset > offset else []
@@ -401,20 +439,32 @@ def leader_of(
 class ParkedFetch:
     """A fetch that waits for bytes or time. It looks only at the partition that moved, and reads again at the end."""
 
-    __slots__ = ("_available", "_fetching", "_params", "_partitions", "_requested", "_timer", "_total", "pending")
+    __slots__ = (
+        "_available",
+        "_enough_bytes",
+        "_fetching",
+        "_params",
+        "_partitions",
+        "_requested",
+        "_timer",
+        "_total",
+        "pending",
+    )
 
     def __init__(
         self,
         fetching: Fetching,
         params: FetchParams,
         requested: Sequence[FetchPartition],
-        results: Sequence[FetchResult],
+        available: list[int],
+        enough_bytes: int,
     ) -> None:
         self._fetching = fetching
         self._params = params
         self._requested = requested
-        self._available = [len(result.records) for result in results]
-        self._total = sum(self._available)
+        self._available = available  # bytes of each partition that count
+        self._enough_bytes = enough_bytes
+        self._total = sum(available)
         self.pending: Pending[list[FetchResult]] = Pending()
         self.pending.on_cancel = self._leave
         self._partitions: list[Partition] = []
@@ -481,10 +531,10 @@ class ParkedFetch:
         if requested.last_fetched_epoch >= 0 and diverging_epoch(partition, offset, requested.last_fetched_epoch):
             return True
         bound = self._fetching.upper_bound(self._params, partition)
-        available = min(log.bytes_between(offset, bound), requested.max_bytes) if bound > offset else 0
+        available = min(log.bytes_between(offset, bound), bytes_max(requested)) if bound > offset else 0
         self._total += available - self._available[position]
         self._available[position] = available
-        return self._total >= self._params.min_bytes
+        return self._total >= self._enough_bytes
 
     def _read(self) -> list[FetchResult]:
         return self._fetching.read(self._params, self._requested, acknowledges=False)[0]

@@ -52,15 +52,6 @@ class EpochEndOffset:
         self.end_offset = end_offset
 
 
-def epoch_error(partition: Partition, current_leader_epoch: int) -> ErrorCode:
-    """Whether a client's idea of the leader epoch is behind or ahead of ours (KIP-320); -1: it has none."""
-    if current_leader_epoch < 0 or current_leader_epoch == partition.leader_epoch:
-        return ErrorCode.NONE
-    if current_leader_epoch < partition.leader_epoch:
-        return ErrorCode.FENCED_LEADER_EPOCH
-    return ErrorCode.UNKNOWN_LEADER_EPOCH
-
-
 def list_offset(
     partition: Partition, timestamp: int, *, replica_id: int, isolation_level: int, version: int
 ) -> ListOffsetResult:

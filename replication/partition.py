@@ -110,6 +110,12 @@ class Partition:
         role = "leader" if self.is_leader else "follower"
         return f"<Partition {self.topic}-{self.index} {role} epoch {self.leader_epoch}>"
 
+    def epoch_error(self, leader_epoch: int) -> ErrorCode:
+        """Whether a client's idea of the leader epoch is behind or ahead of ours (KIP-320); -1: it has none."""
+        if leader_epoch < 0 or leader_epoch == self.leader_epoch:
+            return ErrorCode.NONE
+        return ErrorCode.FENCED_LEADER_EPOCH if leader_epoch < self.leader_epoch else ErrorCode.UNKNOWN_LEADER_EPOCH
+
     # --- offsets ---
 
     @property

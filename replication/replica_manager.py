@@ -157,7 +157,7 @@ class ReplicaManager:
         partition = self.partition(topic, index)
         if not isinstance(partition, Partition):
             return partition
-        error = offset_lookup.epoch_error(partition, current_leader_epoch)
+        error = partition.epoch_error(current_leader_epoch)
         if error is not ErrorCode.NONE:
             return error
         return partition if partition.is_leader else ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -270,7 +270,7 @@ class ReplicaManager:
         partition = self.partition(topic, index)
         if not isinstance(partition, Partition):
             return partition
-        error = offset_lookup.epoch_error(partition, current_leader_epoch)
+        error = partition.epoch_error(current_leader_epoch)
         if error is not ErrorCode.NONE:
             return error
         if not partition.is_leader and replica_id != offset_lookup.DEBUGGING_CONSUMER:

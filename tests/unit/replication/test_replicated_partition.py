@@ -441,6 +441,94 @@ def test_long_poll_counts_bytes_over_partitions(env, host):
     assert [offsets_of(result.records) for result in fetched.value] == [[0], [0]]
 
 
+SIZE = len(batch())
+
+
+def poll(host, min_bytes, *partition_max_bytes, topics="tu", max_bytes=0x7FFFFFFF, offset=0):
+    wanted = [FetchPartition(topic, 0, offset, limit) for topic, limit in zip(topics, partition_max_bytes)]
+    return host.manager.fetch(FetchParams(max_wait_ms=1_000, min_bytes=min_bytes, max_bytes=max_bytes), wanted)
+
+
+@pytest.mark.parametrize(
+    ("min_bytes", "max_bytes", "partition_max_bytes", "batches"),
+    [
+        (10 * SIZE - 1, 10 * SIZE - 1, (10 * SIZE - 1,), [9]),  # all three alike, between two batches
+        (10 * SIZE - 1, 1 << 30, (10 * SIZE - 1,), [9]),
+        (10 * SIZE - 1, 10 * SIZE - 1, (1 << 30,), [9]),
+        (10 * SIZE + 1, 1 << 30, (5 * SIZE + 1, 5 * SIZE + 1), [5, 5]),
+        (1 << 20, 1 << 30, (5 * SIZE,), [5]),  # more than the partition's limit, the request's, the broker's
+        (1 << 20, 5 * SIZE, (1 << 30,), [5]),
+        (1 << 20, 5 * SIZE, (1 << 30, 1 << 30), [5, 0]),
+        (1 << 20, 1 << 30, (10, 1), [1, 0]),  # limits below one batch
+        (10, 1 << 30, (0, 0), [1, 0]),
+    ],
+)
+def test_enough_is_counted_by_what_is_there(host, min_bytes, max_bytes, partition_max_bytes, batches):
+    host.live(1)
+    for topic in ("t", "u"):
+        host.lead(topic)
+        for _ in range(20):
+            host.append(topic, acks=1)
+    results = poll(host, min_bytes, *partition_max_bytes, max_bytes=max_bytes)
+    assert isinstance(results, list), "it waits"
+    assert [len(result.records) for result in results] == [count * SIZE for count in batches]
+
+
+def test_more_than_the_broker_gives_at_a_time_is_not_waited_for(env):
+    host = Host(env, EmbeddedCoordination(env, ":memory:"), {"fetch.max.bytes": "1024"})
+    host.start_bare()
+    host.live(1)
+    host.lead()
+    for _ in range(1024 // SIZE + 1):
+        host.append(acks=1)
+    results = poll(host, 2048, 1 << 30, topics="t")
+    assert [len(result.records) for result in results] == [1024 // SIZE * SIZE]
+
+
+@pytest.mark.parametrize(("there", "is_enough"), [(9, False), (10, True)])
+@pytest.mark.parametrize("begins_with", [0, 1, 8])
+def test_a_long_poll_counts_bytes_up_to_the_limits(env, host, there, is_enough, begins_with):
+    host.live(1)
+    host.lead()
+    for _ in range(begins_with):
+        host.append(acks=1)
+    fetched = Observed(poll(host, 10 * SIZE - 1, 10 * SIZE - 1, topics="t"))
+    for _ in range(there - begins_with):
+        assert not fetched.done
+        host.append(acks=1)
+        env.clock.advance(1)
+    assert fetched.done is is_enough
+    env.clock.advance(1_000)
+    assert len(fetched.value[0].records) == 9 * SIZE
+
+
+@pytest.mark.parametrize("limit", [0, 1, SIZE - 1])
+def test_a_limit_below_one_batch_neither_spins_nor_sleeps(env, host, limit):
+    host.live(1)
+    host.lead()
+    fetched = Observed(poll(host, 500, limit, topics="t"))
+    env.clock.advance(1)
+    assert not fetched.done, "nothing is there"
+    host.append(acks=1)
+    env.clock.advance(1)
+    assert offsets_of(fetched.value[0].records) == [0]
+
+
+def test_what_one_partition_cannot_give_is_waited_for_from_another(env, host):
+    host.live(1)
+    for topic in ("t", "u"):
+        host.lead(topic)
+    for _ in range(20):
+        host.append("t", acks=1)
+    fetched = Observed(poll(host, 10 * SIZE, 8 * SIZE, 8 * SIZE))
+    for count in range(2):
+        assert not fetched.done
+        host.append("u", acks=1)
+        env.clock.advance(1)
+        assert fetched.done is (count == 1)
+    assert [len(result.records) for result in fetched.value] == [8 * SIZE, 2 * SIZE]
+
+
 def test_long_poll_ends_with_time(env, host):
     host.live(1)
     host.lead()

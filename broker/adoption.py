@@ -1,72 +1,205 @@
-"""What becomes, at start, of log folders that the tree does not know.
+"""What becomes, at start, of log folders that the tree does not know: looked at, decided, and only then done.
 
 In a new tree they are adopted: a data directory of Apache Kafka, or one whose coordination.sqlite was lost, is served
 at once, with its topics under their names and ids, its groups and its committed offsets. The settings of the topics are
 not in the folders. So that nothing is deleted that should have been kept, adopted topics keep everything until somebody
 sets their retention; the offsets topic gets the settings that this broker gives it.
 
-In a tree that has been in use they are strays: their topic was deleted or made again while this broker was down, or the
-tree is an older copy. They are renamed to `….-stray`, as Kafka 4 does, and never removed.
+In a tree that has been in use a few are strays: their topic was deleted or made again while this broker was down. They
+are renamed to `….-stray`, as Kafka 4 does, and never removed. When they are the greater part, the tree is probably an
+older copy, or another one: the start is refused until somebody says which it is (`--adopt`, `--set-aside`).
 """
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from barnabas.broker.auto_topics import internal_settings
 from barnabas.config.broker import BrokerConfig
 from barnabas.coordination import paths
-from barnabas.coordination.payloads import ProducerIdBlock, TopicAssignment, encode_config, encode_config_change
-from barnabas.coordination.port import Coordination, Create, Operation
+from barnabas.coordination.payloads import (
+    ProducerIdBlock,
+    TopicAssignment,
+    decode_cluster_id,
+    encode_config,
+    encode_config_change,
+)
+from barnabas.coordination.port import Coordination, Create, NoNodeError, Operation
 from barnabas.groups.coordinator import OFFSETS_TOPIC
 from barnabas.replication.controller_tree import PARTITIONS_PER_WRITE
 from barnabas.replication.election import LeaderAndIsr
+from barnabas.replication.registration import BrokerIdInUseError
+from barnabas.replication.replica_manager import INTERNAL_TOPICS
 from barnabas.replication.topic_admin import topic_name_problem
 from barnabas.runtime.ports import Env
 from barnabas.runtime.turns import chunks
+from barnabas.storage.directory_contents import TREE_FILE, DataDirectoryError, DirectoryContents
+from barnabas.storage.directory_plan import StartChoice, check_cluster, check_formatted, names_in_a_line
 from barnabas.storage.log import Log
-from barnabas.storage.log_directory import DataDirectoryError
 from barnabas.storage.log_manager import LogManager
 
 logger = logging.getLogger("barnabas.broker")
 
 KEEP_EVERYTHING = {"retention.ms": "-1", "retention.bytes": "-1"}
-NAMES_IN_A_LINE_MAX = 10
+STRAY_TOPICS_MAX = 1  # that are set aside without asking, however few the tree knows
+
+Partition = tuple[str, int]
 
 
-async def settle_folders(
-    env: Env, config: BrokerConfig, coordination: Coordination, log_manager: LogManager, node_id: int
-) -> None:
-    """Adopt or set aside. Before the cluster's id is written: a tree without one is new, or adopting was cut off.
+# ------------------------------------------------------------------ look
 
-    DataDirectoryError when it is new and a directory is offline: its topics would be strays when it comes back.
+
+class TreeView(NamedTuple):
+    """What the tree says of this broker, read before there is a session."""
+
+    cluster_id: str | None  # None: the tree is new, or adopting was cut off
+    is_node_alive: bool  # whether a broker of this node id is registered
+    assignments: dict[str, TopicAssignment | None]  # of the topics that have logs here
+    hosted_count: int  # partitions that this broker has; counted only where its directories are all unused
+
+
+async def look_at_tree(coordination: Coordination, found: Sequence[DirectoryContents], node_id: int) -> TreeView:
+    """Read what `decide` needs."""
+    topics = sorted({topic for contents in found for topic, _ in contents.folders})
+    cluster, broker = await coordination.get_many([paths.CLUSTER_ID, paths.broker(node_id)])
+    hosted_count = 0
+    if all(contents.is_unused for contents in found) and cluster is not None:
+        assignments = (await _assignments(coordination, await _all_topics(coordination))).values()
+        replicas = [them for assigned in assignments if assigned for them in assigned.partitions.values()]
+        hosted_count = sum(node_id in them for them in replicas)
+    return TreeView(
+        None if cluster is None else decode_cluster_id(cluster[0]),
+        broker is not None,
+        await _assignments(coordination, topics),
+        hosted_count,
+    )
+
+
+async def _all_topics(coordination: Coordination) -> list[str]:
+    try:
+        return await coordination.children(paths.TOPICS)
+    except NoNodeError:
+        return []
+
+
+async def _assignments(coordination: Coordination, topics: Sequence[str]) -> dict[str, TopicAssignment | None]:
+    nodes = await coordination.get_many([paths.topic(name) for name in topics])
+    return {name: None if node is None else TopicAssignment.decode(node[0]) for name, node in zip(topics, nodes)}
+
+
+def lost_directories(log_manager: LogManager) -> dict[str, str]:
+    """Those that are offline, by path, and why."""
+    return {directory.path: str(directory.failed) for directory in log_manager.failed_directories}
+
+
+# ------------------------------------------------------------------ decide
+
+
+class Plan(NamedTuple):
+    """What a start does with the logs that the tree does not know."""
+
+    adopted: list[str]  # topics
+    strays: list[Partition]
+
+
+def check_place_of_tree(found: Sequence[DirectoryContents], tree_path: str) -> None:
+    """That the tree is the one that these directories were used with. DataDirectoryError."""
+    trees = [f"{contents.path}/{TREE_FILE}" for contents in found if contents.has_tree]
+    if tree_path not in trees:
+        trees.append(tree_path)
+    if len(trees) > 1:
+        raise DataDirectoryError(
+            f"There are two coordination trees for this broker, {trees[0]} and {trees[1]}. Move away the one that it "
+            "does not use, with its -wal and -shm (coordination.path names one outside of log.dirs)."
+        )
+
+
+def decide(
+    view: TreeView, found: Sequence[DirectoryContents], lost: Mapping[str, str], choice: StartChoice, node_id: int
+) -> Plan:
+    """Decide; pure. DataDirectoryError or BrokerIdInUseError, with what to do, when there is to be no start.
+
+    `lost`: directories that are offline, by path, and why.
     """
-    lost = log_manager.failed_directories
-    await _say_what_is_missing(coordination, log_manager, node_id)
-    if not log_manager.all() and not lost:
+    for contents in found:
+        check_formatted(contents, choice)
+    if view.is_node_alive:
+        raise BrokerIdInUseError(
+            f"A broker with id {node_id} is running already in this cluster. Stop it, or give this one another node.id."
+        )
+    if view.cluster_id is not None:
+        check_cluster(found, view.cluster_id)
+    else:
+        _check_that_all_are_there(lost)
+    if view.hosted_count and not choice.given_up:
+        raise DataDirectoryError(
+            f"The tree says that node {node_id} has {view.hosted_count} partitions, and its data directories are new "
+            f"({', '.join(contents.path for contents in found)}): is their disk mounted? If the records are lost for "
+            f"good, start once with --give-up {found[0].path}: the partitions begin empty then."
+        )
+    unknown = [
+        (key, view.assignments[key[0]])
+        for contents in found
+        for key, folder in contents.folders.items()
+        if is_stray(*key, folder.topic_id, view.assignments[key[0]], node_id)
+    ]
+    # A topic of that name that the tree knows is another one, or has no replica here.
+    adoptable = {key[0] for key, assignment in unknown if assignment is None and topic_name_problem(key[0]) is None}
+    if view.cluster_id is None:
+        adopted = set() if choice.set_aside else {key[0] for key, _ in unknown if topic_name_problem(key[0]) is None}
+    else:
+        _ask(found, {key[0] for key, _ in unknown}, view, choice)
+        adopted = adoptable if choice.adopt else set()
+    return Plan(sorted(adopted), sorted(key for key, _ in unknown if key[0] not in adopted))
+
+
+def _check_that_all_are_there(lost: Mapping[str, str]) -> None:
+    for path, why in lost.items():
+        raise DataDirectoryError(
+            f"The coordination is new, and the data directory {path} cannot be read ({why}): what is in it would be "
+            "forgotten, and the tree itself may be there. Mend it; or, if it is lost for good, take it out of log.dirs "
+            f"and start once with --give-up {path}."
+        )
+
+
+def _ask(found: Sequence[DirectoryContents], unknown: set[str], view: TreeView, choice: StartChoice) -> None:
+    known = view.assignments.keys() - unknown
+    if choice.adopt or choice.set_aside or len(unknown) <= max(len(known - INTERNAL_TOPICS), STRAY_TOPICS_MAX):
         return
-    if await coordination.exists(paths.CLUSTER_ID) is None:
-        if lost:
-            raise DataDirectoryError(
-                f"The coordination is new, and the data directory {lost[0].path} cannot be read ({lost[0].failed}): "
-                "what is in it would be forgotten. Mend it, or take it out of log.dirs."
-            )
-        await _adopt(env, config, coordination, log_manager, node_id)
-    await _set_strays_aside(coordination, log_manager, node_id)
+    places = ", ".join(contents.path for contents in found if contents.folders)
+    raise DataDirectoryError(
+        f"The tree knows {len(known)} of the {len(view.assignments)} topics that have logs in {places}, and not "
+        f"{names_in_a_line(sorted(unknown))}. It may be an older copy, or another tree: look for the right "
+        f"{TREE_FILE} first. Or start once with --adopt to serve these topics, or with --set-aside to rename their "
+        "folders to …-stray."
+    )
 
 
-def _by_topic(logs: Iterable[Log]) -> dict[str, dict[int, Log]]:
-    found: dict[str, dict[int, Log]] = {}
-    for log in sorted(logs, key=lambda log: (log.topic, log.partition)):
-        found.setdefault(log.topic, {})[log.partition] = log
-    return found
+def is_stray(
+    topic: str, partition: int, topic_id: bytes | None, assignment: TopicAssignment | None, node_id: int
+) -> bool:
+    """Whether the tree has no place for this log on this broker."""
+    if assignment is None or node_id not in assignment.partitions.get(partition, ()):
+        return True
+    return None not in (topic_id, assignment.topic_id) and topic_id != assignment.topic_id
 
 
-def _places(logs: Iterable[Log]) -> str:
-    """The data directories that they are in."""
-    return ", ".join(sorted({log.directory.rpartition("/")[0] for log in logs}))
+# ------------------------------------------------------------------ act
 
 
-async def _say_what_is_missing(coordination: Coordination, log_manager: LogManager, node_id: int) -> None:
+def say_strays(strays: Sequence[Partition], found: Sequence[DirectoryContents]) -> None:
+    """That they are set aside."""
+    if strays:
+        places = sorted({contents.path for contents in found if not contents.folders.keys().isdisjoint(strays)})
+        logger.warning(
+            "%d log folders in %s have no topic in the tree any more (%s): kept, renamed to …-stray",
+            len(strays),
+            ", ".join(places),
+            names_in_a_line([f"{topic}-{partition}" for topic, partition in strays]),
+        )
+
+
+async def say_what_is_missing(coordination: Coordination, log_manager: LogManager, node_id: int) -> None:
     """Folders that somebody removed while no broker ran: their partitions begin empty, and nobody else will say so."""
     missing = log_manager.missing
     nodes = await coordination.get_many([paths.topic(topic) for topic, _ in missing]) if missing else ()
@@ -75,27 +208,44 @@ async def _say_what_is_missing(coordination: Coordination, log_manager: LogManag
         if node is not None and node_id in TopicAssignment.decode(node[0]).partitions.get(index, ()):
             gone.append(f"{topic}-{index}")
     if gone:
-        names = ", ".join(gone[:NAMES_IN_A_LINE_MAX]) + (", …" if len(gone) > NAMES_IN_A_LINE_MAX else "")
-        logger.error("%d partitions had records, and their folders are gone: they begin empty (%s)", len(gone), names)
+        logger.error(
+            "%d partitions had records, and their folders are gone: they begin empty (%s)",
+            len(gone),
+            names_in_a_line(gone),
+        )
 
 
-# ------------------------------------------------------------------ adoption
-
-
-async def _adopt(
-    env: Env, config: BrokerConfig, coordination: Coordination, log_manager: LogManager, node_id: int
+async def adopt(
+    env: Env,
+    config: BrokerConfig,
+    coordination: Coordination,
+    log_manager: LogManager,
+    node_id: int,
+    topics: Sequence[str],
 ) -> None:
-    topics = {name: logs for name, logs in _by_topic(log_manager.all()).items() if topic_name_problem(name) is None}
+    """Write these topics into the tree.
+
+    Before the cluster's id is written: a tree without one is new, or adopting was cut off.
+    """
+    if await coordination.exists(paths.CLUSTER_ID) is None:  # a directory may have failed since `decide`
+        _check_that_all_are_there(lost_directories(log_manager))
     if not topics:
         return
+    by_topic: dict[str, dict[int, Log]] = {name: {} for name in topics}
+    for log in log_manager.all():
+        if log.topic in by_topic:
+            by_topic[log.topic][log.partition] = log
+    adopted = [log for logs in by_topic.values() for log in logs.values()]
     logger.warning(
-        "The coordination is new, but %s holds logs of %d topics: adopting them. Their settings are not known; "
+        "The tree does not know %d topics that have logs in %s: adopting them. Their settings are not known; "
         "all their records are kept until you set retention.ms and retention.bytes, or cleanup.policy.",
-        _places(log_manager.all()),
         len(topics),
+        ", ".join(sorted({log.directory.rpartition("/")[0] for log in adopted})),
     )
-    await _reserve_producer_ids(coordination, log_manager.all(), node_id)
-    for name, logs in topics.items():
+    await _reserve_producer_ids(coordination, adopted, node_id)
+    for name, logs in by_topic.items():
+        if not logs:  # its directory has gone offline since
+            continue
         topic_id = next((log.topic_id for log in logs.values() if log.topic_id is not None), None)
         count = max(logs) + 1
         settings = internal_settings(name, config) if name == OFFSETS_TOPIC else KEEP_EVERYTHING
@@ -141,41 +291,12 @@ async def _reserve_producer_ids(coordination: Coordination, logs: Iterable[Log],
     largest = max((producer_id for log in logs for producer_id in log.producers.entries), default=-1)
     if largest < 0:
         return
-    block = ProducerIdBlock.after(ProducerIdBlock(node_id, largest, largest), node_id)
     node = (await coordination.get_many([paths.PRODUCER_ID_BLOCK]))[0]
+    given = None if node is None else ProducerIdBlock.decode(node[0])
+    if given is not None and given.last >= largest:
+        return
+    block = ProducerIdBlock.after(ProducerIdBlock(node_id, largest, largest), node_id)
     if node is None:
         await coordination.create(paths.PRODUCER_ID_BLOCK, block.encode(), make_parents=True)
-    elif not node[0]:
+    else:
         await coordination.set(paths.PRODUCER_ID_BLOCK, block.encode(), node[1].version)
-
-
-# ------------------------------------------------------------------ strays
-
-
-async def _set_strays_aside(coordination: Coordination, log_manager: LogManager, node_id: int) -> None:
-    topics = _by_topic(log_manager.all())
-    nodes = await coordination.get_many([paths.topic(name) for name in topics])
-    strays: list[Log] = []
-    for logs, node in zip(topics.values(), nodes):
-        assignment = None if node is None else TopicAssignment.decode(node[0])
-        strays += [log for log in logs.values() if is_stray(log, assignment, node_id)]
-    if not strays:
-        return
-    places = _places(strays)
-    for log in strays:
-        log_manager.set_aside(log.topic, log.partition)
-    names = ", ".join(log.name for log in strays[:NAMES_IN_A_LINE_MAX])
-    logger.warning(
-        "%d log folders in %s have no topic in the tree any more (%s%s): kept, renamed to …-stray",
-        len(strays),
-        places,
-        names,
-        ", …" if len(strays) > NAMES_IN_A_LINE_MAX else "",
-    )
-
-
-def is_stray(log: Log, assignment: TopicAssignment | None, node_id: int) -> bool:
-    """Whether the tree has no place for this log on this broker."""
-    if assignment is None or node_id not in assignment.partitions.get(log.partition, ()):
-        return True
-    return None not in (log.topic_id, assignment.topic_id) and log.topic_id != assignment.topic_id

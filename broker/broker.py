@@ -8,8 +8,8 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
+from barnabas.broker import adoption
 from barnabas.broker import api as _handlers  # noqa: F401  (importing it fills the table of APIs)
-from barnabas.broker.adoption import settle_folders
 from barnabas.broker.auto_topics import AutoTopics
 from barnabas.broker.context import RequestContext
 from barnabas.broker.fetch_sessions import FetchSessionCache
@@ -32,7 +32,8 @@ from barnabas.replication.producer_ids import ProducerIds
 from barnabas.replication.replica_manager import INTERNAL_TOPICS, ReplicaManager
 from barnabas.replication.topic_admin import TopicAdmin
 from barnabas.runtime.ports import Env
-from barnabas.storage.log_directory import number_of_directories, paths_of
+from barnabas.storage.directory_contents import number_of_directories, place_of_tree
+from barnabas.storage.directory_plan import NO_CHOICE, StartChoice
 from barnabas.storage.log_manager import LogManager
 
 logger = logging.getLogger("barnabas.broker")
@@ -50,7 +51,8 @@ TOLD_WITHIN_MS = 10_000  # how long a starting broker waits for the controller's
 class Broker:
     """All parts of one broker. Handlers reach what they need through its attributes.
 
-    `data_directories` is one absolute path or several; coordination is in the first where no other place is set.
+    `data_directories` is one absolute path or several; where no other place is set, coordination is in the one that
+    has it, and in the first when it is new. `choice` answers what a start would ask the operator.
     """
 
     def __init__(
@@ -59,8 +61,11 @@ class Broker:
         config: BrokerConfig,
         data_directories: str | Sequence[str],
         coordination: Coordination | None = None,
+        choice: StartChoice = NO_CHOICE,
     ) -> None:
         self.env = env
+        self.choice = choice
+        self.tree_path: str | None = None  # None: the tree is not in a file
         self.config = config
         self.turns = env.turns
         if not config.is_numbered:
@@ -70,8 +75,8 @@ class Broker:
         if coordination is None:
             from barnabas.coordination.embedded import EmbeddedCoordination  # late: brings SQLite
 
-            path = config.coordination_path or f"{paths_of(data_directories)[0]}/coordination.sqlite"
-            coordination = EmbeddedCoordination(env, path)
+            self.tree_path = config.coordination_path or place_of_tree(env.disk, data_directories)
+            coordination = EmbeddedCoordination(env, self.tree_path)
         self.coordination = coordination
         self.metadata_cache = MetadataCache(env.clock)
         self.config_changes = ConfigChanges(env, config, self.node_id, coordination)
@@ -100,9 +105,10 @@ class Broker:
     # ------------------------------------------------------------------ life
 
     async def start(self) -> None:
-        """Recover, register, hear from the controller, serve.
+        """Look, decide, then act: recover, register, hear from the controller, serve.
 
-        DataDirectoryError and OSError (an address that is taken) say what to do; nothing is left open then.
+        DataDirectoryError, BrokerIdInUseError and OSError (an address that is taken) say what to do. What is refused is
+        refused before any byte or name is changed; nothing is left open then.
         """
         try:
             await self._start()
@@ -112,16 +118,22 @@ class Broker:
 
     async def _start(self) -> None:
         env, tree, node_id, in_tree = self.env, self.coordination, self.node_id, self._in_tree
-        self.log_manager.open()  # first: whoever has no right to the data must not be heard of in the tree
+        plan = await self._decide()
+        await self.server.reserve(self.config.endpoints)
+        # From here on things are changed.
+        self.log_manager.take()
         await tree.start()
         await in_tree(lambda: registration.make_persistent_paths(tree))
         await in_tree(self.config_changes.start)
+        adoption.say_strays(plan.strays, self.log_manager.contents)
+        self.log_manager.set_aside(plan.strays)
         await self.log_manager.load()
-        await in_tree(lambda: settle_folders(env, self.config, tree, self.log_manager, node_id))
+        await in_tree(lambda: adoption.say_what_is_missing(tree, self.log_manager, node_id))
+        await in_tree(lambda: adoption.adopt(env, self.config, tree, self.log_manager, node_id, plan.adopted))
         self.cluster_id = await in_tree(lambda: registration.cluster_id(env, tree, self.log_manager.meta.cluster_id))
-        self.log_manager.initialise(self.node_id, self.cluster_id)
+        self.log_manager.initialise(node_id, self.cluster_id)
         self._advertised = {endpoint.name: endpoint for endpoint in self.config.advertised_endpoints}
-        await self.server.listen(self.config.endpoints)
+        await self.server.listen()
         self.group_coordinator.start()
         self.replica_manager.start()
         if not self.log_manager.was_clean:  # it may have lost records that the tree still says it has
@@ -132,6 +144,17 @@ class Broker:
         self.producer_ids.start()
         self.server.serve()
         logger.info("broker %d of cluster %s serves at %s", self.node_id, self.cluster_id, self.bootstrap)
+
+    async def _decide(self) -> adoption.Plan:
+        """What the start is to do, from the directories and the tree as they are."""
+        log_manager, tree = self.log_manager, self.coordination
+        log_manager.open(self.node_id, self.choice)
+        if self.tree_path is not None:
+            adoption.check_place_of_tree(log_manager.contents, self.tree_path)
+        await tree.look()
+        view = await self._in_tree(lambda: adoption.look_at_tree(tree, log_manager.contents, self.node_id))
+        lost = adoption.lost_directories(log_manager)
+        return adoption.decide(view, log_manager.contents, lost, self.choice, self.node_id)
 
     async def _in_tree(self, step: Callable[[], Awaitable[T]]) -> T:
         """A step of the start, taken again when an answer of the tree is lost: none minds if it had taken effect."""

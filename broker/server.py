@@ -59,14 +59,19 @@ class Server:
         self._descriptors = share_out(env.disk.open_files_max()).connections
         self._next_refusal_told_ms = 0.0
 
-    async def listen(self, endpoints: Sequence[Endpoint]) -> None:
-        """Accept connections on all endpoints. OSError when an address cannot be had."""
+    async def reserve(self, endpoints: Sequence[Endpoint]) -> None:
+        """Take the addresses; nobody can connect yet. OSError when one cannot be had."""
         backlog = self.config.socket_listen_backlog_size
         for endpoint in endpoints:
             factory = partial(Connection, self, endpoint.name)
             listener = await self.env.network.listen(endpoint.host, endpoint.port, factory, backlog)
             self._listeners.append(listener)
             self.ports[endpoint.name] = listener.port
+
+    async def listen(self) -> None:
+        """Accept connections at the addresses that are reserved."""
+        for listener in self._listeners:
+            await listener.accept()
         self._sweep = self.env.upkeep.every(
             "idle connections", self._sweep_interval_ms, lambda: list(self.connections), self._abort_if_idle
         )

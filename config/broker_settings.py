@@ -35,7 +35,7 @@ num.io.threads | INT | 8 | >= 1 | cluster | -
 num.partitions | INT | 1 | >= 1 | - | Partitions of a topic made without a number.
 request.timeout.ms | INT | 30000 | - | - | -
 telemetry.max.bytes | INT | 1048576 | >= 1 | - | -
-coordination.path | STRING | null | - | - hidden | File of the embedded coordination tree; not set: in the first data directory.
+coordination.path | STRING | null | - | - hidden | File of the embedded coordination tree; not set: in the data directory that has it, in the first when it is new.
 # Network
 advertised.listeners | STRING | null | - | - | Addresses told to clients; not set: the one each client dialled.
 connection.failed.authentication.delay.ms | INT | 100 | >= 0 | - | -

@@ -24,6 +24,7 @@ from barnabas.coordination.port import (
     CoordinationError,
     Create,
     EventType,
+    NoNodeError,
     Operation,
     OperationResult,
     SessionExpiredError,
@@ -31,7 +32,7 @@ from barnabas.coordination.port import (
     Watch,
     WatchEvent,
 )
-from barnabas.coordination.tree_file import TreeFile
+from barnabas.coordination.tree_file import Node, TreeFile
 from barnabas.runtime.ports import DirectoryLock, Env
 from barnabas.runtime.upkeep import Task
 
@@ -57,6 +58,7 @@ class EmbeddedCoordination:
         self._path = path
         self._shared = path != ":memory:"
         self._file: TreeFile | None = None
+        self._seen: TreeFile | None = None  # before the session: the tree as it was at `look`
         self._lock: DirectoryLock | None = None
         self._polling: Task[TreeFile] | None = None
         self._is_unreadable = False
@@ -70,10 +72,35 @@ class EmbeddedCoordination:
 
     # Session
 
+    async def look(self) -> None:
+        """Read the file, of which there may be none yet, without touching it."""
+        if self._file is not None or self._seen is not None:
+            return
+        now_ms = self._env.clock.now_ms
+        while self._seen is None:
+            before = self._changed_at()
+            if not before:
+                self._seen = TreeFile(":memory:", now_ms)
+                return
+            seen = TreeFile(self._path, now_ms, as_it_is=True, has_log=len(before) > 1)
+            if self._changed_at() == before:  # nobody wrote while it was copied
+                self._seen = seen
+            else:
+                seen.close()
+
+    def _changed_at(self) -> list[tuple[int, int]]:
+        """When the tree and its log were changed, and their sizes."""
+        disk = self._env.disk
+        if not self._shared or not disk.exists(self._path):
+            return []
+        files = (self._path, f"{self._path}-wal")
+        return [(disk.modified_ms(path), disk.file_size(path)) for path in files if disk.exists(path)]
+
     async def start(self) -> None:
         """Open the file, end sessions whose processes are gone, begin one."""
         if self._file is not None:
             return
+        self._forget_seen()
         new = self._shared and not self._env.disk.exists(self._path)
         if new:
             self._make_folder()
@@ -100,8 +127,14 @@ class EmbeddedCoordination:
             self._env.disk.make_directory(folder)
             self._env.disk.sync_directory(parent_of(folder))
 
+    def _forget_seen(self) -> None:
+        if self._seen is not None:
+            self._seen.close()
+            self._seen = None
+
     async def close(self) -> None:
         """End the session and close the file."""
+        self._forget_seen()
         if self._file is None:
             return
         self._forget_session()
@@ -183,7 +216,9 @@ class EmbeddedCoordination:
 
     async def get(self, path: str, watch: Watch | None = None) -> tuple[bytes, Stat]:
         """Data and Stat of a node."""
-        node = self._opened().require(path)
+        node = self._find(path)
+        if node is None:
+            raise NoNodeError(path)
         if watch is not None:
             self._leave(self._data_watches, path, watch, existed=True)
         return node.data, node.stat
@@ -191,23 +226,42 @@ class EmbeddedCoordination:
     async def get_many(self, paths: Sequence[str]) -> list[tuple[bytes, Stat] | None]:
         """Data and Stat of many nodes."""
         await self._let_others_run()
-        file = self._opened()
-        nodes = [file.find(path) for path in paths]
+        nodes = [self._find(path) for path in paths]
         return [None if node is None else (node.data, node.stat) for node in nodes]
 
     async def exists(self, path: str, watch: Watch | None = None) -> Stat | None:
         """Stat of a node that may not be there."""
-        node = self._opened().find(path)
+        node = self._find(path)
         if watch is not None:
             self._leave(self._data_watches, path, watch, existed=node is not None)
         return None if node is None else node.stat
 
     async def children(self, path: str, watch: Watch | None = None) -> list[str]:
         """Names of a node's children, sorted."""
-        names = self._opened().children(path)
+        names = self._readable().children(path)
         if watch is not None:
             self._leave(self._child_watches, path, watch, existed=True)
         return names
+
+    def _readable(self) -> TreeFile:
+        return self._opened() if self._seen is None else self._seen
+
+    def _find(self, path: str) -> Node | None:
+        node = self._readable().find(path)
+        if node is not None and self._seen is not None and node.stat.ephemeral_owner:
+            return node if self._is_alive(node.stat.ephemeral_owner) else None
+        return node
+
+    def _is_alive(self, session_id: int) -> bool:
+        """Whether the process of another session lives. A lock file that is gone is not made again."""
+        path = self._lock_path(session_id)
+        if not self._env.disk.exists(path):
+            return False
+        try:
+            self._env.disk.lock(path).release()
+        except BlockingIOError:
+            return True
+        return False
 
     # Writing
 
@@ -333,13 +387,7 @@ class EmbeddedCoordination:
 
     def _somebody_is_dead(self, file: TreeFile) -> bool:
         """Whether another session's lock can be taken. This is asked first, because to end a session is a write."""
-        for session_id in self._other_sessions(file):
-            try:
-                self._env.disk.lock(self._lock_path(session_id)).release()
-            except BlockingIOError:
-                continue
-            return True
-        return False
+        return not all(map(self._is_alive, self._other_sessions(file)))
 
     def _compare_watches(self, file: TreeFile) -> None:
         """Fire the watches whose nodes have changed since they were left, in the order of the changes."""

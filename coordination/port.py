@@ -10,7 +10,8 @@ What every implementation promises (tests/unit/coordination holds them to it):
   `children` leaves a child watch (CHILDREN, or DELETED when the node itself goes). A read that raises leaves no watch.
 * When a session has expired, its watches and its ephemeral nodes are gone, and a new session exists already:
   `session_id` is the new one when the callbacks of `on_session_expired` run.
-* Operations before `start` and after `close` raise SessionExpiredError.
+* Operations before `start` and after `close` raise SessionExpiredError. But after `look`, which opens no
+  session, the tree can be read (without watches).
 """
 
 from collections.abc import Callable, Sequence
@@ -139,6 +140,13 @@ class Coordination(Protocol):
     @property
     def session_id(self) -> int:
         """Owner of the ephemerals made now; 0 before `start`."""
+
+    async def look(self) -> None:
+        """Let the tree be read before `start`, and change nothing: no session, no file. Harmless when started.
+
+        A tree that does not exist yet has no nodes but `/`. Ephemeral nodes of sessions whose process is dead are not
+        seen. ConnectionLossError when the tree cannot be reached, or cannot be read.
+        """
 
     async def start(self) -> None:
         """Open the session. ConnectionLossError when the tree cannot be reached."""

@@ -3,8 +3,8 @@
 A session is a number here, which owns nodes. `embedded.py` decides who may change what and when, and who hears of it.
 A read or write that SQLite cannot do raises ConnectionLossError.
 
-SQLite opens its file itself: this is the one place that writes to disk without the Disk port. Calls into SQLite block:
-each takes some tens of microseconds, and a transaction that writes takes one sync besides.
+SQLite opens its file itself: this is the one place that goes to the disk without the Disk port. Calls into SQLite
+block: each takes some tens of microseconds, and a transaction that writes takes one sync besides.
 
 Durability. The file is in write-ahead mode with `synchronous=FULL`: a commit returns after its pages are in the log
 and the log is synced. So an answered change survives a kill and a power cut, and costs one sync (with a rollback
@@ -15,6 +15,7 @@ import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 from barnabas.coordination.operations import check_version, split
 from barnabas.coordination.port import (
@@ -68,16 +69,21 @@ class LastChanges(NamedTuple):
 
 
 class TreeFile:
-    """An open file. Changes happen inside `transaction`; until it ends, `changes` lists them."""
+    """An open file. Changes happen inside `transaction`; until it ends, `changes` lists them.
 
-    def __init__(self, path: str, now_ms: Callable[[], int]) -> None:
+    `as_it_is`: a copy in memory, to be read; the file is not touched. `has_log`: whether there is a -wal beside it.
+    """
+
+    def __init__(self, path: str, now_ms: Callable[[], int], *, as_it_is: bool = False, has_log: bool = False) -> None:
         self.changes: list[WatchEvent] = []
         self._path = path
         self._now_ms = now_ms
         try:
-            self._connection = _open(path)
+            self._connection = _open_as_it_is(path, has_log=has_log) if as_it_is else _open(path)
         except sqlite3.Error as error:
             raise _lost(path, error) from error
+        except OSError as error:
+            raise ConnectionLossError("", f"cannot read {path}: {error}") from error
 
     def close(self) -> None:
         """Close the file."""
@@ -266,12 +272,8 @@ def _open(path: str) -> sqlite3.Connection:
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA fullfsync = ON")  # macOS: down to the disk itself; elsewhere without effect
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if version == _FORMAT:
+    if _is_made(connection, path):
         return connection
-    if version != 0:
-        connection.close()
-        raise ConnectionLossError("", f"{path} has format {version}; this program knows {_FORMAT}")
     connection.execute("BEGIN IMMEDIATE")
     for statement in _SCHEMA.split(";\n"):
         if statement.strip():
@@ -282,6 +284,42 @@ def _open(path: str) -> sqlite3.Connection:
     connection.execute(f"PRAGMA user_version = {_FORMAT}")
     connection.execute("COMMIT")
     return connection
+
+
+def _open_as_it_is(path: str, *, has_log: bool) -> sqlite3.Connection:
+    """The tree in memory: without locks, and without any file made or changed beside it."""
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    if not has_log:
+        _copy(f"file:{quote(path)}?mode=ro&immutable=1", connection)
+    else:  # SQLite cannot read its log without writing beside it
+        import shutil  # late: both are for the start after a kill only
+        import tempfile
+
+        with tempfile.TemporaryDirectory(prefix="barnabas-") as folder:
+            shutil.copyfile(path, f"{folder}/tree")
+            shutil.copyfile(f"{path}-wal", f"{folder}/tree-wal")
+            _copy(f"file:{quote(folder)}/tree", connection)
+    if _is_made(connection, path):
+        return connection
+    connection.close()
+    return _open(":memory:")
+
+
+def _copy(source_uri: str, target: sqlite3.Connection) -> None:
+    source = sqlite3.connect(source_uri, uri=True)
+    try:
+        source.backup(target)
+    finally:
+        source.close()
+
+
+def _is_made(connection: sqlite3.Connection, path: str) -> bool:
+    """Whether the tree's tables are there. ConnectionLossError for those of another program."""
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version not in (0, _FORMAT):
+        connection.close()
+        raise ConnectionLossError("", f"{path} has format {version}; this program knows {_FORMAT}")
+    return bool(version == _FORMAT)
 
 
 def _lost(path: str, error: sqlite3.Error) -> ConnectionLossError:

@@ -25,6 +25,11 @@ class RealListener:
         port: int = self._servers[0].sockets[0].getsockname()[1]
         return port
 
+    async def accept(self) -> None:
+        """Accept connections."""
+        for server in self._servers:
+            await server.start_serving()
+
     def close(self) -> None:
         """Stop accepting."""
         for server in self._servers:
@@ -37,15 +42,19 @@ class RealNetwork:
     __slots__ = ()
 
     async def listen(self, host: str, port: int, factory: Callable[[], asyncio.BaseProtocol], backlog: int) -> Listener:
-        """Accept connections; an empty host means every address."""
-        loop = asyncio.get_running_loop()
+        """Take an address; an empty host means every one."""
+
+        async def bound(host: str | None, port: int) -> asyncio.Server:
+            loop = asyncio.get_running_loop()
+            return await loop.create_server(factory, host, port, backlog=backlog, start_serving=False)
+
         if host or port:
-            return RealListener([await loop.create_server(factory, host or None, port, backlog=backlog)])
+            return RealListener([await bound(host or None, port)])
         # Any free port on every address: asyncio would choose another one for each.
-        first = await loop.create_server(factory, "0.0.0.0", 0, backlog=backlog)
+        first = await bound("0.0.0.0", 0)
         port = first.sockets[0].getsockname()[1]
         try:
-            second = await loop.create_server(factory, "::", port, backlog=backlog)
+            second = await bound("::", port)
         except OSError:  # no IPv6 here, or the port is taken there
             return RealListener([first])
         return RealListener([first, second])

@@ -157,11 +157,14 @@ class Disk(Protocol):
 
 
 class Listener(Protocol):
-    """A listening endpoint."""
+    """An address that is this process's, at which it may accept connections."""
 
     @property
     def port(self) -> int:
         """The port in use, also where 0 was asked for."""
+
+    async def accept(self) -> None:
+        """Accept connections from now on; until then they are refused. OSError when another process was faster."""
 
     def close(self) -> None:
         """Stop accepting. Connections that were accepted live on."""
@@ -171,7 +174,7 @@ class Network(Protocol):
     """Stream connections in the shape of asyncio's protocols and transports."""
 
     async def listen(self, host: str, port: int, factory: Callable[[], asyncio.BaseProtocol], backlog: int) -> Listener:
-        """Accept connections, one protocol object each. OSError when the address cannot be had."""
+        """Take an address, for connections of one protocol object each. OSError when it cannot be had."""
 
     async def connect(
         self, host: str, port: int, factory: Callable[[], asyncio.BaseProtocol]

@@ -250,11 +250,17 @@ class SimCoordination:
         self.tree = tree
         self._clock = clock
         self._open = False
+        self._looks = False  # the tree may be read, though no session has begun
         self._next_event_ms = 0.0
         self._on_expired: list[Callable[[], None]] = []
 
+    async def look(self) -> None:
+        """Read before there is a session."""
+        self._looks = not self._open
+
     async def start(self) -> None:
         """Begin a session."""
+        self._looks = False
         if not self._open:
             await self._travel("start")
             self.session_id = self.tree.open(self)
@@ -262,6 +268,7 @@ class SimCoordination:
 
     async def close(self) -> None:
         """End it."""
+        self._looks = False
         if self._open:
             self._open = False
             self.tree.end(self.session_id)
@@ -323,7 +330,9 @@ class SimCoordination:
         """Data and Stat of a node."""
 
         def work() -> tuple[bytes, Stat]:
-            node = self.tree.require(path)
+            node = self._find(path)
+            if node is None:
+                raise NoNodeError(path)
             self._leave(path, watch)
             return node.data, node.stat()
 
@@ -334,7 +343,7 @@ class SimCoordination:
         asked = list(paths)
 
         def work() -> list[tuple[bytes, Stat] | None]:
-            nodes = [self.tree.find(path) for path in asked]
+            nodes = [self._find(path) for path in asked]
             return [None if node is None else (node.data, node.stat()) for node in nodes]
 
         return await self._read("get_many", work)
@@ -343,7 +352,7 @@ class SimCoordination:
         """Stat of a node that may not be there."""
 
         def work() -> Stat | None:
-            node = self.tree.find(path)
+            node = self._find(path)
             self._leave(path, watch)
             return None if node is None else node.stat()
 
@@ -361,13 +370,16 @@ class SimCoordination:
         return await self._read("children", work)
 
     async def _write(self, name: str, work: Callable[[int], T]) -> T:
+        self._check_open()
         return await self._read(name, lambda: self.tree.change(work))
 
     async def _read(self, name: str, work: Callable[[], T]) -> T:
-        self._check_open()
+        if not self._looks:
+            self._check_open()
         session_id = self.session_id
         fate = await self._travel(name)
-        self._check_open()
+        if not self._looks:
+            self._check_open()
         if session_id != self.session_id:
             raise SessionExpiredError("", "the session expired under the operation")
         if fate is Fate.LOST_BEFORE:
@@ -385,6 +397,13 @@ class SimCoordination:
     def _check_open(self) -> None:
         if not self._open:
             raise SessionExpiredError("", "the session is closed")
+
+    def _find(self, path: str) -> _Node | None:
+        node = self.tree.find(path)
+        if node is not None and node.owner and self._looks:
+            session = self.tree.sessions.get(node.owner)
+            return node if session is not None and session.alive else None
+        return node
 
     def _session(self) -> _Session:
         return self.tree.sessions[self.session_id]

@@ -239,11 +239,16 @@ class SimListener:
         self._port = port
         self.factory = factory
         self.owner: object = None
+        self.is_accepting = False
 
     @property
     def port(self) -> int:
         """The port in use."""
         return self._port
+
+    async def accept(self) -> None:
+        """Accept connections."""
+        self.is_accepting = True
 
     def close(self) -> None:
         """Stop accepting."""
@@ -312,7 +317,7 @@ class SimNetwork:
         return self._next_port
 
     async def listen(self, host: str, port: int, factory: Callable[[], asyncio.BaseProtocol], backlog: int) -> Listener:
-        """Accept connections. OSError when the port is taken."""
+        """Take an address. OSError when the port is taken."""
         port = port or self._free_port()
         for other_host, other_port in self.listeners:
             if port == other_port and (host == other_host or host in _WILDCARDS or other_host in _WILDCARDS):
@@ -323,7 +328,8 @@ class SimNetwork:
 
     def _listener(self, host: str, port: int) -> SimListener:
         for (listening_host, listening_port), listener in self.listeners.items():
-            if port == listening_port and (host == listening_host or listening_host in _WILDCARDS):
+            fits = port == listening_port and (host == listening_host or listening_host in _WILDCARDS)
+            if fits and listener.is_accepting:
                 return listener
         raise ConnectionRefusedError(111, f"connection refused: {host}:{port}")
 

@@ -16,8 +16,8 @@ from barnabas.protocol.record_batch import CONTROL_ABORT, CONTROL_COMMIT, Record
 from barnabas.sim.disk import SimDisk
 from barnabas.sim.env import SimEnv, sim_env
 from barnabas.sim.violation import Violation
+from barnabas.storage.directory_contents import DataDirectoryError
 from barnabas.storage.log import Log
-from barnabas.storage.log_directory import DataDirectoryError
 from barnabas.storage.log_manager import LogManager
 from barnabas.storage.log_reader import marker_of
 from barnabas.storage.producer_state import ProducerStateManager

@@ -1,17 +1,24 @@
 """One data directory: its lock and identity, its logs, their checkpoints, and the marker of a clean stop."""
 
 import logging
-import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from barnabas.config.topic import TopicConfig
-from barnabas.protocol import uuids
 from barnabas.protocol.errors import CorruptBatchError
-from barnabas.runtime.ports import DirectoryLock, Disk, Env, Timer
+from barnabas.runtime.ports import DirectoryLock, Env, Timer
 from barnabas.runtime.turns import at_once, chunks
 from barnabas.storage import checkpoints
+from barnabas.storage.directory_contents import (
+    OFFSET_CHECKPOINTS,
+    DataDirectoryError,
+    DirectoryContents,
+    LogFolder,
+    Meta,
+    deleted_folders,
+    read_contents,
+)
+from barnabas.storage.directory_plan import names_in_a_line
 from barnabas.storage.durable_log import flush_together
 from barnabas.storage.log import Log
 from barnabas.storage.open_files import OpenFiles
@@ -19,65 +26,15 @@ from barnabas.storage.recovery import Pieces, open_log
 
 logger = logging.getLogger("barnabas.storage")
 
-OFFSET_CHECKPOINTS = (checkpoints.RECOVERY_POINTS, checkpoints.LOG_START_OFFSETS, checkpoints.HIGH_WATERMARKS)
-
-_FOLDER = re.compile(r"(?P<topic>.+)-(?P<partition>\d+)\Z")
-_DELETED = re.compile(r".+\.[0-9a-f]{32}-delete\Z")
-_NO_PARTITION_FOLDERS = frozenset(("__cluster_metadata-0",))
 _NAME_LENGTH_MAX = 255
 _NAMES_SYNC_DELAY_MS = 1_000
 _LOGS_FLUSHED_TOGETHER = 200  # by recovery, in one piece
 
 
-class DataDirectoryError(Exception):
-    """The data directory cannot be used; the text says what to do."""
-
-
-@dataclass(slots=True)
-class Meta:
-    """Whose directory this is; None where it was not said yet."""
-
-    node_id: int | None = None
-    cluster_id: str | None = None
-    directory_id: str | None = None
-
-
-def read_meta(disk: Disk, data_directory: str) -> Meta:
-    """What meta.properties says: version 0 is of Kafka with ZooKeeper, 1 of KRaft and of Barnabas. CheckpointError."""
-    path = f"{data_directory}/{checkpoints.META_PROPERTIES}"
-    properties = checkpoints.read_properties(disk, path)
-    if properties is None:
-        return Meta()
-    version = properties.get("version")
-    if version not in ("0", "1"):
-        raise checkpoints.CheckpointError(f"{path}: version {version!r} is not known")
-    node_id = properties.get("node.id" if version == "1" else "broker.id")
-    if node_id is not None and not node_id.lstrip("-").isdigit():
-        raise checkpoints.CheckpointError(f"{path}: {node_id!r} is not a node id")
-    return Meta(None if node_id is None else int(node_id), properties.get("cluster.id"), properties.get("directory.id"))
-
-
-def paths_of(data_directories: str | Sequence[str]) -> Sequence[str]:
-    """One path, or several."""
-    return (data_directories,) if isinstance(data_directories, str) else data_directories
-
-
-def number_of_directories(disk: Disk, data_directories: str | Sequence[str]) -> int | None:
-    """The node id that the first of them with one says; what cannot be read is left for `LogManager.start` to tell."""
-    for path in paths_of(data_directories):
-        try:
-            node_id = read_meta(disk, path.rstrip("/")).node_id
-        except (OSError, checkpoints.CheckpointError):
-            continue
-        if node_id is not None:
-            return node_id
-    return None
-
-
 class LogDirectory:
-    """Opened, loaded and begun in this order by LogManager, which knows the other directories.
+    """Read, taken, loaded and begun in this order by LogManager, which knows the other directories.
 
-    OSError from those three says that the disk does not work: `give_up`. Settings of topics come from
+    OSError from those four says that the disk does not work: `give_up`. Settings of topics come from
     `topic_config`; `on_failed` hears of a log that refuses writes from now on, `on_hindered` of one that could not be
     written just now, and when that is over.
     """
@@ -96,14 +53,14 @@ class LogDirectory:
         self._topic_config = topic_config
         self._on_failed = on_failed
         self._on_hindered = on_hindered
-        self.path = path.rstrip("/") or "/"
-        self.meta = Meta()
-        self.folders: dict[tuple[str, int], str] = {}  # names of the logs that were found
+        self.path = path
+        self.contents = DirectoryContents(path)  # as they were found
+        self.folders: dict[tuple[str, int], LogFolder] = {}  # of the logs that are to be opened
         self.logs: dict[tuple[str, int], Log] = {}
         self.cleaner_offsets: dict[tuple[str, int], int] = {}
         self.missing: list[tuple[str, int]] = []  # had records at the last checkpoint, but have no folder
-        self.was_clean = False  # whether the last stop was
         self.failed: OSError | None = None  # why it could not be opened
+        self._is_taken = False
         self._is_begun = False
         self._lock: DirectoryLock | None = None
         self._recovery_points: dict[tuple[str, int], int] = {}
@@ -116,7 +73,17 @@ class LogDirectory:
     @property
     def is_open(self) -> bool:
         """Whether it is this broker's to use."""
-        return self._lock is not None
+        return self._is_taken
+
+    @property
+    def meta(self) -> Meta:
+        """Whose directory it is."""
+        return self.contents.meta
+
+    @property
+    def was_clean(self) -> bool:
+        """Whether the last stop was."""
+        return self.contents.was_clean
 
     def path_of(self, name: str) -> str:
         """Of a file or folder in it."""
@@ -124,16 +91,37 @@ class LogDirectory:
 
     # -- start and stop
 
-    def open(self) -> None:
-        """Make it where it is missing, lock it, read whose it is and which logs it has."""
+    def read(self) -> None:
+        """See what is in it, and change nothing: a lock file that is missing is not made, either."""
+        if self._env.disk.exists(self.path_of(checkpoints.LOCK)):
+            self._take_lock()
+        self.contents = read_contents(self._env.disk, self.path)
+        self.folders = dict(self.contents.folders)
+
+    def take(self) -> None:
+        """Begin to use it: make it where it is missing, and lock it."""
         disk = self._env.disk
         self._make_directory(self.path)
-        self._take_lock()
-        self.meta = read_meta(disk, self.path)
-        for name in disk.list_directory(self.path):
-            match = _FOLDER.match(name)
-            if match and name not in _NO_PARTITION_FOLDERS and disk.is_directory(self.path_of(name)):
-                self.folders[match["topic"], int(match["partition"])] = name
+        if self._lock is None:
+            self._take_lock()
+            now_there = [name for name in disk.list_directory(self.path) if name != checkpoints.LOCK]
+            if now_there != self.contents.names:  # another broker was between the look and the lock
+                raise DataDirectoryError(f"{self.path} was changed while this broker started. Start it again.")
+        self._is_taken = True
+        if self.contents.foreign:
+            names = names_in_a_line(self.contents.foreign)
+            logger.warning("%s holds what is no broker's, and is left alone: %s", self.path, names)
+
+    def set_aside(self, key: tuple[str, int]) -> None:
+        """Keep a log folder that is not to be opened, under a name that ends with `-stray`."""
+        path, target = self.path_of(self.folders.pop(key).name), self.path_of(self._name_taken_away(*key, "stray"))
+        try:
+            self._env.disk.rename(path, target)
+        except OSError as error:
+            logger.error("%s could not be renamed to %s: %s", path, target, error)
+        else:
+            self._unsynced_deletions.add(key)
+            self._sync_names_soon()
 
     def _make_directory(self, path: str) -> None:
         """Make the folder and what is missing above it, each durable: a name is only as durable as those above it."""
@@ -159,24 +147,23 @@ class LogDirectory:
     def load(self) -> Pieces[None]:
         """Open every log; recover them where the last stop was not clean. Piece by piece, and one for each log."""
         disk = self._env.disk
-        names = disk.list_directory(self.path)
-        self.was_clean = checkpoints.CLEAN_SHUTDOWN in names
-        self._written = {name: checkpoints.read_offsets(disk, self.path_of(name)) for name in OFFSET_CHECKPOINTS}
+        self._written = {name: dict(self.contents.offsets.get(name, {})) for name in OFFSET_CHECKPOINTS}
         self._recovery_points = dict(self._written[checkpoints.RECOVERY_POINTS])
         self._read_cleaner_offsets()
-        strays = [name for name in names if name.endswith("-stray")]
+        strays = [name for name in self.contents.names if name.endswith("-stray")]
         if strays:
             logger.info("%d folders are left from topics that are gone, the first is %s", len(strays), strays[0])
-        for name in names:
-            if _DELETED.match(name):
-                disk.remove_tree(self.path_of(name))
+        for name in deleted_folders(disk, self.contents):
+            disk.remove_tree(self.path_of(name))
         log_starts, high_watermarks = (self._written[name] for name in OFFSET_CHECKPOINTS[1:])
-        self.missing = [key for key, offset in high_watermarks.items() if offset > 0 and key not in self.folders]
+        self.missing = [
+            key for key, offset in high_watermarks.items() if offset > 0 and key not in self.contents.folders
+        ]
         if self.folders and not self.was_clean:
             text = "The last stop was not clean: checking what lies behind the recovery points of %d logs in %s"
             logger.info(text, len(self.folders), self.path)
-        for key, name in self.folders.items():
-            log = yield from self._open_log(key, name, log_starts.get(key, 0), clean=self.was_clean)
+        for key, folder in self.folders.items():
+            log = yield from self._open_log(key, folder, log_starts.get(key, 0), clean=self.was_clean)
             log.set_high_watermark(high_watermarks.get(key, log.log_start_offset))
             yield None
 
@@ -208,39 +195,22 @@ class LogDirectory:
             logger.info("Recovered %d logs after an unclean stop", len(self.logs))
         self._is_begun = True
 
-    def initialise(self, node_id: int, cluster_id: str) -> None:
-        """Check that the directory is this node's, and write whose it is where that was missing.
-
-        DataDirectoryError when it belongs to another node or cluster.
-        """
+    def write_meta(self, node_id: int, cluster_id: str, others: Mapping[str, str]) -> None:
+        """Write whose it is, and which the other directories are, where that is not what the file says."""
         meta = self.meta
-        path = self.path_of(checkpoints.META_PROPERTIES)
-        if meta.node_id is not None and meta.node_id != node_id:
-            raise DataDirectoryError(
-                f"The data directory {self.path} belongs to node {meta.node_id}, this is node {node_id} "
-                f"({path}). Start with node id {meta.node_id}, or with another directory."
-            )
-        if meta.cluster_id is not None and meta.cluster_id != cluster_id:
-            raise DataDirectoryError(
-                f"The data directory {self.path} belongs to cluster {meta.cluster_id}, this broker to "
-                f"cluster {cluster_id} ({path}). Use that cluster's coordination, or another directory."
-            )
-        if meta.node_id is not None and meta.cluster_id is not None and meta.directory_id is not None:
-            return
-        directory_id = meta.directory_id or uuids.to_text(self._env.random_uuid())
-        self.meta = Meta(node_id, cluster_id, directory_id)
-        checkpoints.write_properties(
-            self._env.disk,
-            path,
-            {"version": "1", "node.id": str(node_id), "cluster.id": cluster_id, "directory.id": directory_id},
-        )
+        meta.node_id, meta.cluster_id, meta.others = node_id, cluster_id, dict(others)
+        properties = meta.text_of(others)
+        if properties != meta.properties:
+            checkpoints.write_properties(self._env.disk, self.path_of(checkpoints.META_PROPERTIES), properties)
+            meta.properties = properties
 
     def give_up(self, error: OSError | None = None) -> None:
         """Have nothing to do with it any more; `error` says why it failed."""
-        self.failed = error
+        self.failed = self.contents.error = error
         for log in self.logs.values():
             self._files.close_folder(log.directory)
         self.logs.clear()
+        self._is_taken = False
         self._release_lock()
 
     def _release_lock(self) -> None:
@@ -252,6 +222,7 @@ class LogDirectory:
         """When all logs are closed: checkpoints, marker (not when any log failed), lock."""
         if self._names_timer is not None:
             self._names_timer.cancel()
+        self._is_taken = False
         if not self._is_begun:  # the start was given up before: all is as the last stop left it
             self._release_lock()
             return
@@ -266,8 +237,10 @@ class LogDirectory:
 
     # -- logs
 
-    def _open_log(self, key: tuple[str, int], name: str, log_start_offset: int, *, clean: bool) -> Pieces[Log]:
-        directory = self.path_of(name)
+    def _open_log(
+        self, key: tuple[str, int], folder: LogFolder | None, log_start_offset: int, *, clean: bool
+    ) -> Pieces[Log]:
+        directory = self.path_of(f"{key[0]}-{key[1]}")
         try:
             log = yield from open_log(
                 self._env,
@@ -278,6 +251,7 @@ class LogDirectory:
                 recovery_point=self._recovery_points.get(key, 0),
                 log_start_offset=log_start_offset,
                 clean=clean,
+                found=folder,
             )
         except CorruptBatchError as error:
             raise DataDirectoryError(
@@ -295,7 +269,7 @@ class LogDirectory:
         """Make a log. OSError when it cannot be made."""
         key = (topic, partition)
         self._recovery_points.pop(key, None)
-        log = at_once(self._open_log(key, f"{topic}-{partition}", 0, clean=False))
+        log = at_once(self._open_log(key, None, 0, clean=False))
         self._forget_older_namesake(key)
         self._sync_names_soon()
         logger.debug("Made the log %s", log.name)
@@ -316,8 +290,7 @@ class LogDirectory:
         del self.logs[key]
         if self.cleaner_offsets.pop(key, None) is not None:
             self.write_later(checkpoints.CLEANER_OFFSETS)
-        end = f"-{log.partition}.{self._env.random_uuid().hex()}-{why}"
-        path = self.path_of(log.topic[: _NAME_LENGTH_MAX - len(end)] + end)
+        path = self.path_of(self._name_taken_away(*key, why))
         try:
             log.delete_directory_to(path)
         except OSError as error:
@@ -326,6 +299,10 @@ class LogDirectory:
         self._unsynced_deletions.add(key)
         self._sync_names_soon()
         return path
+
+    def _name_taken_away(self, topic: str, partition: int, why: str) -> str:
+        end = f"-{partition}.{self._env.random_uuid().hex()}-{why}"
+        return topic[: _NAME_LENGTH_MAX - len(end)] + end
 
     def settle_deletion(self, topic: str, partition: int) -> None:
         """Before a log of that name is made anywhere: a crash must not bring the deleted one back."""

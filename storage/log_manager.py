@@ -2,7 +2,7 @@
 
 import errno
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
@@ -16,9 +16,23 @@ from barnabas.runtime.turns import at_once
 from barnabas.runtime.upkeep import Task
 from barnabas.storage import checkpoints
 from barnabas.storage.cleaner import Cleaner
+from barnabas.storage.directory_contents import (
+    DataDirectoryError,
+    DirectoryContents,
+    Meta,
+    paths_of,
+)
+from barnabas.storage.directory_plan import (
+    NO_CHOICE,
+    DirectoryPlan,
+    StartChoice,
+    check_cluster,
+    check_node,
+    plan_directories,
+)
 from barnabas.storage.durable_log import close_together
 from barnabas.storage.log import Log
-from barnabas.storage.log_directory import DataDirectoryError, LogDirectory, Meta, paths_of
+from barnabas.storage.log_directory import LogDirectory
 from barnabas.storage.open_files import OpenFiles, share_out
 from barnabas.storage.recovery import OldFormatError, Pieces, Progress
 from barnabas.storage.troubles import HINDERED, OFFLINE, OVER, Troubles
@@ -62,22 +76,39 @@ class LogManager:
         self._topics_with_fewer_logs: set[str] = set()
         self._tasks: list[Task[Any]] = []
         self._shortened: list[Log] = []  # by the round of retention that is under way
-        self.directories = [
-            LogDirectory(env, self._files, path, self.topic_config, self._log_failed, self._log_hindered)
-            for path in paths_of(data_directories)
-        ]
+        self.directories = [self._directory(path) for path in paths_of(data_directories)]
+        self._plan: DirectoryPlan | None = None
         self.on_failed: list[Callable[[Log], None]] = []
         self.cleaner = Cleaner(env, self._files, self)
 
+    def _directory(self, path: str) -> LogDirectory:
+        return LogDirectory(self._env, self._files, path, self.topic_config, self._log_failed, self._log_hindered)
+
     # -- start and stop
 
-    def open(self) -> None:
-        """Lock the directories and read whose they are, before anybody is told of this broker. DataDirectoryError."""
-        if self.open_directories:
+    def open(self, node_id: int | None = None, choice: StartChoice = NO_CHOICE) -> None:
+        """See what is in the directories and decide which are used: DataDirectoryError, before anything is changed."""
+        if self._plan is not None:
             return  # by the broker, before this
         with self._giving_up():
-            at_once(self._in_each(LogDirectory.open))
-            self._check_that_they_agree()
+            at_once(self._in_each(LogDirectory.read))
+            plan = plan_directories(self.contents, node_id, choice)
+            self._take_offline(plan)
+        self._plan = plan
+
+    def take(self) -> None:
+        """Begin to use the directories: make those that are missing, lock all. DataDirectoryError when another does."""
+        self.open()
+        if not self.open_directories:
+            with self._giving_up():
+                at_once(self._in_each(LogDirectory.take))
+
+    def set_aside(self, partitions: Iterable[tuple[str, int]]) -> None:
+        """Between `take` and `start`: these logs are not served. Their folders are renamed to `….-stray` and stay."""
+        for key in partitions:
+            for directory in self.open_directories:
+                if key in directory.folders:
+                    directory.set_aside(key)
 
     async def load(self) -> None:
         """As `start`, in pieces between which the loop runs. Cancelled, it leaves the directories as a crash would."""
@@ -112,7 +143,7 @@ class LogManager:
         at_once(self._start())
 
     def _start(self) -> Pieces[None]:
-        self.open()
+        self.take()
         with self._giving_up():
             yield from self._in_each(LogDirectory.load)
             yield from self._in_each(LogDirectory.begin)
@@ -150,45 +181,44 @@ class LogManager:
         for problem in problems:
             logger.error("%s Until the next start its partitions are offline.", problem)
 
-    def _check_that_they_agree(self) -> None:
-        """Several directories are of one broker, none is a copy of another, each partition is in one of them."""
-        said: dict[str, tuple[object, LogDirectory]] = {}
-        ids: dict[str, LogDirectory] = {}
-        homes: dict[tuple[str, int], LogDirectory] = {}
-        for directory in self.open_directories:
-            meta = directory.meta
-            for what, value in (("node", meta.node_id), ("cluster", meta.cluster_id)):
-                if value is None:
-                    continue
-                first, other = said.setdefault(what, (value, directory))
-                if first != value:
-                    raise DataDirectoryError(
-                        f"The data directory {other.path} belongs to {what} {first}, {directory.path} to {what} "
-                        f"{value}. Name only the directories of one broker in log.dirs."
-                    )
-            if meta.directory_id is not None:
-                other = ids.setdefault(meta.directory_id, directory)
-                if other is not directory:
-                    raise DataDirectoryError(
-                        f"The data directories {other.path} and {directory.path} have the same directory.id "
-                        f"{meta.directory_id}: one is a copy of the other. Name only one of them in log.dirs."
-                    )
-            for key, name in directory.folders.items():
-                other = homes.setdefault(key, directory)
-                if other is not directory:
-                    raise DataDirectoryError(
-                        f"The partition {key[0]}-{key[1]} is in two data directories, "
-                        f"{other.path_of(name)} and {directory.path_of(name)}. "
-                        "Keep the folder with its latest records, and move the other away."
-                    )
+    def _take_offline(self, plan: DirectoryPlan) -> None:
+        for directory in self.directories:
+            why = plan.offline.get(directory.path)
+            if why is not None:
+                directory.give_up(OSError(errno.ENODEV, why))
+                logger.error("The data directory %s is offline: %s.", directory.path, why)
+        for directory_id, path in plan.missing.items():
+            logger.error(
+                "The data directory %s (%s) is one of this broker's, and log.dirs does not name it: its partitions are "
+                "offline. Name it again; if it is lost for good, start once with --give-up %s: they begin empty then.",
+                path,
+                directory_id,
+                directory_id,
+            )
+            lost = self._directory(path)
+            lost.give_up(OSError(errno.ENODEV, "log.dirs does not name it"))
+            self.directories.append(lost)
+        if all(directory.failed is not None for directory in self.directories):
+            reasons = [f"The data directory {place.path} cannot be used: {place.failed}." for place in self.directories]
+            raise DataDirectoryError(" ".join(reasons))
+
+    @property
+    def contents(self) -> list[DirectoryContents]:
+        """What was found in each directory."""
+        return [directory.contents for directory in self.directories]
 
     def initialise(self, node_id: int, cluster_id: str) -> None:
-        """Check that the directories are this node's, and write whose they are where that was missing.
-
-        DataDirectoryError when one belongs to another node or cluster.
-        """
+        """Write whose the directories are where that was missing, and in each which the others are."""
+        check_node(self.contents, node_id)  # once more: somebody else may have made the tree meanwhile
+        check_cluster(self.contents, cluster_id)
         for directory in self.open_directories:
-            directory.initialise(node_id, cluster_id)
+            directory.meta.directory_id = directory.meta.directory_id or uuids.to_text(self._env.random_uuid())
+        paths = {d.meta.directory_id: d.path for d in self.open_directories if d.meta.directory_id is not None}
+        if self._plan is not None:
+            paths = self._plan.remembered | paths
+        for directory in self.open_directories:
+            others = {key: path for key, path in paths.items() if key != directory.meta.directory_id}
+            directory.write_meta(node_id, cluster_id, others)
 
     def shutdown(self) -> None:
         """Stop cleanly: logs closed; then checkpoints, marker and lock of each directory."""
@@ -201,7 +231,8 @@ class LogManager:
         close_together(self._env.disk, self.all())
         self._files.close_all()
         self._troubles.span_ends()
-        for directory in self.open_directories:
+        self._plan = None
+        for directory in self.directories:
             try:
                 directory.close()
             except OSError as error:
@@ -229,7 +260,7 @@ class LogManager:
     @property
     def meta(self) -> Meta:
         """Whose directories these are, as the first says that says anything."""
-        return next((directory.meta for directory in self.directories if directory.meta != Meta()), Meta())
+        return next((directory.meta for directory in self.directories if directory.contents.is_formatted), Meta())
 
     @property
     def was_clean(self) -> bool:
@@ -307,10 +338,6 @@ class LogManager:
                 logger.warning("%s could not be removed: %s", path, error)
 
         self._env.clock.call_later(log.config.file_delete_delay_ms, remove)
-
-    def set_aside(self, topic: str, partition: int) -> None:
-        """The log has no topic: its folder is renamed to `….-stray` and stays."""
-        self._take_away(self.get(topic, partition), "stray")
 
     def _take_away(self, log: Log | None, why: str) -> str | None:
         directory = None if log is None else self.directory_of(log)

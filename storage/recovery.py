@@ -9,6 +9,7 @@ from barnabas.protocol import record_batch
 from barnabas.protocol.errors import CorruptBatchError
 from barnabas.runtime.ports import Env
 from barnabas.storage import checkpoints
+from barnabas.storage.directory_contents import LogFolder, is_log_file
 from barnabas.storage.leader_epochs import LeaderEpochCache
 from barnabas.storage.log import Log
 from barnabas.storage.log_reader import rebuild_producers
@@ -51,8 +52,9 @@ def open_log(
     recovery_point: int = 0,
     log_start_offset: int = 0,
     clean: bool = False,
+    found: LogFolder | None = None,
 ) -> Pieces[Log]:
-    """Open or make the log in `directory`, piece by piece.
+    """Open or make the log in `directory`, piece by piece; `found` is what is known of its folder already.
 
     `clean`: the last stop was clean, what is there is trusted. Otherwise every batch from the recovery point's
     segment on is checked, the log is cut at the first bad one, and indexes from there on are made again; the caller
@@ -61,13 +63,15 @@ def open_log(
     OSError, CheckpointError, OldFormatError when it cannot be opened.
     """
     folder = _Folder(env, files, directory, f"{topic}-{partition}", config)
-    names = folder.tidied_names()
+    names = folder.tidied_names(found)
     segments = folder.segments(names)
     folder.drop_damaged_transaction_indexes(segments, names)
     leader_epochs = LeaderEpochCache(
         env.disk, f"{directory}/{checkpoints.LEADER_EPOCHS}", on_disk=checkpoints.LEADER_EPOCHS in names
     )
-    topic_id = folder.topic_id(names, clean)
+    topic_id = found.topic_id if found is not None else None
+    if topic_id is None:
+        topic_id = folder.topic_id(names, clean)
     before = [(segment.base_offset, segment.size) for segment in segments]
     if not segments:
         log_end_offset = log_start_offset
@@ -137,13 +141,17 @@ class _Folder:
         self._directory = directory
         self._config = config
 
-    def tidied_names(self) -> list[str]:
+    def _names(self) -> list[str]:
+        """What is in it, without the files that are not the log's: nobody but their owner removes them."""
+        return list(filter(is_log_file, self._disk.list_directory(self._directory)))
+
+    def tidied_names(self, found: LogFolder | None) -> list[str]:
         """Make it, or remove what was being removed or written, and complete finished compactions; what is in it."""
         disk, directory = self._disk, self._directory
-        if not disk.is_directory(directory):
+        if found is None and not disk.is_directory(directory):
             disk.make_directory(directory)
             return []
-        names = disk.list_directory(directory)
+        names = self._names() if found is None else list(filter(is_log_file, found.files))
         swapped = []
         touched = False
         for name in names:
@@ -156,16 +164,15 @@ class _Folder:
                     swapped.append(int(name[:20]))
         if not touched:
             return names
-        names = disk.list_directory(directory)
+        names = self._names()
         bases = sorted(int(name[:20]) for name in names if name.endswith(".log"))
         for base in swapped:
             self._complete_swap(base, bases)
-        names = disk.list_directory(directory)
-        for name in names:
+        for name in self._names():
             if name.endswith(".swap"):  # index files of a swap whose log has its name already: made again when needed
                 disk.remove(f"{directory}/{name}")
         disk.sync_directory(directory)
-        return disk.list_directory(directory)
+        return self._names()
 
     def _complete_swap(self, base: int, bases: list[int]) -> None:
         """The new file is whole: what it replaces goes, then it takes its place."""

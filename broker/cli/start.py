@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from barnabas.config.broker import BrokerConfig
     from barnabas.config.profiles import Profile
     from barnabas.runtime.ports import Env
+    from barnabas.storage.directory_plan import StartChoice
 
 DESCRIPTION = """Serve until Ctrl-C, SIGTERM or SIGHUP. Nothing else needs to run: coordination is in the data.
 What is said later wins: the file, --profile, --set, then --data, --port and --listeners."""
@@ -50,6 +51,7 @@ class Order:
     """What `barnabas start` was told to do beside the settings of the broker."""
 
     config: "BrokerConfig"
+    choice: "StartChoice"
     as_json: bool
     temporary_directory: str | None  # to be made, and removed at the end
     offsets_topic_first: bool
@@ -63,6 +65,7 @@ def run(words: Sequence[str]) -> int:
     output.take_standard_streams()
     _begin_log(said)
     from barnabas.runtime.env import real
+    from barnabas.storage.directory_plan import StartChoice
 
     env = real()
     given = key_values(said.settings, "--set")
@@ -76,6 +79,7 @@ def run(words: Sequence[str]) -> int:
     config, temporary_directory = _configure(env, said.config, profile, given, said.port)
     order = Order(
         config,
+        StartChoice(said.adopt, said.set_aside, [_place(name) for name in said.give_up]),
         said.json,
         temporary_directory,
         profile.offsets_topic_first,
@@ -114,6 +118,11 @@ def _parser() -> argparse.ArgumentParser:
         "--listeners", type=_said, metavar="LIST", help="as in Kafka, for example PLAINTEXT://0.0.0.0:9092"
     )
     add("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE", help="any setting; repeat")
+    unknown = parser.add_mutually_exclusive_group()
+    unknown.add_argument("--adopt", action="store_true", help="serve the logs here that the tree does not know")
+    unknown.add_argument("--set-aside", action="store_true", help="rename their folders to …-stray instead")
+    lost = "a data directory that is lost for good, by path or id: its partitions begin empty; repeat"
+    add("--give-up", type=_said, metavar="DIR", action="append", default=[], help=lost)
     add("--profile", type=_said, metavar="NAME", help="ci: no waiting, small, for tests; prints what it changes")
     add("--json", action="store_true", help="print the ready line as JSON")
     add(
@@ -170,6 +179,11 @@ def _count(text: str) -> int:
     return int(text)
 
 
+def _place(name: str) -> str:
+    """The absolute path of a directory; an id stays what it is."""
+    return os.path.abspath(name) if "/" in name or name.startswith(".") else name
+
+
 def _port(text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) > 65535:
         raise argparse.ArgumentTypeError(f"a port is a number from 0 to 65535, not {text!r}")
@@ -211,6 +225,8 @@ def _configure(
         values["log.dirs"] = temporary_directory = temporary.path_for(env.random_uuid().hex())
     if port is not None:
         values["listeners"] = _with_port(values.get("listeners") or "PLAINTEXT://:9092", port)
+    if values.get("coordination.path") not in (None, "", ":memory:"):
+        values["coordination.path"] = os.path.abspath(values["coordination.path"])
     lines = {key: line for key, line in file.lines.items() if values[key] == file.values[key]}
     said = properties.Properties(values, lines)
     try:
@@ -316,17 +332,18 @@ async def _serve(env: "Env", order: Order, stop: asyncio.Event) -> int:
     from barnabas.broker.broker import Broker
     from barnabas.coordination.port import CoordinationError
     from barnabas.groups.coordinator import OFFSETS_TOPIC
-    from barnabas.storage.log_directory import DataDirectoryError
+    from barnabas.replication.registration import BrokerIdInUseError
+    from barnabas.storage.directory_contents import DataDirectoryError
 
     config = order.config
     directories = tuple(map(os.path.abspath, config.data_directories))
     data = ",".join(directories)
-    broker = Broker(env, config, directories)
+    broker = Broker(env, config, directories, choice=order.choice)
     try:
         if not await _start_unless_stopped(broker, stop):
             say("barnabas: stopped before it served. The next start looks at the data again.")
             return ExitCode.DONE
-    except (DataDirectoryError, CoordinationError) as error:
+    except (DataDirectoryError, CoordinationError, BrokerIdInUseError) as error:
         fail(str(error))
     except OSError as error:
         fail(_what_to_do(error, config, data))

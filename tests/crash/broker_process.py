@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -144,7 +145,8 @@ def batch(values: list[bytes], keys: list[bytes] | None = None, **producer: int)
 class Process:
     """A broker process on a data directory.
 
-    `port` 0 takes a free one. `command` runs another broker than ours: words with {port} and {data} in them.
+    `port` 0 takes a free one. `words` are more of `barnabas start`. `command` runs another broker than ours:
+    words with {port} and {data} in them.
     """
 
     def __init__(
@@ -154,6 +156,7 @@ class Process:
         *,
         open_files: int | None = None,
         settings: dict[str, str] | None = None,
+        words: Sequence[str] = (),
         command: str | None = None,
         wait: bool = True,
         log_level: str = "warning",
@@ -162,12 +165,13 @@ class Process:
             if open_files is not None:
                 resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, open_files))
 
-        words = [sys.executable, "-m", "barnabas.broker.main", "start", "--json", "--profile", "ci"]
-        words += ["--log-level", log_level, "--listeners", f"PLAINTEXT://127.0.0.1:{port}"]
+        line = [sys.executable, "-m", "barnabas.broker.main", "start", "--json", "--profile", "ci"]
+        line += ["--log-level", log_level, "--listeners", f"PLAINTEXT://127.0.0.1:{port}"]
         for key, text in {"log.dirs": str(data), **(settings or {})}.items():
-            words += ["--set", f"{key}={text}"]
+            line += ["--set", f"{key}={text}"]
+        line += words
         if command is not None:
-            words = shlex.split(command.format(port=port, data=data))
+            line = shlex.split(command.format(port=port, data=data))
         self.port = port
         self.log = data.with_suffix(".log")
         environment = dict(os.environ)
@@ -176,7 +180,7 @@ class Process:
         with self.log.open("a") as log:
             output = log if command is not None else subprocess.PIPE
             self.process = subprocess.Popen(
-                words, stdout=output, stderr=log, text=True, env=environment, preexec_fn=limit
+                line, stdout=output, stderr=log, text=True, env=environment, preexec_fn=limit
             )
         if wait:
             self.wait_until_ready()

@@ -23,8 +23,8 @@ from barnabas.sim.env import SimEnv, sim_env
 from barnabas.sim.ledger import Violation
 from barnabas.sim.storage import DIRECTORY, TOPICS, Book, Workload, append_one, check_log
 from barnabas.storage import checkpoints
+from barnabas.storage.directory_contents import DataDirectoryError
 from barnabas.storage.log import Log
-from barnabas.storage.log_directory import DataDirectoryError
 from barnabas.storage.log_manager import LogManager
 from mutations import case, spoil
 

@@ -13,7 +13,7 @@ from barnabas.broker.cli.start import _configure
 from barnabas.config.broker_settings import BROKER_SETTINGS
 from barnabas.config.profiles import NO_PROFILE
 from barnabas.sim.env import sim_env
-from barnabas.storage.log_directory import DataDirectoryError
+from barnabas.storage.directory_contents import DataDirectoryError
 from mutations import INTEGERS, case, smallest, spoil
 
 PATH = "/etc/server.properties"

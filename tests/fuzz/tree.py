@@ -21,7 +21,7 @@ from barnabas.protocol import messages
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.record_batch import Record, batches, build, records
 from barnabas.runtime.env import real
-from barnabas.storage.log_directory import DataDirectoryError
+from barnabas.storage.directory_contents import DataDirectoryError
 from mutations import case, spoil
 from neighbour import Client
 from wire import Process

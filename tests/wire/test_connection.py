@@ -405,7 +405,7 @@ def test_more_connections_are_allowed_while_some_wait(make_harness: MakeHarness)
 def test_a_frame_that_never_ends_is_no_sign_of_life(make_harness: MakeHarness) -> None:
     """One byte a while (slow loris): closed as if it were silent."""
     harness = make_harness({"connections.max.idle.ms": "1000"})
-    harness.env.run(harness.server.listen([]))
+    harness.env.run(harness.server.listen())
     wire = harness.connect()
     wire.feed(struct.pack(">i", 1000))
     for _ in range(12):
@@ -448,7 +448,7 @@ def test_a_refused_connection_frees_no_place(make_harness: MakeHarness) -> None:
 
 def test_idle_connections_are_closed_and_parked_ones_are_not(make_harness: MakeHarness, handle: Handle) -> None:
     harness = make_harness({"connections.max.idle.ms": "1000"})
-    harness.env.run(harness.server.listen([]))
+    harness.env.run(harness.server.listen())
     handle(ApiKey.HEARTBEAT, Parking())
     idle, parked, busy = (harness.connect(f"192.0.2.{number}") for number in range(3))
     parked.feed(heartbeat(1))
@@ -464,7 +464,7 @@ def test_idle_connections_are_closed_and_parked_ones_are_not(make_harness: MakeH
 
 def test_very_many_idle_connections_are_closed_in_pieces(make_harness: MakeHarness) -> None:
     harness = make_harness({"connections.max.idle.ms": "1000"})
-    harness.env.run(harness.server.listen([]))
+    harness.env.run(harness.server.listen())
     wires = [harness.connect() for _ in range(3 * PIECES_PER_PASS)]
     closed = [0]
 

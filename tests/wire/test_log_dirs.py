@@ -17,7 +17,7 @@ from barnabas.protocol.messages import (
 from barnabas.protocol.record_batch import Record
 from barnabas.sim.coordination import SimCoordination, SimTree
 from barnabas.sim.env import SimEnv, sim_env
-from barnabas.storage.log_directory import DataDirectoryError
+from barnabas.storage.directory_contents import DataDirectoryError
 
 DIRECTORIES = ("/a", "/b")
 

@@ -1,7 +1,6 @@
 """A whole broker in virtual time: start, stop, start again, and starts that must fail."""
 
 import asyncio
-from typing import Any
 
 import pytest
 from barnabas.broker.broker import Broker
@@ -14,7 +13,7 @@ from barnabas.replication.metadata_cache import BrokerMetadata, Endpoint
 from barnabas.replication.partition import Partition
 from barnabas.runtime.pending import Pending
 from barnabas.sim.env import SimEnv, sim_env
-from barnabas.storage.log_directory import DataDirectoryError
+from barnabas.storage.directory_contents import DataDirectoryError
 
 
 def config(**settings: str) -> BrokerConfig:
@@ -137,8 +136,8 @@ def test_connections_before_it_serves_are_heard_afterwards(env: SimEnv) -> None:
     async def story() -> None:
         listening = broker.server.listen
 
-        async def listen(endpoints: Any) -> None:
-            await listening(endpoints)
+        async def listen() -> None:
+            await listening()
             transport, _ = await env.network.connect("127.0.0.1", 9092, Client)
             assert isinstance(transport, asyncio.Transport)
             transport.write(bytes.fromhex("0000000a 0012 0000 00000007 ffff"))

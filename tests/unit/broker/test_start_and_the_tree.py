@@ -12,7 +12,7 @@ from barnabas.replication.partition import Partition
 from barnabas.sim.coordination import Fate, SimCoordination, SimTree
 from barnabas.sim.env import SimEnv, sim_env
 from barnabas.sim.host import Host
-from barnabas.storage.log_directory import DataDirectoryError
+from barnabas.storage.directory_contents import DataDirectoryError
 
 SETTINGS = {"listeners": "PLAINTEXT://127.0.0.1:9092", "offsets.topic.num.partitions": "1"}
 

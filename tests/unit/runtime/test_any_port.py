@@ -15,6 +15,7 @@ def test_one_port_for_all_addresses(host: str) -> None:
     async def story() -> None:
         network = RealNetwork()
         listener = await network.listen("", 0, asyncio.Protocol, 5)
+        await listener.accept()
         port = listener.port
         transport, _ = await network.connect(host, port, asyncio.Protocol)
         transport.close()

@@ -86,6 +86,7 @@ def test_listen_on_a_free_port_and_connect():
                 received.set_result(data)
 
         listener = await network.listen("127.0.0.1", 0, Server, 16)
+        await listener.accept()
         assert listener.port > 0
         transport, _ = await network.connect("127.0.0.1", listener.port, asyncio.Protocol)
         transport.write(b"hi")

@@ -42,6 +42,7 @@ def test_bytes_go_from_the_file_until_the_socket_is_full(
     async def scene(env: Env) -> None:
         peer = Peer()
         listener = await env.network.listen("127.0.0.1", 0, lambda: peer, 1)
+        await listener.accept()
         file = env.disk.open(str(tmp_path / "file"))
         with socket.socket() as client:
             client.connect(("127.0.0.1", listener.port))

@@ -189,6 +189,7 @@ def connected(env, server_factory=Recorder):
 
     async def connect():
         listener = await env.network.listen("127.0.0.1", 0, accept, 8)
+        await listener.accept()
         return await env.network.connect("127.0.0.1", listener.port, Recorder)
 
     _, client = env.run(connect())

@@ -5,7 +5,7 @@ import struct
 
 import pytest
 from barnabas.protocol.errors import ErrorCode
-from barnabas.storage.log_directory import DataDirectoryError
+from barnabas.storage.directory_contents import DataDirectoryError
 
 INDEXED = {"segment_bytes": 2000, "index_interval_bytes": 300}
 

@@ -4,7 +4,7 @@ import errno
 
 import pytest
 from barnabas.protocol.errors import ErrorCode
-from barnabas.storage.log_directory import DataDirectoryError
+from barnabas.storage.directory_contents import DataDirectoryError
 
 
 @pytest.fixture
@@ -52,7 +52,10 @@ def test_a_new_log_goes_where_the_fewest_are_and_stays_there(disks, read):
 def test_each_directory_has_its_own_files(disks):
     disks.open().initialise(4, "cluster")
     first, second = meta(disks, "/a"), meta(disks, "/b")
-    assert first.pop("directory.id") != second.pop("directory.id")
+    ids = first.pop("directory.id"), second.pop("directory.id")
+    assert ids[0] != ids[1]
+    assert first.pop(f"barnabas.directory.{ids[1]}") == "/b", "each remembers the other"
+    assert second.pop(f"barnabas.directory.{ids[0]}") == "/a"
     assert first == second == {"version": "1", "node.id": "4", "cluster.id": "cluster"}
     disks.fill(disks.log("t"), 3)
     disks.fill(disks.log("u"), 5)
@@ -130,13 +133,13 @@ def test_a_further_directory_of_another_node_is_refused(disks):
     write(disks, "/b/meta.properties", "version=1\nnode.id=2\ncluster.id=c\n")
     disks.disk.remove("/a/meta.properties")
     with pytest.raises(DataDirectoryError, match="/b belongs to node 2, this is node 1"):
-        disks.open().initialise(1, "c")
+        disks.manager.open(1)
 
 
 def test_a_partition_in_two_directories_is_refused(disks):
     disks.log("t")
     disks.manager.shutdown()
-    disks.disk.make_directory("/b/t-0")
+    write(disks, "/b/t-0/00000000000000000000.log", "")
     with pytest.raises(DataDirectoryError, match=r"t-0 is in two data directories, /a/t-0 and /b/t-0\. Keep"):
         disks.open()
     assert disks.disk.exists("/a/.kafka_cleanshutdown"), "nothing was touched"
@@ -216,4 +219,4 @@ def test_a_crash_does_not_bring_a_deleted_log_back_beside_its_successor(disks):
     disks.disk.sync_directory("/b")
     disks.crash("lost")
     assert "t" not in places(disks.manager)["/a"]
-    assert places(disks.manager)["/b"] == ["t"]
+    assert disks.log("t").directory == "/b/t-0"

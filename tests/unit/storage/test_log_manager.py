@@ -1,6 +1,6 @@
 import pytest
 from barnabas.protocol import uuids
-from barnabas.storage.log_directory import DataDirectoryError
+from barnabas.storage.directory_contents import DataDirectoryError
 from barnabas.storage.log_manager import LogManager
 
 
@@ -66,7 +66,7 @@ def test_version_0_of_meta_properties_is_accepted(world):
     manager = world.open()
     assert (manager.meta.node_id, manager.meta.cluster_id, manager.meta.directory_id) == (3, "abc", None)
     manager.initialise(3, "abc")
-    assert "node.id=3" in text(world, "/data/meta.properties")
+    assert "version=0\nbroker.id=3\n" in text(world, "/data/meta.properties"), "Kafka can take it back"
 
 
 @pytest.mark.parametrize("content", [b"version=9\nnode.id=1\n", b"version=1\nnode.id=x\n", b"what\n"])

@@ -5,7 +5,7 @@ import logging
 
 import pytest
 from barnabas.protocol.errors import ErrorCode
-from barnabas.storage.log_directory import DataDirectoryError
+from barnabas.storage.directory_contents import DataDirectoryError
 from barnabas.storage.open_files import share_out
 
 SETTINGS = {"segment_bytes": 1_000, "index_interval_bytes": 150}

@@ -6,7 +6,7 @@ import pytest
 from barnabas.protocol.record_batch import Record, build
 from barnabas.sim.disk import PowerLoss
 from barnabas.storage.checkpoints import CheckpointError
-from barnabas.storage.log_directory import DataDirectoryError
+from barnabas.storage.directory_contents import DataDirectoryError
 from barnabas.storage.log_manager import LogManager
 from barnabas.storage.producer_state import read_snapshot
 
@@ -249,14 +249,19 @@ def test_leftovers_are_removed_and_finished_swaps_completed(world, read):
     merged = b"".join(disk.open(f"{folder}/{base:020d}.log").read(0, 10**6) for base in bases[:2])
     file = disk.open(f"{folder}/{bases[0]:020d}.log.swap", create=True)
     file.write(0, merged)
-    for name in ("00000000000000000007.log.cleaned", "00000000000000000007.index.deleted", "x.tmp"):
+    for name in (
+        "00000000000000000007.log.cleaned",
+        "00000000000000000007.index.deleted",
+        "leader-epoch-checkpoint.tmp",
+        "letter.tmp",
+    ):
         disk.open(f"{folder}/{name}", create=True)
     disk.open(f"{folder}/00000000000000000999.index", create=True)
     log = world.open().get("t", 0)
     assert [segment.base_offset for segment in log.segments] == [bases[0], *bases[2:]]
     assert [offset for offset, _, _ in read(log)] == list(range(40))
     left = disk.list_directory(folder)
-    assert not [name for name in left if name.endswith((".swap", ".cleaned", ".deleted", ".tmp"))]
+    assert [name for name in left if name.endswith((".swap", ".cleaned", ".deleted", ".tmp"))] == ["letter.tmp"]
     assert "00000000000000000999.index" not in left
 
 

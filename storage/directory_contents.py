@@ -1,0 +1,219 @@
+"""What is in a data directory, read without changing anything: a start looks at all of them before it decides.
+
+A folder is a log only if its content says so. What neither Kafka nor Barnabas makes is foreign: it is named, and never
+renamed or deleted.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+from urllib.parse import quote, unquote
+
+from barnabas.runtime.ports import Disk
+from barnabas.storage import checkpoints
+
+OFFSET_CHECKPOINTS = (checkpoints.RECOVERY_POINTS, checkpoints.LOG_START_OFFSETS, checkpoints.HIGH_WATERMARKS)
+TREE_FILE = "coordination.sqlite"
+
+_LOG_FOLDER = re.compile(r"(?P<topic>.+)-(?P<partition>\d+)\Z")
+_LOG_FILE = re.compile(
+    r"\d{20}\.(log|index|timeindex|txnindex|snapshot|unsynced)(\.(cleaned|swap|deleted|tmp|\d+-cut))?\Z"
+    r"|(leader-epoch-checkpoint|partition\.metadata)(\.tmp)?\Z"
+)
+_DELETED_FOLDER = re.compile(r".+\.[0-9a-f]{32}-delete\Z")
+_SET_ASIDE_FOLDER = re.compile(r".+\.[0-9a-f]{32}-(stray|future)\Z")
+_TREE_NAME = re.compile(r"coordination\.sqlite(-wal|-shm|-journal|\.session-\d+)?\Z")
+_KAFKA_NAMES = frozenset(("__cluster_metadata-0", "bootstrap.checkpoint", "remote-log-index-cache"))
+_DIRECTORY_KEY = "barnabas.directory."  # in meta.properties, before the id of another directory of the same broker
+_CHECKPOINT_NAMES = (*OFFSET_CHECKPOINTS, checkpoints.CLEANER_OFFSETS)
+
+
+class DataDirectoryError(Exception):
+    """The data directory cannot be used; the text says what to do."""
+
+
+@dataclass(slots=True)
+class Meta:
+    """Whose directory this is, as meta.properties says; None where it was not said yet."""
+
+    node_id: int | None = None
+    cluster_id: str | None = None
+    directory_id: str | None = None
+    others: dict[str, str] = field(default_factory=dict)  # the broker's other directories: id, and where it was last
+    properties: Mapping[str, str] | None = None  # all that the file says; None: there is no file
+
+    def text_of(self, others: Mapping[str, str]) -> dict[str, str]:
+        """What the file is to say. What Kafka has written there stays, so that Kafka can read it again."""
+        properties = dict(self.properties or {"version": "1"})
+        node_key = "node.id" if properties["version"] == "1" else "broker.id"
+        properties |= {node_key: str(self.node_id), "cluster.id": self.cluster_id or ""}
+        properties["directory.id"] = self.directory_id or ""
+        kept = {key: value for key, value in properties.items() if not key.startswith(_DIRECTORY_KEY)}
+        return kept | {f"{_DIRECTORY_KEY}{key}": quote(path) for key, path in sorted(others.items())}
+
+
+def read_meta(disk: Disk, data_directory: str) -> Meta:
+    """What meta.properties says: version 0 is of Kafka with ZooKeeper, 1 of KRaft and of Barnabas. CheckpointError."""
+    path = f"{data_directory}/{checkpoints.META_PROPERTIES}"
+    properties = checkpoints.read_properties(disk, path)
+    if properties is None:
+        return Meta()
+    version = properties.get("version")
+    if version not in ("0", "1"):
+        raise checkpoints.CheckpointError(f"{path}: version {version!r} is not known")
+    node_id = properties.get("node.id" if version == "1" else "broker.id")
+    if node_id is not None and not node_id.lstrip("-").isdigit():
+        raise checkpoints.CheckpointError(f"{path}: {node_id!r} is not a node id")
+    others = {
+        key[len(_DIRECTORY_KEY) :]: unquote(text)
+        for key, text in properties.items()
+        if key.startswith(_DIRECTORY_KEY) and len(key) > len(_DIRECTORY_KEY)
+    }
+    return Meta(
+        None if node_id is None else int(node_id),
+        properties.get("cluster.id"),
+        properties.get("directory.id"),
+        others,
+        properties,
+    )
+
+
+class LogFolder(NamedTuple):
+    """The folder of one log."""
+
+    name: str
+    files: list[str]
+    topic_id: bytes | None  # None: not said, or not to be read
+
+
+@dataclass(slots=True)
+class DirectoryContents:
+    """What was found at a path of log.dirs."""
+
+    path: str
+    exists: bool = True
+    names: list[str] = field(default_factory=list)
+    meta: Meta = field(default_factory=Meta)
+    folders: dict[tuple[str, int], LogFolder] = field(default_factory=dict)
+    offsets: dict[str, dict[tuple[str, int], int]] = field(default_factory=dict)  # by checkpoint file
+    foreign: list[str] = field(default_factory=list)
+    error: OSError | None = None  # why it could not be read; nothing else is known then
+
+    @property
+    def is_formatted(self) -> bool:
+        """Whether it says whose it is."""
+        return self.meta.properties is not None
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether nobody has begun to use it: a start that was cut off may have left a lock and a tree."""
+        return self.error is None and not self.is_formatted and not self.used_names
+
+    @property
+    def used_names(self) -> list[str]:
+        """Names that a new directory does not have. Hidden ones (.gitkeep, .DS_Store) say nothing about its use."""
+        begun = f"{checkpoints.META_PROPERTIES}.tmp"
+        return [
+            name
+            for name in self.names
+            if not name.startswith(".") and name not in ("lost+found", begun) and not _TREE_NAME.match(name)
+        ]
+
+    @property
+    def has_tree(self) -> bool:
+        """Whether the coordination tree is in it."""
+        return TREE_FILE in self.names
+
+    @property
+    def was_clean(self) -> bool:
+        """Whether the last stop was."""
+        return checkpoints.CLEAN_SHUTDOWN in self.names
+
+
+def read_contents(disk: Disk, path: str) -> DirectoryContents:
+    """Look into a directory. OSError when it cannot be read, CheckpointError when a file is damaged."""
+    if not disk.exists(path):
+        return DirectoryContents(path, exists=False)
+    found = DirectoryContents(path, names=disk.list_directory(path))
+    found.meta = read_meta(disk, path)
+    found.offsets = {name: checkpoints.read_offsets(disk, f"{path}/{name}") for name in OFFSET_CHECKPOINTS}
+    remembered = set().union(*found.offsets.values())
+    for name in found.names:
+        if name in _KAFKA_NAMES or name.startswith(".") or _SET_ASIDE_FOLDER.match(name):
+            continue
+        match = _LOG_FOLDER.match(name)
+        if match and disk.is_directory(f"{path}/{name}"):
+            key = match["topic"], int(match["partition"])
+            folder = _read_folder(disk, path, name, was_clean=found.was_clean)
+            if name == f"{key[0]}-{key[1]}" and (is_log(folder.files) or (key in remembered and not folder.files)):
+                found.folders[key] = folder
+                continue
+        if not _is_ours(disk, path, name):
+            found.foreign.append(name)
+    return found
+
+
+def is_log(files: Sequence[str]) -> bool:
+    """Whether a folder with these files is a log's."""
+    return any(_LOG_FILE.match(name) for name in files)
+
+
+def is_log_file(name: str) -> bool:
+    """Whether Kafka or Barnabas gives a file in a log's folder such a name."""
+    return _LOG_FILE.match(name) is not None
+
+
+def deleted_folders(disk: Disk, contents: DirectoryContents) -> list[str]:
+    """Names of the folders of deleted logs, which hold nothing else."""
+    return [
+        name
+        for name in contents.names
+        if _DELETED_FOLDER.match(name)
+        and disk.is_directory(f"{contents.path}/{name}")
+        and all(map(is_log_file, disk.list_directory(f"{contents.path}/{name}")))
+    ]
+
+
+def _read_folder(disk: Disk, directory: str, name: str, *, was_clean: bool) -> LogFolder:
+    files = disk.list_directory(f"{directory}/{name}")
+    topic_id = None
+    if checkpoints.PARTITION_METADATA in files:
+        try:
+            topic_id = checkpoints.read_partition_metadata(disk, f"{directory}/{name}/{checkpoints.PARTITION_METADATA}")
+        except checkpoints.CheckpointError:
+            if was_clean:
+                raise
+            # A crash may have torn it: `recovery.open_log` says so, and the tree knows the id.
+    return LogFolder(name, files, topic_id)
+
+
+def _is_ours(disk: Disk, directory: str, name: str) -> bool:
+    stem = name.removesuffix(".tmp")
+    if stem in (checkpoints.META_PROPERTIES, *_CHECKPOINT_NAMES) or name == "lost+found" or _TREE_NAME.match(name):
+        return True
+    return _DELETED_FOLDER.match(name) is not None and disk.is_directory(f"{directory}/{name}")
+
+
+def paths_of(data_directories: str | Sequence[str]) -> Sequence[str]:
+    """One path, or several, without a slash at the end."""
+    paths = (data_directories,) if isinstance(data_directories, str) else data_directories
+    return [path.rstrip("/") or "/" for path in paths]
+
+
+def number_of_directories(disk: Disk, data_directories: str | Sequence[str]) -> int | None:
+    """The node id that the first of them with one says; what cannot be read is left for `LogManager.open` to tell."""
+    for path in paths_of(data_directories):
+        try:
+            node_id = read_meta(disk, path).node_id
+        except (OSError, checkpoints.CheckpointError):
+            continue
+        if node_id is not None:
+            return node_id
+    return None
+
+
+def place_of_tree(disk: Disk, data_directories: str | Sequence[str]) -> str:
+    """The file of the coordination tree: in the directory that has it; a new one, in the first."""
+    places = [f"{path}/{TREE_FILE}" for path in paths_of(data_directories)]
+    return next((place for place in places if disk.exists(place)), places[0])

@@ -1,0 +1,156 @@
+"""Which data directories a start uses, from what was found in them: decided before anything is changed.
+
+Each directory remembers the ids of the broker's other ones. So a directory that is left out of log.dirs, or whose disk
+is not mounted, is missed: its partitions are offline until it is back, or until it is given up for good.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from barnabas.storage.directory_contents import DataDirectoryError, DirectoryContents
+
+NAMES_IN_A_LINE_MAX = 10
+
+
+class StartChoice(NamedTuple):
+    """What the operator says about data that a start would otherwise ask about."""
+
+    adopt: bool = False  # serve the logs that the tree does not know, use directories that are not formatted
+    set_aside: bool = False  # rename those logs to …-stray
+    given_up: Sequence[str] = ()  # directories that are lost for good, by id or by path
+
+
+NO_CHOICE = StartChoice()
+
+
+class DirectoryPlan(NamedTuple):
+    """What becomes of the directories."""
+
+    offline: dict[str, str]  # by path, of those in log.dirs that must not be used now: why
+    missing: dict[str, str]  # by id, of those that log.dirs does not name: where they were
+    remembered: dict[str, str]  # by id, of all that are not given up
+
+
+def plan_directories(
+    found: Sequence[DirectoryContents], node_id: int | None, choice: StartChoice = NO_CHOICE
+) -> DirectoryPlan:
+    """Decide. DataDirectoryError, with what to do, when this broker must not use them. `node_id` None: not said."""
+    readable = [contents for contents in found if contents.error is None]
+    _check_owners(readable, node_id)
+    _check_copies(readable)
+    return _plan(found, choice.given_up)
+
+
+def names_in_a_line(names: Sequence[str]) -> str:
+    """The first of them, for a message."""
+    return ", ".join(names[:NAMES_IN_A_LINE_MAX]) + (", …" if len(names) > NAMES_IN_A_LINE_MAX else "")
+
+
+def check_cluster(found: Sequence[DirectoryContents], cluster_id: str) -> None:
+    """That all directories belong to this cluster, or to none yet. DataDirectoryError."""
+    for contents in found:
+        if contents.meta.cluster_id not in (None, cluster_id):
+            raise DataDirectoryError(
+                f"The data directory {contents.path} belongs to cluster {contents.meta.cluster_id}, this broker to "
+                f"cluster {cluster_id} ({contents.path}/meta.properties). Use that cluster's coordination, or another "
+                "directory."
+            )
+
+
+def check_formatted(contents: DirectoryContents, choice: StartChoice) -> None:
+    """That a directory says whose it is, or is unused. DataDirectoryError. What stands in it may be anybody's."""
+    if contents.error is not None or contents.is_formatted or contents.is_unused or choice.adopt:
+        return
+    if contents.folders:
+        if choice.set_aside:
+            return
+        topics = sorted({topic for topic, _ in contents.folders})
+        raise DataDirectoryError(
+            f"The data directory {contents.path} has no meta.properties, but logs of {len(topics)} topics "
+            f"({names_in_a_line(topics)}): nothing says whose they are. Start once with --adopt if they are this "
+            "broker's, or with --set-aside to rename them to …-stray; or give this broker a directory of its own."
+        )
+    raise DataDirectoryError(
+        f"The data directory {contents.path} has no meta.properties and is not empty "
+        f"({names_in_a_line(contents.used_names)}). Give this broker a directory of its own. To use this one all the "
+        "same, start once with --adopt: what is no broker's in it is left alone."
+    )
+
+
+def _check_owners(found: Sequence[DirectoryContents], node_id: int | None) -> None:
+    said: dict[str, tuple[object, DirectoryContents]] = {}
+    for contents in found:
+        for what, value in (("node", contents.meta.node_id), ("cluster", contents.meta.cluster_id)):
+            if value is None:
+                continue
+            first, other = said.setdefault(what, (value, contents))
+            if first != value:
+                raise DataDirectoryError(
+                    f"The data directory {other.path} belongs to {what} {first}, {contents.path} to {what} {value}. "
+                    "Name only the directories of one broker in log.dirs."
+                )
+    if node_id is not None:
+        check_node(found, node_id)
+
+
+def check_node(found: Sequence[DirectoryContents], node_id: int) -> None:
+    """That all directories belong to this node, or to none yet. DataDirectoryError."""
+    for contents in found:
+        theirs = contents.meta.node_id
+        if theirs not in (None, node_id):
+            raise DataDirectoryError(
+                f"The data directory {contents.path} belongs to node {theirs}, this is node {node_id} "
+                f"({contents.path}/meta.properties). Start with node id {theirs}, or with another directory."
+            )
+
+
+def _check_copies(found: Sequence[DirectoryContents]) -> None:
+    ids: dict[str, DirectoryContents] = {}
+    homes: dict[tuple[str, int], DirectoryContents] = {}
+    for contents in found:
+        directory_id = contents.meta.directory_id
+        if directory_id is not None:
+            other = ids.setdefault(directory_id, contents)
+            if other is not contents:
+                raise DataDirectoryError(
+                    f"The data directories {other.path} and {contents.path} have the same directory.id "
+                    f"{directory_id}: one is a copy of the other. Name only one of them in log.dirs."
+                )
+        for key, folder in contents.folders.items():
+            other = homes.setdefault(key, contents)
+            if other is not contents:
+                raise DataDirectoryError(
+                    f"The partition {key[0]}-{key[1]} is in two data directories, "
+                    f"{other.path}/{folder.name} and {contents.path}/{folder.name}. "
+                    "Keep the folder with its latest records, and move the other away."
+                )
+
+
+def _plan(found: Sequence[DirectoryContents], given_up: Sequence[str]) -> DirectoryPlan:
+    by_path = {contents.path: contents for contents in found}
+    present = {contents.meta.directory_id for contents in found}
+    for name in given_up:
+        here = by_path.get(name.rstrip("/")) or next((c for c in found if c.meta.directory_id == name), None)
+        if here is not None and (here.error is not None or here.is_formatted):
+            raise DataDirectoryError(
+                f"{name} is to be given up, but log.dirs names it and something is there. Take it out of log.dirs too."
+            )
+    gone = {name.rstrip("/") for name in given_up}
+    remembered: dict[str, str] = {}
+    for contents in found:
+        remembered |= {key: path for key, path in contents.meta.others.items() if not gone & {key, path}}
+    remembered |= {contents.meta.directory_id: contents.path for contents in found if contents.meta.directory_id}
+    offline: dict[str, str] = {}
+    missing: dict[str, str] = {}
+    for directory_id, path in remembered.items():
+        if directory_id in present:
+            continue
+        here = by_path.get(path)
+        if here is not None and here.is_unused:
+            offline[path] = (
+                f"it is empty, and was directory {directory_id} of this broker. Mount its disk; if that is lost for "
+                f"good, start once with --give-up {path}: its partitions begin empty then"
+            )
+        elif here is None or here.error is None:
+            missing[directory_id] = path
+    return DirectoryPlan(offline, missing, remembered)

@@ -1,0 +1,433 @@
+"""A start that is refused leaves every byte and every name as it was, and the next correct start serves everything."""
+
+import os
+import shutil
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from broker_process import Client, Process, batch
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "kafka-4.1.0"
+TOPICS = ("orders", "invoices", "letters")
+Case = Callable[[Path], tuple[list[str], str]]
+
+
+def start(*words: str, listeners: str = "PLAINTEXT://127.0.0.1:0") -> subprocess.CompletedProcess[str]:
+    """`barnabas start` that ends by itself."""
+    command = [sys.executable, "-m", "barnabas.broker.main", "start", "--log-level", "warning"]
+    command += ["--listeners", listeners, *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+def state(folder: Path) -> dict[str, tuple[bytes | None, int]]:
+    """Every name below a folder: the bytes of files, and when it was changed."""
+    return {
+        str(path.relative_to(folder)): (path.read_bytes() if path.is_file() else None, path.stat().st_mtime_ns)
+        for path in sorted(folder.rglob("*"))
+    }
+
+
+def fill(folder: Path, stop: int, *, directories: int = 1) -> None:
+    """A broker's data in the folders d, e, … below it: three topics with records."""
+    names = [str(folder / name) for name in "defg"[:directories]]
+    process = Process(folder / "d", settings={"log.dirs": ",".join(names), "node.id": "0"})
+    client = Client(process.port)
+    for topic in TOPICS:
+        assert client.create_topic(topic, 2, retention_ms="86400000") == 0
+        for index in range(2):
+            assert client.produce(topic, index, batch([f"{topic} {index}".encode()])).error_code == 0
+    process.end(stop)
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """What brokers left behind: stopped, killed, and one with two directories that was killed."""
+    found = {}
+    for name, stop, directories in (
+        ("stopped", signal.SIGTERM, 1),
+        ("killed", signal.SIGKILL, 1),
+        ("two", signal.SIGKILL, 2),
+    ):
+        found[name] = tmp_path_factory.mktemp(name)
+        fill(found[name], stop, directories=directories)
+    assert (found["killed"] / "d" / "coordination.sqlite-wal").stat().st_size > 0, "changes that are only in the log"
+    return found
+
+
+def check_all_is_served(folder: Path, data: str = "", **options: str) -> None:
+    """A correct start has all records, and the topics' settings."""
+    process = Process(folder / "d", settings={"log.dirs": data or str(folder / "d")} | options)
+    try:
+        client = Client(process.port)
+        for topic in TOPICS:
+            for index in range(2):
+                assert client.values(topic, index) == [f"{topic} {index}".encode()]
+                produced = client.produce(topic, index, batch([b"more"]))
+                assert (produced.error_code, produced.base_offset) == (0, 1)
+    finally:
+        process.end()
+
+
+# ------------------------------------------------------------------ the ways to be refused
+
+
+def wrong_node(folder: Path) -> tuple[list[str], str]:
+    return ["--data", f"{folder}/d", "--set", "node.id=5"], "belongs to node 0, this is node 5"
+
+
+def a_new_tree_elsewhere(folder: Path) -> tuple[list[str], str]:
+    tree = f"{folder}/elsewhere/tree.sqlite"
+    return ["--data", f"{folder}/d", "--set", f"coordination.path={tree}"], "There are two coordination trees"
+
+
+def a_port_in_use(folder: Path) -> tuple[list[str], str]:
+    return ["--data", f"{folder}/d"], "is in use. Stop what listens there"
+
+
+def the_directory_and_a_copy(folder: Path) -> tuple[list[str], str]:
+    shutil.copytree(folder / "d", folder / "copy")
+    (folder / "copy" / "coordination.sqlite").unlink()
+    return ["--set", f"log.dirs={folder}/d,{folder}/copy"], "one is a copy of the other"
+
+
+def a_second_tree(folder: Path) -> tuple[list[str], str]:
+    (folder / "new").mkdir()
+    shutil.copy(folder / "d" / "coordination.sqlite", folder / "new")
+    return ["--set", f"log.dirs={folder}/new,{folder}/d"], "There are two coordination trees"
+
+
+def a_partition_in_two_directories(folder: Path) -> tuple[list[str], str]:
+    (folder / "other").mkdir()
+    shutil.copytree(folder / "d" / "orders-1", folder / "other" / "orders-1")
+    return ["--set", f"log.dirs={folder}/d,{folder}/other"], "The partition orders-1 is in two data directories"
+
+
+def something_foreign_without_meta_properties(folder: Path) -> tuple[list[str], str]:
+    photos = folder / "home" / "photos-2023"
+    photos.mkdir(parents=True)
+    (photos / "letter.tmp").write_text("Dear")
+    (photos / "1.jpg").write_bytes(bytes(100))
+    return ["--data", f"{folder}/home"], "has no meta.properties and is not empty (photos-2023)"
+
+
+def a_further_directory_with_something_foreign(folder: Path) -> tuple[list[str], str]:
+    (folder / "home").mkdir()
+    (folder / "home" / "letter.txt").write_text("Dear")
+    return ["--set", f"log.dirs={folder}/d,{folder}/home"], "has no meta.properties and is not empty (letter.txt)"
+
+
+def a_directory_of_kafka_under_another_id(folder: Path) -> tuple[list[str], str]:
+    with tarfile.open(GOLDEN / "data.tar.gz") as archive:
+        archive.extractall(folder, filter="data")
+    return ["--data", f"{folder}/data", "--set", "node.id=5"], "belongs to node 1, this is node 5"
+
+
+def a_directory_of_another_cluster(folder: Path) -> tuple[list[str], str]:
+    with tarfile.open(GOLDEN / "data.tar.gz") as archive:
+        archive.extractall(folder, filter="data")
+    words = ["--set", f"log.dirs={folder}/data", "--set", f"coordination.path={folder}/d/coordination.sqlite"]
+    return words, "belongs to cluster AAAAAAAAAAAAAAAAAAAAAQ, this broker to cluster"
+
+
+def a_setting_that_cannot_be(folder: Path) -> tuple[list[str], str]:
+    return ["--data", f"{folder}/new", "--set", "num.partitions=x"], "num.partitions"
+
+
+CASES: list[Case] = [
+    wrong_node,
+    a_new_tree_elsewhere,
+    a_port_in_use,
+    the_directory_and_a_copy,
+    a_second_tree,
+    a_partition_in_two_directories,
+    something_foreign_without_meta_properties,
+    a_further_directory_with_something_foreign,
+    a_directory_of_kafka_under_another_id,
+    a_directory_of_another_cluster,
+    a_setting_that_cannot_be,
+]
+
+
+@pytest.fixture
+def taken_port() -> Iterator[int]:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        yield listener.getsockname()[1]
+
+
+@pytest.mark.parametrize("left", ["stopped", "killed"])
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+def test_a_refused_start_changes_nothing(
+    case: Case, left: str, images: dict[str, Path], tmp_path: Path, taken_port: int
+) -> None:
+    folder = tmp_path / "all"
+    shutil.copytree(images[left], folder)
+    words, sentence = case(folder)
+    before = state(folder)
+    port = taken_port if case is a_port_in_use else 0
+    refused = start(*words, listeners=f"PLAINTEXT://127.0.0.1:{port}")
+    assert refused.returncode in (1, 2), refused.stderr
+    assert sentence in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert state(folder) == before
+    check_all_is_served(folder)
+
+
+def _damage(path: Path) -> None:
+    path.write_bytes(b"\xff\x00 damaged\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("meta.properties", "meta.properties"),
+        ("replication-offset-checkpoint", "replication-offset-checkpoint"),
+        ("coordination.sqlite", "coordination.sqlite"),
+        ("orders-0/partition.metadata", "partition.metadata"),
+    ],
+)
+def test_a_damaged_file_is_refused_and_all_is_served_when_it_is_restored(
+    name: str, sentence: str, images: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = tmp_path / "all"
+    shutil.copytree(images["stopped"], folder)
+    _damage(folder / "d" / name)
+    before = state(folder)
+    refused = start("--data", f"{folder}/d")
+    assert (refused.returncode, sentence in refused.stderr, "Traceback" in refused.stderr) == (1, True, False)
+    assert state(folder) == before
+    shutil.copy(images["stopped"] / "d" / name, folder / "d" / name)
+    check_all_is_served(folder)
+
+
+@pytest.mark.parametrize("left", ["stopped", "killed"])
+def test_logs_without_meta_properties_are_served_when_the_operator_says_so(
+    left: str, images: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = tmp_path / "all"
+    shutil.copytree(images[left], folder)
+    (folder / "d" / "meta.properties").unlink()
+    before = state(folder)
+    refused = start("--data", f"{folder}/d")
+    assert refused.returncode == 1
+    assert "no meta.properties, but logs of 4 topics (__consumer_offsets, invoices, letters, orders)" in refused.stderr
+    assert state(folder) == before
+    process = Process(folder / "d", words=["--adopt"])
+    assert Client(process.port).values("orders", 1) == [b"orders 1"]
+    process.end()
+    check_all_is_served(folder)
+
+
+def test_data_that_a_running_broker_uses(tmp_path: Path) -> None:
+    fill(tmp_path, signal.SIGTERM)
+    process = Process(tmp_path / "d")
+    os.kill(process.process.pid, signal.SIGSTOP)  # so that it changes nothing meanwhile
+    try:
+        before = state(tmp_path)
+        refused = start("--data", f"{tmp_path}/d")
+        assert refused.returncode == 1
+        assert "Another broker uses the data directory" in refused.stderr
+        other = start("--data", f"{tmp_path}/new", "--set", f"coordination.path={tmp_path}/d/coordination.sqlite")
+        assert other.returncode == 1
+        assert "A broker with id 0 is running already in this cluster" in other.stderr
+        assert state(tmp_path) == before
+    finally:
+        os.kill(process.process.pid, signal.SIGCONT)
+        process.end()
+    check_all_is_served(tmp_path)
+
+
+# ------------------------------------------------------------------ a tree that does not know the topics
+
+
+def forget_topics(tree: Path, *topics: str) -> None:
+    """Make it an older copy of the tree."""
+    with sqlite3.connect(tree) as connection:
+        for topic in topics:
+            path = f"/brokers/topics/{topic}"
+            connection.execute("DELETE FROM node WHERE parent = '/brokers/topics' AND name = ?", (topic,))
+            connection.execute("DELETE FROM node WHERE parent = ? OR parent LIKE ?", (path, f"{path}/%"))
+        connection.execute(
+            "UPDATE node SET num_children = num_children - ? WHERE parent = '/brokers' AND name = 'topics'",
+            (len(topics),),
+        )
+    connection.close()
+
+
+@pytest.mark.parametrize("left", ["stopped", "killed"])
+def test_a_tree_that_knows_few_of_the_topics_is_a_reason_to_ask(
+    left: str, images: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = tmp_path / "all"
+    shutil.copytree(images[left], folder)
+    forget_topics(folder / "d" / "coordination.sqlite", "orders", "letters")
+    before = state(folder)
+    refused = start("--data", f"{folder}/d")
+    assert refused.returncode == 1
+    assert "The tree knows 2 of the 4 topics that have logs in" in refused.stderr
+    assert "not letters, orders" in refused.stderr
+    assert state(folder) == before
+
+    shutil.copytree(folder, tmp_path / "aside")
+    aside = tmp_path / "aside" / "d"
+    Process(aside, words=["--set-aside"]).end()
+    names = [path.name for path in aside.iterdir()]
+    assert len([name for name in names if name.startswith(("orders-", "letters-")) and name.endswith("-stray")]) == 4
+    assert not {"orders-0", "orders-1", "letters-0", "letters-1"} & set(names)
+    assert {"invoices-0", "invoices-1"} <= set(names)
+
+    Process(folder / "d", words=["--adopt"]).end()
+    check_all_is_served(folder)
+
+
+def test_one_stray_among_topics_that_are_known_is_set_aside(images: dict[str, Path], tmp_path: Path) -> None:
+    shutil.copytree(images["killed"], tmp_path / "all")
+    data = tmp_path / "all" / "d"
+    forget_topics(data / "coordination.sqlite", "orders")
+    process = Process(data)
+    assert Client(process.port).values("letters", 0) == [b"letters 0"]
+    process.end()
+    assert len(list(data.glob("orders-*-stray"))) == 2
+
+
+# ------------------------------------------------------------------ what is not ours in a directory of ours
+
+
+def test_foreign_files_in_a_directory_of_ours_stay_as_they_are(images: dict[str, Path], tmp_path: Path) -> None:
+    folder = tmp_path / "all"
+    shutil.copytree(images["killed"], folder)
+    data = folder / "d"
+    foreign = {
+        "photos-2023/letter.tmp": b"Dear",
+        "photos-2023/old.deleted": b"x",
+        "invoices.0123456789abcdef0123456789abcdef-delete/keep.txt": b"mine",
+        "backup.tmp": b"y",
+        "orders-0/notes.tmp": b"z",
+        "orders-0/notes.log": b"z",
+        "lost+found/inode": b"",
+    }
+    for name, content in foreign.items():
+        (data / name).parent.mkdir(exist_ok=True)
+        (data / name).write_bytes(content)
+    (data / "empty-7").mkdir()
+    check_all_is_served(folder)
+    assert {name: (data / name).read_bytes() for name in foreign} == foreign
+    assert (data / "empty-7").is_dir()
+    said = (folder / "d.log").read_text()
+    assert said.count("holds what is no broker's") == 1
+    assert "photos-2023" in said
+    process = Process(data)
+    topics = {path.name for path in data.iterdir() if path.is_dir()}
+    assert "photos-0" not in topics
+    process.end()
+
+
+# ------------------------------------------------------------------ several directories
+
+
+def test_a_directory_that_log_dirs_leaves_out_is_offline_until_it_is_back(
+    images: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = tmp_path / "all"
+    shutil.copytree(images["two"], folder)
+    # Moved as a whole: what is remembered is the ids.
+    both = f"{folder}/d,{folder}/e"
+    tree_in = next(name for name in "de" if (folder / name / "coordination.sqlite").exists())
+    kept, left_out = tree_in, {"d": "e", "e": "d"}[tree_in]
+    offline = {path.name for path in (folder / left_out).iterdir() if (path / "partition.metadata").exists()}
+    assert offline
+    before = state(folder)
+    refused = start("--set", f"log.dirs={folder}/{left_out}")
+    assert refused.returncode == 1
+    assert "The coordination is new, and the data directory" in refused.stderr, "the tree is in the other one"
+    assert state(folder) == before
+
+    process = Process(folder / "d", settings={"log.dirs": f"{folder}/{kept}"})
+    client = Client(process.port)
+    for topic in TOPICS:
+        for index in range(2):
+            name = f"{topic}-{index}"
+            error = client.produce(topic, index, batch([b"x"])).error_code
+            assert (error in (6, 56)) == (name in offline), name
+            assert not (folder / kept / name).exists() or name not in offline
+    process.end()
+    assert "log.dirs does not name it" in (folder / "d.log").read_text()
+
+    process = Process(folder / "d", settings={"log.dirs": both})
+    client = Client(process.port)
+    for name in sorted(offline):
+        topic, _, index = name.rpartition("-")
+        assert client.values(topic, int(index)) == [f"{topic} {index}".encode()]
+        assert client.produce(topic, int(index), batch([b"more"])).base_offset == 1
+    process.end()
+
+
+def test_the_order_of_log_dirs_means_nothing(images: dict[str, Path], tmp_path: Path) -> None:
+    folder = tmp_path / "all"
+    shutil.copytree(images["two"], folder)
+    check_all_is_served(folder, f"{folder}/e,{folder}/d")
+    assert not ((folder / "d" / "coordination.sqlite").exists() and (folder / "e" / "coordination.sqlite").exists())
+
+
+def test_a_directory_whose_disk_is_not_mounted_is_not_formatted_until_it_is_given_up(
+    images: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = tmp_path / "all"
+    shutil.copytree(images["two"], folder)
+    both = f"{folder}/d,{folder}/e"
+    Process(folder / "d", settings={"log.dirs": both}).end()  # it remembers where they are now
+    (folder / "e").rename(folder / "unmounted")
+    (folder / "e").mkdir()
+    process = Process(folder / "d", settings={"log.dirs": both})
+    assert list((folder / "e").iterdir()) == []
+    lost = sorted(path.name for path in (folder / "unmounted").iterdir() if (path / "partition.metadata").exists())
+    topic, _, index = lost[0].rpartition("-")
+    assert Client(process.port).produce(topic, int(index), batch([b"x"])).error_code in (6, 56)
+    process.end()
+    assert "Mount its disk" in (folder / "d.log").read_text()
+
+    process = Process(folder / "d", settings={"log.dirs": both}, words=["--give-up", f"{folder}/e"])
+    assert Client(process.port).produce(topic, int(index), batch([b"x"])).base_offset == 0
+    process.end()
+    Process(folder / "d", settings={"log.dirs": both}).end()
+    assert (folder / "e" / "meta.properties").exists()
+
+
+def test_a_directory_that_is_lost_for_good_is_given_up_by_its_id(images: dict[str, Path], tmp_path: Path) -> None:
+    folder = tmp_path / "all"
+    shutil.copytree(images["two"], folder)
+    lines = (folder / "d" / "meta.properties").read_text().splitlines()
+    (other,) = [line.partition("=")[0].removeprefix("barnabas.directory.") for line in lines if "barnabas." in line]
+    lost = sorted(path.name for path in (folder / "e").iterdir() if (path / "partition.metadata").exists())
+    topic, _, index = lost[0].rpartition("-")
+    shutil.rmtree(folder / "e")
+    process = Process(folder / "d", words=["--give-up", other])
+    assert Client(process.port).produce(topic, int(index), batch([b"x"])).base_offset == 0
+    process.end()
+    assert other not in (folder / "d" / "meta.properties").read_text()
+    Process(folder / "d").end()
+    assert "offline" not in (folder / "d.log").read_text()
+
+
+def test_new_directories_where_the_tree_has_partitions_of_this_broker_are_a_reason_to_ask(tmp_path: Path) -> None:
+    tree = {"coordination.path": f"{tmp_path}/tree.sqlite"}
+    process = Process(tmp_path / "d", settings=tree)
+    assert Client(process.port).create_topic("t", 3) == 0
+    process.end()
+    (tmp_path / "d").rename(tmp_path / "unmounted")
+    (tmp_path / "d").mkdir()
+    refused = start("--data", f"{tmp_path}/d", "--set", f"coordination.path={tmp_path}/tree.sqlite")
+    assert refused.returncode == 1
+    assert "The tree says that node 0 has 4 partitions, and its data directories are new" in refused.stderr
+    assert list((tmp_path / "d").iterdir()) == []
+    process = Process(tmp_path / "d", settings=tree, words=["--give-up", f"{tmp_path}/d"])
+    assert Client(process.port).produce("t", 0, batch([b"x"])).base_offset == 0
+    process.end()

@@ -89,6 +89,13 @@ class Context(Protocol):
     client_host: str
 
 
+class NoteRefusal(Protocol):
+    """Says in the log what a client is refused."""
+
+    def __call__(self, context: Any, error: ErrorCode, what: str, *values: object) -> None:
+        """`what % values` tells what the request was about."""
+
+
 class Topics(Protocol):
     """What is asked of the metadata cache."""
 
@@ -139,11 +146,13 @@ class GroupCoordinator:
         offsets_partition_count: Callable[[], int],
         topics: Topics,
         coordination: Coordination,
+        note_refusal: NoteRefusal,
     ) -> None:
         self._env = env
         self.clock = env.clock
         self.config = config
         self.topics = topics
+        self.note_refusal = note_refusal
         self._log_of = log_of
         self._offsets_partition_count = offsets_partition_count
         self.shards: dict[int, Shard] = {}
@@ -287,6 +296,14 @@ class GroupCoordinator:
         if self.is_active and group_id:
             timeout_ms = request.session_timeout_ms
             if not self.config.group_min_session_timeout_ms <= timeout_ms <= self.config.group_max_session_timeout_ms:
+                self.note_refusal(
+                    context,
+                    ErrorCode.INVALID_SESSION_TIMEOUT,
+                    "group %r: session.timeout.ms=%d is not between group.min.session.timeout.ms=%d and "
+                    "group.max.session.timeout.ms=%d",
+                    *(group_id, timeout_ms),
+                    *(self.config.group_min_session_timeout_ms, self.config.group_max_session_timeout_ms),
+                )
                 return join_error(version, request.member_id, ErrorCode.INVALID_SESSION_TIMEOUT)
         shard = self._gate(group_id)
         if isinstance(shard, ErrorCode):
@@ -304,6 +321,8 @@ class GroupCoordinator:
             group = shard.groups[group_id] = ClassicGroup(group_id, self.config, effects.now_ms)
         before = group.record() if is_new else None
         reply = group.join(request, version, context.client_id or "", context.client_host, self._member_id, effects)
+        if not isinstance(reply, Pending) and reply.error_code not in (ErrorCode.NONE, ErrorCode.MEMBER_ID_REQUIRED):
+            self.note_refusal(context, ErrorCode(reply.error_code), "group %r, member %r", group_id, request.member_id)
         if before is not None and not effects.stores:
             # A new group is stored empty, so that whoever loads it knows of it before its first generation.
             shard.write(group_id, before, self._created(shard, group))
@@ -363,11 +382,11 @@ class GroupCoordinator:
         shard = self._gate(request.group_id)
         if isinstance(shard, ErrorCode):
             return messages.LeaveGroupResponse(error_code=shard)
-        leavers: list[tuple[str, str | None]]
+        leavers: list[tuple[str, str | None, str | None]]
         if context.api_version >= 3:
-            leavers = [(member.member_id, member.group_instance_id) for member in request.members]
+            leavers = [(member.member_id, member.group_instance_id, member.reason) for member in request.members]
         else:
-            leavers = [(request.member_id, None)]
+            leavers = [(request.member_id, None, None)]
         group = shard.groups.get(request.group_id)
         effects = self._effects()
         if group is None:
@@ -382,7 +401,7 @@ class GroupCoordinator:
                     messages.LeaveGroupResponse.MemberResponse(
                         member_id=member_id, group_instance_id=instance_id, error_code=error
                     )
-                    for (member_id, instance_id), error in zip(leavers, errors, strict=True)
+                    for (member_id, instance_id, _), error in zip(leavers, errors, strict=True)
                 ]
             )
         else:

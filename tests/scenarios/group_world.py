@@ -126,7 +126,13 @@ class GroupWorld:
     def make_coordinator(self) -> GroupCoordinator:
         """A coordinator over the same logs, not started."""
         return GroupCoordinator(
-            self.env, self.config, lambda index: self.logs[index], lambda: self.count, self.topics, self.coordination
+            self.env,
+            self.config,
+            lambda index: self.logs[index],
+            lambda: self.count,
+            self.topics,
+            self.coordination,
+            lambda *_: None,
         )
 
     def lead_all(self) -> None:

@@ -79,9 +79,8 @@ class MemoryLog:
     def read(self, offset: int, max_bytes: int) -> bytes:
         self.reads += 1
         found = b""
-        ends = [base for base, _ in self.batches[1:]] + [self.log_end_offset]
-        for end, (_, batch) in zip(ends, self.batches, strict=True):
-            if end > offset:
+        for _, batch in self.batches:
+            if record_batch.read_header(batch).next_offset > offset:
                 if found and len(found) + len(batch) > max_bytes:
                     break
                 found += batch

@@ -21,7 +21,7 @@ from barnabas.groups.rebalance import State
 from barnabas.groups.records import GroupRecord, store_error
 from barnabas.groups.runtime import CoordinatorLog, Shard
 from barnabas.offsets.kafka import KafkaOffsetManager, OffsetShard
-from barnabas.offsets.manager import OffsetManager
+from barnabas.offsets.manager import OffsetManager, Offsets
 from barnabas.offsets.records import commit_error
 from barnabas.offsets.zookeeper import ZooKeeperOffsetManager
 from barnabas.protocol import messages
@@ -160,7 +160,7 @@ class GroupCoordinator:
         self._epochs: dict[int, int] = {}  # highest leader epoch seen of each partition, led or not
         self.is_active = False
         self._timers: Task[_GroupOf] | None = None
-        self.legacy_offsets = ZooKeeperOffsetManager(coordination)  # OffsetCommit and OffsetFetch v0, always
+        self.legacy_offsets = ZooKeeperOffsetManager(env.clock, coordination)  # OffsetCommit and OffsetFetch v0, always
         self.kafka_offsets = KafkaOffsetManager(env, config, self)
         self.offsets: OffsetManager = (
             self.legacy_offsets if config.offsets_storage == "zookeeper" else self.kafka_offsets
@@ -525,13 +525,18 @@ class GroupCoordinator:
                 shard.release(group_id)
                 decided(group_id, error)
 
+            def removed(error: ErrorCode) -> None:
+                end(commit_error(error))
+
             if shard.closed:
                 end(ErrorCode.NOT_COORDINATOR)
                 return
             group = shard.groups.get(group_id)
             if group is None or group.state is State.DEAD:
-                foreign = group_id in shard.foreign_groups  # its members are not known here, so they cannot be absent
-                end(ErrorCode.NON_EMPTY_GROUP if foreign else ErrorCode.GROUP_ID_NOT_FOUND)
+                if group_id in shard.foreign_groups:  # its members are not known here, so they cannot be absent
+                    end(ErrorCode.NON_EMPTY_GROUP)
+                else:
+                    self.if_it_has_offsets(group_id, end, lambda: self.offsets.remove(group_id, None, removed))
                 return
             if group.state is not State.EMPTY:
                 end(ErrorCode.NON_EMPTY_GROUP)
@@ -540,10 +545,27 @@ class GroupCoordinator:
             self._write_both(
                 lambda done: self.offsets.remove(group_id, None, done),
                 lambda done: self.remove_group(shard, group_id, done),
-                lambda error: end(commit_error(error)),
+                removed,
             )
 
         shard.hold(group_id, act)
+
+    def if_it_has_offsets(
+        self, group_id: str, otherwise: Callable[[ErrorCode], None], action: Callable[[], None]
+    ) -> None:
+        """A group without a state of its own exists by its offsets: one that only commits, where they are elsewhere."""
+
+        def found(offsets: Offsets) -> None:
+            if offsets.error or not offsets.committed:
+                otherwise(offsets.error or ErrorCode.GROUP_ID_NOT_FOUND)
+            else:
+                action()
+
+        reply = self.offsets.get(group_id, None)
+        if isinstance(reply, Pending):
+            reply.then(found)
+        else:
+            found(reply)
 
     def remove_group(self, shard: OffsetShard, group_id: str, done: Callable[[ErrorCode], None]) -> None:
         """Write a group's tombstone."""
@@ -576,26 +598,8 @@ class GroupCoordinator:
             if topic == OFFSETS_TOPIC:
                 self.unload(index)
                 self._epochs.pop(index, None)  # made again, it begins with epoch 0
-        in_passes(self.clock, self._forget(gone))
-
-    def _forget(self, gone: set[tuple[str, int]]) -> Iterator[None]:
-        for shard in self.owned_shards():
-            for number, (group_id, found) in enumerate(list(shard.offsets.groups_with(gone)), 1):
-                if number % ITEMS_PER_TURN == 0:
-                    yield
-                if not shard.closed:
-                    self._forget_partitions(shard, group_id, found)
-
-    def _forget_partitions(self, shard: Shard, group_id: str, partitions: list[tuple[str, int]]) -> None:
-        def act() -> None:
-            def end(error: ErrorCode) -> None:
-                if error:
-                    logger.warning("group %s: offsets of deleted topics remain: %s", group_id, error.name)
-                shard.release(group_id)
-
-            self.kafka_offsets.remove(group_id, partitions, end)
-
-        shard.hold(group_id, act)
+        self.kafka_offsets.forget(gone)
+        self.legacy_offsets.forget(gone)
 
     def complete_transaction(self, partition: int, producer_id: int, committed: bool) -> None:
         """The control record of a transaction stands in an offsets partition: decide the producer's pending offsets,

@@ -414,17 +414,29 @@ def offset_delete(coordinator: GroupCoordinator, request: OffsetDeleteRequest, c
     shard = found
     pending: Pending[OffsetDeleteResponse] = Pending()
 
-    def act() -> None:
-        def end(response: OffsetDeleteResponse) -> None:
-            shard.release(group_id)
-            pending.complete(response)
+    def end(response: OffsetDeleteResponse) -> None:
+        shard.release(group_id)
+        pending.complete(response)
 
+    def remove(errors: dict[str, ErrorCode]) -> None:
+        partitions = [(name, index) for name, indexes in wanted.items() if name not in errors for index in indexes]
+
+        def removed(error: ErrorCode) -> None:
+            end(messages.OffsetDeleteResponse(error_code=commit_error(error)) if error else answer(errors))
+
+        coordinator.offsets.remove(group_id, partitions, removed)
+
+    def act() -> None:
         if shard.closed:
             end(messages.OffsetDeleteResponse(error_code=ErrorCode.NOT_COORDINATOR))
             return
         group = shard.groups.get(group_id)
         if group is None or group.state is State.DEAD:
-            end(messages.OffsetDeleteResponse(error_code=ErrorCode.GROUP_ID_NOT_FOUND))
+            coordinator.if_it_has_offsets(
+                group_id,
+                lambda error: end(messages.OffsetDeleteResponse(error_code=error)),
+                lambda: remove({}),
+            )
             return
         errors: dict[str, ErrorCode] = {}
         if group.state is not State.EMPTY:
@@ -432,12 +444,7 @@ def offset_delete(coordinator: GroupCoordinator, request: OffsetDeleteRequest, c
                 end(messages.OffsetDeleteResponse(error_code=ErrorCode.NON_EMPTY_GROUP))
                 return
             errors = {name: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC for name in wanted if group.subscribes(name)}
-        partitions = [(name, index) for name, indexes in wanted.items() if name not in errors for index in indexes]
-
-        def removed(error: ErrorCode) -> None:
-            end(messages.OffsetDeleteResponse(error_code=commit_error(error)) if error else answer(errors))
-
-        coordinator.offsets.remove(group_id, partitions, removed)
+        remove(errors)
 
     shard.hold(group_id, act)
     return pending

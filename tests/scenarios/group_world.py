@@ -9,6 +9,7 @@ from barnabas.groups.coordinator import OFFSETS_TOPIC, GroupCoordinator
 from barnabas.protocol import messages, record_batch
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.pending import Pending
+from barnabas.sim.coordination import SimCoordination, SimTree
 from barnabas.sim.env import sim_env
 from barnabas.storage.validation import AppendResult
 
@@ -117,6 +118,9 @@ class GroupWorld:
         self.logs = [MemoryLog(self.clock.call_soon) for _ in range(count)]
         self.count = count
         self.coordination = coordination
+        if coordination is None:
+            self.coordination = SimCoordination(self.clock, SimTree(self.clock))
+            self.env.run(self.coordination.start())
         self.parked: list[Pending[Any]] = []  # every answer that was not there at once
         self.coordinator = self.make_coordinator()
         self.coordinator.start()

@@ -4,6 +4,7 @@ A file that cannot be read is never guessed at: `CheckpointError` says which fil
 """
 
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 
 from barnabas.protocol import uuids
 from barnabas.runtime.ports import Disk
@@ -108,7 +109,11 @@ def write_offsets(disk: Disk, path: str, offsets: Mapping[tuple[str, int], int])
 
 def read_epochs(disk: Disk, path: str) -> list[tuple[int, int]]:
     """(leader epoch, start offset) in the order of the file; empty when there is none."""
-    return [(_integer(path, row, 0), _integer(path, row, 1)) for row in _read_lines(disk, path, 2)]
+    entries = [(_integer(path, row, 0), _integer(path, row, 1)) for row in _read_lines(disk, path, 2)]
+    for (left_epoch, left_start), (right_epoch, right_start) in pairwise(entries):
+        if left_epoch >= right_epoch or left_start >= right_start:
+            raise CheckpointError(f"{path}: epochs and offsets must rise")
+    return entries
 
 
 def epochs_text(epochs: Iterable[tuple[int, int]]) -> str:

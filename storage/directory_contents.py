@@ -85,6 +85,7 @@ class LogFolder(NamedTuple):
     name: str
     files: list[str]
     topic_id: bytes | None  # None: not said, or not to be read
+    leader_epochs: list[tuple[int, int]]
 
 
 @dataclass(slots=True)
@@ -176,16 +177,19 @@ def deleted_folders(disk: Disk, contents: DirectoryContents) -> list[str]:
 
 
 def _read_folder(disk: Disk, directory: str, name: str, *, was_clean: bool) -> LogFolder:
-    files = disk.list_directory(f"{directory}/{name}")
+    path = f"{directory}/{name}"
+    files = disk.list_directory(path)
     topic_id = None
     if checkpoints.PARTITION_METADATA in files:
         try:
-            topic_id = checkpoints.read_partition_metadata(disk, f"{directory}/{name}/{checkpoints.PARTITION_METADATA}")
+            topic_id = checkpoints.read_partition_metadata(disk, f"{path}/{checkpoints.PARTITION_METADATA}")
         except checkpoints.CheckpointError:
             if was_clean:
                 raise
             # A crash may have torn it: `recovery.open_log` says so, and the tree knows the id.
-    return LogFolder(name, files, topic_id)
+    has_epochs = checkpoints.LEADER_EPOCHS in files
+    epochs = checkpoints.read_epochs(disk, f"{path}/{checkpoints.LEADER_EPOCHS}") if has_epochs else []
+    return LogFolder(name, files, topic_id, epochs)
 
 
 def _is_ours(disk: Disk, directory: str, name: str) -> bool:

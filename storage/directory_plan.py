@@ -29,6 +29,7 @@ class DirectoryPlan(NamedTuple):
     offline: dict[str, str]  # by path, of those in log.dirs that must not be used now: why
     missing: dict[str, str]  # by id, of those that log.dirs does not name: where they were
     remembered: dict[str, str]  # by id, of all that are not given up
+    given_up: dict[str, str]  # by id, of those that are
 
 
 def plan_directories(
@@ -130,15 +131,15 @@ def _plan(found: Sequence[DirectoryContents], given_up: Sequence[str]) -> Direct
     by_path = {contents.path: contents for contents in found}
     present = {contents.meta.directory_id for contents in found}
     for name in given_up:
-        here = by_path.get(name.rstrip("/")) or next((c for c in found if c.meta.directory_id == name), None)
-        if here is not None and (here.error is not None or here.is_formatted):
-            raise DataDirectoryError(
-                f"{name} is to be given up, but log.dirs names it and something is there. Take it out of log.dirs too."
-            )
+        here = by_path.get(name.rstrip("/"))
+        if name in present or (here is not None and here.error is not None):
+            raise DataDirectoryError(f"{name} is to be given up, but log.dirs names it. Take it out of log.dirs too.")
     gone = {name.rstrip("/") for name in given_up}
     remembered: dict[str, str] = {}
     for contents in found:
-        remembered |= {key: path for key, path in contents.meta.others.items() if not gone & {key, path}}
+        remembered |= contents.meta.others
+    given_up_ids = {key: path for key, path in remembered.items() if gone & {key, path} and key not in present}
+    remembered = {key: path for key, path in remembered.items() if key not in given_up_ids}
     remembered |= {contents.meta.directory_id: contents.path for contents in found if contents.meta.directory_id}
     offline: dict[str, str] = {}
     missing: dict[str, str] = {}
@@ -153,4 +154,4 @@ def _plan(found: Sequence[DirectoryContents], given_up: Sequence[str]) -> Direct
             )
         elif here is None or here.error is None:
             missing[directory_id] = path
-    return DirectoryPlan(offline, missing, remembered)
+    return DirectoryPlan(offline, missing, remembered, given_up_ids)

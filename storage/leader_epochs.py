@@ -1,6 +1,7 @@
 """Which leader epoch began at which offset (KIP-101): what followers truncate by after a leader change."""
 
 from bisect import bisect_right
+from collections.abc import Sequence
 
 from barnabas.runtime.ports import Disk
 from barnabas.storage import checkpoints
@@ -19,16 +20,14 @@ class LeaderEpochCache:
 
     __slots__ = ("_disk", "_entries", "_path", "_unnamed", "dirty", "written")
 
-    def __init__(self, disk: Disk, path: str, *, on_disk: bool = True) -> None:
+    def __init__(self, disk: Disk, path: str, entries: Sequence[tuple[int, int]] | None = None) -> None:
+        """`entries`: what the file says, where it was read already."""
         self._disk = disk
         self._path = path
-        self._entries = checkpoints.read_epochs(disk, path) if on_disk else []
+        self._entries = checkpoints.read_epochs(disk, path) if entries is None else list(entries)
         self.dirty = False
         self.written = 0  # how often: who writes in the background must see whether another has written since
         self._unnamed = False
-        for (left_epoch, left_start), (right_epoch, right_start) in zip(self._entries, self._entries[1:]):
-            if left_epoch >= right_epoch or left_start >= right_start:
-                raise checkpoints.CheckpointError(f"{path}: epochs and offsets must rise")
 
     @property
     def entries(self) -> list[tuple[int, int]]:

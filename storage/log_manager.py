@@ -187,6 +187,9 @@ class LogManager:
             if why is not None:
                 directory.give_up(OSError(errno.ENODEV, why))
                 logger.error("The data directory %s is offline: %s.", directory.path, why)
+        for directory_id, path in plan.given_up.items():
+            text = "The data directory %s (%s) is given up: the partitions that were in it begin empty"
+            logger.warning(text, path, directory_id)
         for directory_id, path in plan.missing.items():
             logger.error(
                 "The data directory %s (%s) is one of this broker's, and log.dirs does not name it: its partitions are "

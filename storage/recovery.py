@@ -66,9 +66,8 @@ def open_log(
     names = folder.tidied_names(found)
     segments = folder.segments(names)
     folder.drop_damaged_transaction_indexes(segments, names)
-    leader_epochs = LeaderEpochCache(
-        env.disk, f"{directory}/{checkpoints.LEADER_EPOCHS}", on_disk=checkpoints.LEADER_EPOCHS in names
-    )
+    epochs = () if checkpoints.LEADER_EPOCHS not in names else None if found is None else found.leader_epochs
+    leader_epochs = LeaderEpochCache(env.disk, f"{directory}/{checkpoints.LEADER_EPOCHS}", epochs)
     topic_id = found.topic_id if found is not None else None
     if topic_id is None:
         topic_id = folder.topic_id(names, clean)

@@ -192,6 +192,7 @@ def _damage(path: Path) -> None:
         ("replication-offset-checkpoint", "replication-offset-checkpoint"),
         ("coordination.sqlite", "coordination.sqlite"),
         ("orders-0/partition.metadata", "partition.metadata"),
+        ("orders-0/leader-epoch-checkpoint", "leader-epoch-checkpoint"),
     ],
 )
 def test_a_damaged_file_is_refused_and_all_is_served_when_it_is_restored(
@@ -243,6 +244,20 @@ def test_data_that_a_running_broker_uses(tmp_path: Path) -> None:
         os.kill(process.process.pid, signal.SIGCONT)
         process.end()
     check_all_is_served(tmp_path)
+
+
+def test_of_two_that_start_at_once_on_a_new_directory_one_serves(tmp_path: Path) -> None:
+    both = [Process(tmp_path / "d", wait=False) for _ in range(2)]
+    lines = [process.process.stdout.readline() for process in both if process.process.stdout]
+    assert sorted(map(bool, lines)) == [False, True], "the other has ended"
+    (loser,) = [process for process, line in zip(both, lines) if not line]
+    assert loser.process.wait(20) == 1
+    said = (tmp_path / "d.log").read_text()
+    assert "Another broker uses the data directory" in said or "was changed while this broker started" in said
+    assert "Traceback" not in said
+    for process in both:
+        process.end()
+    Process(tmp_path / "d").end()
 
 
 # ------------------------------------------------------------------ a tree that does not know the topics

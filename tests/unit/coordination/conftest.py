@@ -32,6 +32,10 @@ class EmbeddedTree:
         self.sessions.append(session)
         return session
 
+    def unstarted(self) -> Coordination:
+        """One that has no session yet."""
+        return EmbeddedCoordination(self.env, self.path)
+
     async def settle(self) -> None:
         """Let every event reach every session."""
         await self.clock.sleep(1000)
@@ -75,6 +79,10 @@ class SimulatedTree:
         await session.start()
         self.sessions.append(session)
         return session
+
+    def unstarted(self) -> Coordination:
+        """One that has no session yet."""
+        return SimCoordination(self.clock, self.server)
 
     async def settle(self) -> None:
         """Let every event reach every session."""

@@ -540,3 +540,49 @@ async def test_a_multi_sees_its_own_changes(tree: Tree) -> None:
 async def test_an_empty_multi_is_nothing(tree: Tree) -> None:
     session = await tree.session()
     assert await session.multi([]) == []
+
+
+# Looking, before there is a session
+
+
+async def test_a_look_reads_the_tree_without_a_session(tree: Tree) -> None:
+    session = await tree.session()
+    await session.create("/a", b"data")
+    await session.create("/a/b")
+    looker = tree.unstarted()
+    await looker.look()
+    assert looker.session_id == 0
+    assert await looker.get("/a") == await session.get("/a")
+    assert await looker.children("/a") == ["b"]
+    assert [node and node[0] for node in await looker.get_many(["/a", "/none"])] == [b"data", None]
+    assert await looker.exists("/none") is None
+    with pytest.raises(NoNodeError):
+        await looker.get("/none")
+    with pytest.raises(SessionExpiredError):
+        await looker.create("/c")
+    await looker.close()
+    with pytest.raises(SessionExpiredError):
+        await looker.get("/a")
+
+
+async def test_a_look_sees_the_ephemeral_nodes_of_the_living(tree: Tree) -> None:
+    living, dead = await tree.session(), await tree.session()
+    await living.create("/living", ephemeral=True)
+    await dead.create("/dead", ephemeral=True)
+    await tree.kill(dead)
+    looker = tree.unstarted()
+    await looker.look()
+    assert [node is not None for node in await looker.get_many(["/living", "/dead"])] == [True, False]
+    await looker.close()
+
+
+async def test_a_tree_that_does_not_exist_yet_looks_empty_and_can_be_started_then(tree: Tree) -> None:
+    looker = tree.unstarted()
+    await looker.look()
+    assert await looker.exists("/a") is None
+    assert await looker.children("/") == []
+    await looker.start()
+    await looker.create("/a")
+    await looker.look()  # harmless
+    assert await looker.children("/") == ["a"]
+    await looker.close()

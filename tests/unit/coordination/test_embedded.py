@@ -182,3 +182,32 @@ def test_a_tree_in_memory_needs_no_disk() -> None:
 
     env.run(scenario())
     assert env.disk.list_directory("/") == []
+
+
+@pytest.mark.parametrize("left", ["closed", "killed", "none"])
+def test_a_look_touches_no_file(tmp_path: Path, left: str) -> None:
+    path = tmp_path / "tree.sqlite"
+    if left != "none":
+        process = registered(path)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    if left == "closed":
+
+        async def start_and_close() -> None:
+            session = EmbeddedCoordination(real(), str(path))
+            await session.start()
+            await session.close()
+
+        asyncio.run(start_and_close())
+    before = {each.name: (each.read_bytes(), each.stat().st_mtime_ns) for each in tmp_path.iterdir()}
+    assert ("tree.sqlite-wal" in before) == (left == "killed")
+
+    async def look() -> list[bytes | None]:
+        looker = EmbeddedCoordination(real(), str(path))
+        await looker.look()
+        found = await looker.get_many(["/kept", "/ids/1"])
+        await looker.close()
+        return [None if node is None else node[0] for node in found]
+
+    assert asyncio.run(look()) == [None if left == "none" else b"50", None], "what is only in the log, too"
+    assert {each.name: (each.read_bytes(), each.stat().st_mtime_ns) for each in tmp_path.iterdir()} == before

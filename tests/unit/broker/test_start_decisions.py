@@ -1,0 +1,104 @@
+"""What a start does with logs that the tree does not know: a pure decision."""
+
+import pytest
+from barnabas.broker.adoption import Plan, TreeView, check_place_of_tree, decide
+from barnabas.coordination.payloads import TopicAssignment
+from barnabas.replication.registration import BrokerIdInUseError
+from barnabas.storage.directory_contents import DataDirectoryError, DirectoryContents, LogFolder, Meta
+from barnabas.storage.directory_plan import StartChoice
+
+ID, OTHER_ID = bytes(15) + b"\x01", bytes(15) + b"\x02"
+ASK, ADOPT, SET_ASIDE = StartChoice(), StartChoice(adopt=True), StartChoice(set_aside=True)
+
+
+def directory(*topics: str, cluster_id: str | None = "c", topic_id: bytes | None = ID) -> DirectoryContents:
+    folders = {(topic, 0): LogFolder(f"{topic}-0", [], topic_id, []) for topic in topics}
+    return DirectoryContents("/d", meta=Meta(1, cluster_id, "A", {}, {"version": "1"}), folders=folders)
+
+
+def tree(*known: str, of: DirectoryContents, cluster_id: str | None = "c", node_id: int = 1) -> TreeView:
+    assignments = {topic: TopicAssignment({0: (node_id,)}, ID) if topic in known else None for topic, _ in of.folders}
+    return TreeView(cluster_id, False, assignments, 0)
+
+
+def test_a_new_tree_adopts_everything_with_a_name_that_a_topic_can_have() -> None:
+    found = directory("a", "b", "no topic")
+    view = tree(of=found, cluster_id=None)
+    assert decide(view, [found], {}, ASK, 1) == Plan(["a", "b"], [("no topic", 0)])
+    assert decide(view, [found], {}, SET_ASIDE, 1) == Plan([], [("a", 0), ("b", 0), ("no topic", 0)])
+    with pytest.raises(DataDirectoryError, match=r"The coordination is new, and .* /e cannot be read \(EIO"):
+        decide(view, [found], {"/e": "EIO"}, ASK, 1)
+
+
+def test_adopting_that_was_cut_off_goes_on() -> None:
+    found = directory("a", "b")
+    view = tree("a", of=found, cluster_id=None)
+    assert decide(view, [found], {}, ASK, 1) == Plan(["b"], [])
+
+
+@pytest.mark.parametrize(
+    ("here", "known", "asks"),
+    [
+        (("a",), (), False),
+        (("a", "b"), (), True),
+        (("a", "b"), ("a",), False),
+        (("a", "b", "c"), ("a",), True),
+        (("a", "b", "c", "d"), ("a", "b"), False),
+        (("a", "b", "c", "d", "e"), ("a", "b"), True),
+        (("a", "b", "__consumer_offsets"), ("__consumer_offsets",), True),
+        (("a", "__consumer_offsets"), (), True),
+        (("a", "b"), ("a", "b"), False),
+    ],
+)
+def test_when_a_tree_that_is_in_use_is_a_reason_to_ask(
+    here: tuple[str, ...], known: tuple[str, ...], asks: bool
+) -> None:
+    found = directory(*here)
+    view = tree(*known, of=found)
+    unknown = [topic for topic in here if topic not in known]
+    if asks:
+        with pytest.raises(DataDirectoryError, match=f"knows {len(known)} of the {len(here)} topics"):
+            decide(view, [found], {}, ASK, 1)
+    else:
+        assert decide(view, [found], {}, ASK, 1) == Plan([], [(topic, 0) for topic in unknown])
+    strays = sorted((topic, 0) for topic in unknown)
+    assert decide(view, [found], {}, SET_ASIDE, 1) == Plan([], strays)
+    assert decide(view, [found], {}, ADOPT, 1) == Plan(sorted(unknown), [])
+
+
+def test_a_log_of_an_older_topic_of_that_name_is_never_adopted() -> None:
+    found = directory("a", topic_id=OTHER_ID)
+    assert decide(tree("a", of=found), [found], {}, ADOPT, 1) == Plan([], [("a", 0)])
+    elsewhere = directory("a")
+    assert decide(tree("a", of=elsewhere, node_id=2), [elsewhere], {}, ADOPT, 1) == Plan([], [("a", 0)])
+    unsaid = directory("a", topic_id=None)
+    assert decide(tree("a", of=unsaid), [unsaid], {}, ASK, 1) == Plan([], [])
+
+
+def test_another_cluster_and_a_broker_that_lives() -> None:
+    found = directory("a", cluster_id="d")
+    with pytest.raises(DataDirectoryError, match="belongs to cluster d, this broker to cluster c"):
+        decide(tree("a", of=found), [found], {}, ADOPT, 1)
+    mine = directory("a")
+    with pytest.raises(BrokerIdInUseError, match="A broker with id 1 is running already"):
+        decide(tree("a", of=mine)._replace(is_node_alive=True), [mine], {}, ADOPT, 1)
+
+
+def test_new_directories_and_partitions_in_the_tree() -> None:
+    new = DirectoryContents("/d", exists=False)
+    view = TreeView("c", False, {}, 5)
+    with pytest.raises(DataDirectoryError, match="node 1 has 5 partitions, and its data directories are new"):
+        decide(view, [new], {}, ASK, 1)
+    assert decide(view, [new], {}, StartChoice(given_up=["/d"]), 1) == Plan([], [])
+    assert decide(view._replace(hosted_count=0), [new], {}, ASK, 1) == Plan([], [])
+
+
+def test_there_is_one_tree() -> None:
+    mine, other = DirectoryContents("/d", names=["coordination.sqlite"]), DirectoryContents("/e")
+    check_place_of_tree([mine, other], "/d/coordination.sqlite")
+    check_place_of_tree([other], "/elsewhere/tree")
+    with pytest.raises(DataDirectoryError, match=r"two .* trees for this broker, /d/coordination\.sqlite and /x"):
+        check_place_of_tree([mine, other], "/x")
+    second = DirectoryContents("/e", names=["coordination.sqlite"])
+    with pytest.raises(DataDirectoryError, match="two coordination trees"):
+        check_place_of_tree([mine, second], "/d/coordination.sqlite")

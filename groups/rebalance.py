@@ -12,7 +12,6 @@ import logging
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
-from barnabas.groups.log_lines import listed, quoted, who
 from barnabas.groups.member import NEVER, Effects, Member, Membership, join_error
 from barnabas.groups.records import GroupRecord
 from barnabas.protocol import messages, records
@@ -120,7 +119,6 @@ class Rebalancing(Membership):
         if State.PREPARING_REBALANCE in _TRANSITIONS[self.state]:
             self._prepare_rebalance(reason, effects)
         else:
-            logger.info("group %s: %s", self.group_id, reason)
             self._try_complete_join(effects)
 
     def _prepare_rebalance(self, reason: str, effects: Effects) -> None:
@@ -160,10 +158,6 @@ class Rebalancing(Membership):
         absent = [member for member in self.members.values() if member.awaiting_join is None]
         for member in absent:
             if member.group_instance_id is None:
-                logger.info(
-                    "group %s: member %s did not join again within its rebalance timeout of %d ms",
-                    *(self.group_id, who(member), member.rebalance_timeout_ms),
-                )
                 self._remove(member.member_id, effects)
         if self.members and not self._elect_joined_leader():  # only absent static members: their sessions decide
             self._entered_from_empty = False
@@ -182,10 +176,7 @@ class Rebalancing(Membership):
         self.protocol_name = self._select_protocol()
         self._compute_subscribed_topics()
         self._move_to(State.COMPLETING_REBALANCE, effects)
-        logger.info(
-            "group %s: generation %d with %d members, led by %s, protocol %s",
-            *(self.group_id, self.generation, len(self.members), self.leader, quoted(self.protocol_name or "")),
-        )
+        logger.info("group %s: generation %d with %d members", self.group_id, self.generation, len(self.members))
         for member in self.members.values():
             waiter = self._unpark_join(member)
             if waiter is not None:
@@ -225,7 +216,6 @@ class Rebalancing(Membership):
         for _, kind, member_id in sorted(due):
             if kind == 0:
                 if self.pending_members.pop(member_id, NEVER) <= now:
-                    logger.info("group %s: nobody joined with the member id %s in time", self.group_id, member_id)
                     self._try_complete_join(effects)
             elif kind == 1:
                 self._session_over(member_id, effects)
@@ -250,17 +240,16 @@ class Rebalancing(Membership):
         if not member.is_new and (member.awaiting_join is not None or member.awaiting_sync is not None):
             member.session_deadline_ms = NEVER  # waiting is a sign of life; starts anew with the answer
             return
-        what = "has not finished its first join" if member.is_new else f"was silent for {member.session_timeout_ms} ms"
+        logger.info("group %s: member %s expired", self.group_id, member_id)
         self._remove(member_id, effects)
-        self._after_removal(f"member {who(member)} {what}", effects)
+        self._after_removal("a member expired", effects)
 
     def _sync_over(self, effects: Effects) -> None:
         self.sync_deadline_ms = NEVER
         if self.state not in (State.COMPLETING_REBALANCE, State.STABLE) or not self.pending_sync:
             return
         missing = [member_id for member_id in self.members if member_id in self.pending_sync]
-        names = listed((who(self.members[member_id]) for member_id in missing), len(missing))
-        logger.info("group %s: no sync within %d ms from %s", self.group_id, self.rebalance_timeout_ms, names)
+        logger.info("group %s: no sync from %s in time", self.group_id, ", ".join(missing))
         for member_id in missing:
             self._remove(member_id, effects)
         self._prepare_rebalance("members did not sync in time", effects)
@@ -269,7 +258,6 @@ class Rebalancing(Membership):
         if self.state in (State.STABLE, State.COMPLETING_REBALANCE):
             self._prepare_rebalance(reason, effects)
         else:
-            logger.info("group %s: %s", self.group_id, reason)
             self._try_complete_join(effects)
 
     def rebalance(self, reason: str, effects: Effects) -> None:

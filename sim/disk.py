@@ -174,6 +174,23 @@ class SimDisk:
         other._root = copy.deepcopy(self._root)
         return other
 
+    def content(self, path: str) -> dict[str, bytes | None]:
+        """Every file below a folder with what is in it, and every folder (None), by path."""
+        found: dict[str, bytes | None] = {}
+        for name, node in self._folder(path).entries.items():
+            below = f"{path.rstrip('/')}/{name}"
+            if isinstance(node, _Directory):
+                found[below] = None
+                found |= self.content(below)
+            else:
+                found[below] = bytes(node.data)
+        return found
+
+    def copy_tree(self, source: str, target: str) -> None:
+        """Copy a folder with all that is in it, durable or not as it is there; its own name is durable."""
+        parent, name = self._parent(target)
+        parent.entries[name] = parent.stable[name] = copy.deepcopy(self._folder(source))
+
     def repair(self) -> None:
         """No more of the failures that a test asked for."""
         self._failures.clear()

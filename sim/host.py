@@ -6,7 +6,7 @@ that it left behind in the loop can touch the machine, the tree or the network t
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from barnabas.broker.broker import Broker
@@ -16,8 +16,6 @@ from barnabas.sim.clock import SimClock
 from barnabas.sim.coordination import SimCoordination, SimTree
 from barnabas.sim.disk import PowerLoss, SimDisk
 from barnabas.sim.network import SimListener, SimNetwork
-
-DATA_DIRECTORY = "/data"
 
 
 class _LifeClock:
@@ -108,7 +106,7 @@ class _LifeNetwork:
 class Life:
     """One process: its environment and its broker."""
 
-    def __init__(self, host: "Host", number: int) -> None:
+    def __init__(self, host: "Host", number: int, settings: Mapping[str, str], data_directories: Sequence[str]) -> None:
         self.alive = True
         self.serving = False
         self.touched = True  # something has happened to it that nobody has looked at yet
@@ -122,7 +120,7 @@ class Life:
             rng=random.Random(f"{host.seed} broker {number}"),
         )
         self.coordination = SimCoordination(clock, host.tree)
-        self.broker = Broker(self.env, BrokerConfig.of(host.settings), DATA_DIRECTORY, self.coordination)
+        self.broker = Broker(self.env, BrokerConfig.of(settings), tuple(data_directories), self.coordination)
 
     def doing(self, callback: Callable[[], None]) -> Callable[[], None]:
         """What the process does when the callback comes: nothing, if it is dead by then."""
@@ -147,7 +145,9 @@ class Host:
         tree: SimTree,
         settings: dict[str, str],
         is_ours: Callable[["asyncio.Task[Any]"], bool],
+        data_directories: Sequence[str] = ("/data",),
     ) -> None:
+        self.data_directories = list(data_directories)
         self.seed = seed
         self.clock = clock
         self.disk = disk
@@ -183,11 +183,21 @@ class Host:
                 peak_ms = max(peak_ms, true_ms + int(until_ms) + error_ms)
         return peak_ms
 
-    async def start(self) -> bool:
-        """Start a process; False when it died or lost power on the way. What a start raises is for the caller."""
+    async def start(
+        self, settings: Mapping[str, str] | None = None, data_directories: Sequence[str] | None = None
+    ) -> bool:
+        """Start a process; False when it died or lost power on the way. What a start raises is for the caller.
+
+        It has the host's settings and directories where no others are given.
+        """
         assert self.life is None, "one process at a time"
         self.lives += 1
-        life = self.life = Life(self, self.lives)
+        life = self.life = Life(
+            self,
+            self.lives,
+            self.settings if settings is None else settings,
+            self.data_directories if data_directories is None else data_directories,
+        )
         self.network.dark = [owner for owner in self.network.dark if owner is life]
         task = self.clock.loop.create_task(life.broker.start())
         try:

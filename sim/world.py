@@ -39,6 +39,7 @@ from barnabas.sim.host import Host, Life
 from barnabas.sim.inspection import OFFSETS_PARTITIONS, Inspector
 from barnabas.sim.ledger import Ledger, TopicPartition
 from barnabas.sim.network import SimTransport
+from barnabas.sim.operator import Operator
 from barnabas.sim.violation import Violation
 from barnabas.sim.weather import Weather
 
@@ -87,6 +88,7 @@ class Verdict:
         self.acknowledgements = world.ledger.acknowledgements
         self.commits = world.ledger.commits.count
         self.assignments = world.ledger.assignments
+        self.deeds = world.operator.done
         self.virtual_ms = world.clock.monotonic_ms() - world.began_ms
         self.summary = world.summary()
 
@@ -131,7 +133,12 @@ class World:
         if self.power_can_fail:
             settings["log.flush.interval.messages"] = "1"
         self._tasks: dict[asyncio.Task[Any], None] = {}
-        self.host = Host(seed, self.clock, self.disk, self.network, self.tree, settings, self._tasks.__contains__)
+        operator_rng = random.Random(f"{seed} operator")
+        directories = [f"/data{number}" for number in range(operator_rng.choice((1, 2, 3)))]
+        self.host = Host(
+            seed, self.clock, self.disk, self.network, self.tree, settings, self._tasks.__contains__, directories
+        )
+        self.operator = Operator(self, operator_rng)
         commits = Commits(self.clock.monotonic_ms, self.host.wall_ms, self.host.wall_peak_ms)
         if self.offsets_in_tree:
             settings["offsets.storage"] = "zookeeper"
@@ -212,6 +219,8 @@ class World:
 
     def is_calm_for(self, span_ms: float) -> bool:
         """Whether nothing was done to the world lately."""
+        if self.operator.is_partial:
+            return False
         return not self.is_disturbing and self.clock.monotonic_ms() - self.disturbed_ms > span_ms
 
     def _after_pass(self) -> None:
@@ -349,6 +358,7 @@ class World:
             await self.start_host()
             await self._check_all()
         await self.host.stop()
+        self.operator.look()
         if not self._finished.done():
             self._finished.set_result(None)
 
@@ -372,6 +382,7 @@ class World:
         self.network.heal()
         self.disk.repair()
         self.tree_loss_rate = 0.0
+        await self.operator.settle()
         await self.start_host()
         self.disturbed_ms = self.clock.monotonic_ms()
 
@@ -409,6 +420,8 @@ class World:
 
     async def start_host(self) -> None:
         """Start a broker, until it serves: a start that the weather spoils is tried again."""
+        if self.host.life is None and self._may_be_operated():
+            await self.operator.act()
         for attempt in range(20):
             if self.host.life is not None:
                 return
@@ -435,8 +448,14 @@ class World:
             await self.clock.sleep(500)
         raise Violation("a broker starts", "twenty attempts failed")
 
+    def _may_be_operated(self) -> bool:
+        """Whether the operator can act: the broker has served before, and neither disk nor tree are in trouble."""
+        return bool(self.clients) and not (self.settling or self.disk.is_losing_power or self.tree_loss_rate)
+
     async def _loaded(self) -> None:
         """Wait until the groups are loaded, then compare them with what was acknowledged."""
+        if self.operator.is_partial:
+            return
         if "__consumer_offsets" not in self.tree.children("/brokers/topics"):
             return
         for _ in range(200):

@@ -88,8 +88,11 @@ def find_coordinator(broker: Broker, request: FindCoordinatorRequest, context: R
             )
         return messages.FindCoordinatorResponse(coordinators=coordinators)
     error, node_id, host, port = _coordinator(broker, request.key, request.key_type, context)
+    message = _MESSAGES.get(error, "")
+    if error is ErrorCode.COORDINATOR_NOT_AVAILABLE and (problem := broker.auto_topics.problem(OFFSETS_TOPIC)):
+        message = f"{message} {problem}"
     return messages.FindCoordinatorResponse(
-        error_code=error, error_message=_MESSAGES.get(error, ""), node_id=node_id, host=host, port=port
+        error_code=error, error_message=message, node_id=node_id, host=host, port=port
     )
 
 

@@ -61,6 +61,7 @@ class Rebalancing(Membership):
         "_new_member_added",
         "generation",
         "group_id",
+        "is_unstorable",
         "join_deadline_ms",
         "state",
         "state_timestamp_ms",
@@ -80,6 +81,7 @@ class Rebalancing(Membership):
         self.join_deadline_ms = NEVER
         self.sync_deadline_ms = NEVER
         self.wake_ms = NEVER
+        self.is_unstorable = False  # its log cannot be written: that was said, and is not said again for each attempt
         self.timer: Timer | None = None  # the owner's: the timer armed for this group, and when it goes off
         self.timer_ms = NEVER
         self._entered_from_empty = False
@@ -121,6 +123,10 @@ class Rebalancing(Membership):
         else:
             self._try_complete_join(effects)
 
+    def _told_at(self, level: int = logging.INFO) -> int:
+        """The level of a line of the log."""
+        return logging.DEBUG if self.is_unstorable else level
+
     def _prepare_rebalance(self, reason: str, effects: Effects) -> None:
         if self.state is State.COMPLETING_REBALANCE:
             self._propagate_sync_error(ErrorCode.REBALANCE_IN_PROGRESS, effects)
@@ -128,7 +134,9 @@ class Rebalancing(Membership):
         initial = self.state is State.EMPTY
         self._move_to(State.PREPARING_REBALANCE, effects)
         self._entered_from_empty = initial
-        logger.info("group %s: rebalance from generation %d: %s", self.group_id, self.generation, reason)
+        logger.log(
+            self._told_at(), "group %s: rebalance from generation %d: %s", self.group_id, self.generation, reason
+        )
         if initial:
             delay = self._config.group_initial_rebalance_delay_ms
             self._initial_delay_ms = delay
@@ -176,7 +184,11 @@ class Rebalancing(Membership):
         self.protocol_name = self._select_protocol()
         self._compute_subscribed_topics()
         self._move_to(State.COMPLETING_REBALANCE, effects)
-        logger.info("group %s: generation %d with %d members", self.group_id, self.generation, len(self.members))
+        logger.log(
+            self._told_at(),
+            "group %s: generation %d with %d members",
+            *(self.group_id, self.generation, len(self.members)),
+        )
         for member in self.members.values():
             waiter = self._unpark_join(member)
             if waiter is not None:

@@ -13,6 +13,7 @@ from barnabas.broker import api as _handlers  # noqa: F401  (importing it fills 
 from barnabas.broker.auto_topics import AutoTopics
 from barnabas.broker.context import RequestContext
 from barnabas.broker.fetch_sessions import FetchSessionCache
+from barnabas.broker.refusals import Refusals
 from barnabas.broker.server import Server
 from barnabas.config.broker import BrokerConfig
 from barnabas.config.listeners import Endpoint
@@ -67,6 +68,7 @@ class Broker:
         self.choice = choice
         self.tree_path: str | None = None  # None: the tree is not in a file
         self.config = config
+        self.refusals = Refusals(env.clock)
         self.turns = env.turns
         if not config.is_numbered:
             config.take_number(number_of_directories(env.disk, data_directories))
@@ -91,14 +93,20 @@ class Broker:
         self.topic_admin = TopicAdmin(env, config, coordination, self.metadata_cache)
         self.producer_ids = ProducerIds(env.clock, coordination, self.node_id)
         self.group_coordinator = GroupCoordinator(
-            env, config, self._offsets_log, self.offsets_partition_count, self.metadata_cache, coordination
+            env,
+            config,
+            self._offsets_log,
+            self.offsets_partition_count,
+            self.metadata_cache,
+            coordination,
+            self.refusals.note,
         )
         self.replica_manager.on_leadership.append(self.group_coordinator.on_leadership)
         self.replica_manager.on_deleted.append(self.group_coordinator.on_partitions_deleted)
         self.replica_manager.on_deleted.append(self.config_changes.forget_topics)
         self.auto_topics = AutoTopics(self)
         self.fetch_sessions = FetchSessionCache(env.rng, config.max_incremental_fetch_session_cache_slots)
-        self.server = Server(env, config, self)
+        self.server = Server(env, config, self, self.refusals)
         self._advertised: dict[str, Endpoint] = {}
         self._offsets_partitions = 0
 

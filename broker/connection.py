@@ -31,9 +31,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from barnabas.broker.context import CLOSE, RequestContext
 from barnabas.broker.dispatch import TABLE, Api
+from barnabas.broker.refusals import not_built
 from barnabas.protocol import frames
 from barnabas.protocol.api_keys import ApiKey
-from barnabas.protocol.errors import ProtocolError
+from barnabas.protocol.errors import ErrorCode, ProtocolError
 from barnabas.protocol.frames import EncodedResponse
 from barnabas.protocol.message import Part, Reference
 from barnabas.runtime.pending import Pending
@@ -320,7 +321,7 @@ class Connection(asyncio.BufferedProtocol):
             header, position = frames.decode_request_header(frame)
             api = TABLE.get(header.api_key)
             if api is None or not api.serves(header.api_version):
-                self._handle_unserved(header.api_key, header.api_version, header.correlation_id)
+                self._handle_unserved(header)
                 return
             request = api.decode(header.api_version, frame, position)
         except ProtocolError as error:
@@ -360,11 +361,19 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._answer(api, context, request, reply)
 
-    def _handle_unserved(self, api_key: int, api_version: int, correlation_id: int) -> None:
+    def _handle_unserved(self, header: frames.RequestHeader) -> None:
         """Close, but for a version of ApiVersions that is too new: it learns which ones are served (KIP-511)."""
+        api_key, api_version, correlation_id = header.api_key, header.api_version, header.correlation_id
         row = TABLE.get(api_key)
         if row is None or api_key != ApiKey.API_VERSIONS or api_version < row.first_version:
-            self._refuse(f"a request of API key {api_key} version {api_version}, which is not offered")
+            context = RequestContext(api_key, api_version, correlation_id, header.client_id, self.client_host)
+            why = (
+                not_built(api_key) if row is None else f"versions {row.first_version} to {row.last_version} are served"
+            )
+            what = "version %d; its connection is closed: " + why
+            self._server.refusals.note(context, ErrorCode.UNSUPPORTED_VERSION, what, api_version)
+            self._server.protocol_errors += 1
+            self.close()
             return
         if self._is_lost:
             return

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from barnabas.broker.connection import Connection, ReadBuffer
 from barnabas.broker.context import CLOSE, RequestContext
 from barnabas.broker.dispatch import Api
+from barnabas.broker.refusals import Refusals
 from barnabas.broker.senders import Senders
 from barnabas.config.broker import BrokerConfig
 from barnabas.config.listeners import Endpoint
@@ -35,10 +36,11 @@ IDLE_SWEEPS_PER_SPAN = 10  # an idle connection lives at most a tenth longer tha
 class Server:
     """Opens listeners, counts and limits connections, closes idle ones, and keeps the counters of the wire."""
 
-    def __init__(self, env: Env, config: BrokerConfig, broker: "Broker") -> None:
+    def __init__(self, env: Env, config: BrokerConfig, broker: "Broker", refusals: Refusals) -> None:
         self.env = env
         self.config = config
         self.broker = broker
+        self.refusals = refusals
         self.read_buffer = ReadBuffer()
         self.senders = Senders(env.clock)
         self.works = Works(env.clock)

@@ -22,6 +22,7 @@ PRODUCER_ID_BLOCK = "/latest_producer_id_block"
 FEATURE = "/feature"
 MIGRATION = "/migration"
 CONSUMERS = "/consumers"
+OFFSETS, OTHERS_OF_A_GROUP = "offsets", ("ids", "owners")  # what an old consumer group has in its folder
 ACLS = "/kafka-acl"
 ACL_CHANGES = "/kafka-acl-changes"
 ACL_CHANGE_PREFIX = f"{ACL_CHANGES}/acl_changes_"
@@ -148,14 +149,19 @@ def consumer_owner(group: str, topic_name: str, index: int) -> str:
     return f"{CONSUMERS}/{group}/owners/{topic_name}/{index}"
 
 
+def consumer(group: str) -> str:
+    """An old consumer group."""
+    return f"{CONSUMERS}/{group}"
+
+
 def consumer_offsets(group: str) -> str:
     """Parent of the topics whose offsets a group committed."""
-    return f"{CONSUMERS}/{group}/offsets"
+    return f"{CONSUMERS}/{group}/{OFFSETS}"
 
 
 def consumer_offset(group: str, topic_name: str, index: int) -> str:
     """A group's committed offset of a partition."""
-    return f"{CONSUMERS}/{group}/offsets/{topic_name}/{index}"
+    return f"{CONSUMERS}/{group}/{OFFSETS}/{topic_name}/{index}"
 
 
 def sequence_number(name: str) -> int:

@@ -9,6 +9,8 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from barnabas.groups import log_lines
+from barnabas.groups.log_lines import listed, who
 from barnabas.groups.member import NEVER, Effects, Member, join_error
 from barnabas.groups.rebalance import GroupConfig, Rebalancing, State
 from barnabas.groups.records import store_error
@@ -149,7 +151,7 @@ class ClassicGroup(Rebalancing):
         waiter = self._park_join(member, version, effects)
         member.session_deadline_ms = effects.monotonic_ms + NEW_MEMBER_JOIN_TIMEOUT_MS
         self._wake_at(member.session_deadline_ms)
-        self._prepare_or_try_complete(_why("a member joined", request.reason), effects)
+        self._prepare_or_try_complete(_why(f"member {who(member)} joined", request.reason), effects)
         return waiter
 
     def _rejoin(
@@ -171,7 +173,7 @@ class ClassicGroup(Rebalancing):
             return join_error(version, member.member_id, ErrorCode.UNKNOWN_MEMBER_ID)
         self._update(member, protocols, rebalance_timeout_ms, request.session_timeout_ms)
         waiter = self._park_join(member, version, effects)
-        reason = "the leader rejoined" if is_leader else "a member rejoined"
+        reason = f"{'the leader' if is_leader else 'member'} {who(member)} rejoined"
         self._prepare_or_try_complete(_why(reason, request.reason), effects)
         return waiter
 
@@ -200,9 +202,8 @@ class ClassicGroup(Rebalancing):
                     return  # answered meanwhile: it asked again, was replaced itself, or the join phase ended
                 self._unpark_join(member)
                 if error:
-                    level = self._told_at(logging.WARNING)
-                    logger.log(
-                        level, "group %s: static member %s could not be stored: %s", self.group_id, new_id, error.name
+                    logger.warning(
+                        "group %s: static member %s could not be stored: %s", self.group_id, new_id, error.name
                     )
                     self._update(member, *before)
                     self._rename(new_id, old_id, instance_id, effects)
@@ -226,7 +227,7 @@ class ClassicGroup(Rebalancing):
         elif self.state is State.PREPARING_REBALANCE:
             self._try_complete_join(effects)
         else:
-            self._prepare_rebalance(f"static member {instance_id} came back", effects)
+            self._prepare_rebalance(f"static member {who(member)} came back", effects)
         return waiter
 
     def _has_room_for(self, member_id: str) -> bool:
@@ -275,8 +276,7 @@ class ClassicGroup(Rebalancing):
                 if self.state is not State.COMPLETING_REBALANCE or self.generation != generation:
                     return  # somebody joined or left meanwhile: what was parked is answered already
                 if error:
-                    level = self._told_at(logging.WARNING)
-                    logger.log(level, "group %s: assignment could not be stored: %s", self.group_id, error.name)
+                    logger.warning("group %s: assignment could not be stored: %s", self.group_id, error.name)
                     self._propagate_sync_error(store_error(error), effects)
                     self._prepare_or_try_complete("the assignment could not be stored", effects)
                     return
@@ -284,6 +284,9 @@ class ClassicGroup(Rebalancing):
                     if member_id in self.members:
                         self.members[member_id].assignment = assignment
                 self._move_to(State.STABLE, effects)
+                if logger.isEnabledFor(logging.INFO):
+                    got = log_lines.assignments(self.members.values(), len(self.members), self.protocol_type)
+                    logger.info("group %s: stable in generation %d: %s", self.group_id, generation, got)
                 self._answer_parked_syncs(effects)
 
             effects.store(self.record(assignments), stored)
@@ -328,11 +331,11 @@ class ClassicGroup(Rebalancing):
         member.session_deadline_ms = monotonic_ms + member.session_timeout_ms
         return ErrorCode.REBALANCE_IN_PROGRESS if self.state is State.PREPARING_REBALANCE else ErrorCode.NONE
 
-    def leave(self, leavers: Iterable[tuple[str, str | None]], effects: Effects) -> list[ErrorCode]:
-        """Members leave, named by member id, or by instance id alone. One error each."""
+    def leave(self, leavers: Iterable[tuple[str, str | None, str | None]], effects: Effects) -> list[ErrorCode]:
+        """Members leave, named by member id, or by instance id alone; each may say why. One error each."""
         errors = []
-        left = False
-        for member_id, instance_id in leavers:
+        left: list[str] = []
+        for member_id, instance_id, reason in leavers:
             if member_id == "":
                 known = None if instance_id is None else self.static_members.get(instance_id)
                 error = ErrorCode.UNKNOWN_MEMBER_ID if known is None else ErrorCode.NONE
@@ -342,11 +345,12 @@ class ClassicGroup(Rebalancing):
             else:
                 error = self._check_member(member_id, instance_id)
             if not error:
+                member = self.members.get(member_id)
+                left.append(_why(f"member {member_id if member is None else who(member)} left", reason))
                 self._remove(member_id, effects)
-                left = True
             errors.append(error)
         if left:
-            self._after_removal("a member left", effects)
+            self._after_removal(listed(left, len(left)), effects)
         return errors
 
     def check_commit(

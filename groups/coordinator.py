@@ -21,7 +21,7 @@ from barnabas.groups.rebalance import State
 from barnabas.groups.records import GroupRecord, store_error
 from barnabas.groups.runtime import CoordinatorLog, Shard
 from barnabas.offsets.kafka import KafkaOffsetManager, OffsetShard
-from barnabas.offsets.manager import OffsetManager
+from barnabas.offsets.manager import OffsetManager, Offsets
 from barnabas.offsets.records import commit_error
 from barnabas.offsets.zookeeper import ZooKeeperOffsetManager
 from barnabas.protocol import messages
@@ -89,6 +89,13 @@ class Context(Protocol):
     client_host: str
 
 
+class NoteRefusal(Protocol):
+    """Says in the log what a client is refused."""
+
+    def __call__(self, context: Any, error: ErrorCode, what: str, *values: object) -> None:
+        """`what % values` tells what the request was about."""
+
+
 class Topics(Protocol):
     """What is asked of the metadata cache."""
 
@@ -139,11 +146,13 @@ class GroupCoordinator:
         offsets_partition_count: Callable[[], int],
         topics: Topics,
         coordination: Coordination,
+        note_refusal: NoteRefusal,
     ) -> None:
         self._env = env
         self.clock = env.clock
         self.config = config
         self.topics = topics
+        self.note_refusal = note_refusal
         self._log_of = log_of
         self._offsets_partition_count = offsets_partition_count
         self.shards: dict[int, Shard] = {}
@@ -151,7 +160,7 @@ class GroupCoordinator:
         self._epochs: dict[int, int] = {}  # highest leader epoch seen of each partition, led or not
         self.is_active = False
         self._timers: Task[_GroupOf] | None = None
-        self.legacy_offsets = ZooKeeperOffsetManager(coordination)  # OffsetCommit and OffsetFetch v0, always
+        self.legacy_offsets = ZooKeeperOffsetManager(env.clock, coordination)  # OffsetCommit and OffsetFetch v0, always
         self.kafka_offsets = KafkaOffsetManager(env, config, self)
         self.offsets: OffsetManager = (
             self.legacy_offsets if config.offsets_storage == "zookeeper" else self.kafka_offsets
@@ -287,6 +296,14 @@ class GroupCoordinator:
         if self.is_active and group_id:
             timeout_ms = request.session_timeout_ms
             if not self.config.group_min_session_timeout_ms <= timeout_ms <= self.config.group_max_session_timeout_ms:
+                self.note_refusal(
+                    context,
+                    ErrorCode.INVALID_SESSION_TIMEOUT,
+                    "group %r: session.timeout.ms=%d is not between group.min.session.timeout.ms=%d and "
+                    "group.max.session.timeout.ms=%d",
+                    *(group_id, timeout_ms),
+                    *(self.config.group_min_session_timeout_ms, self.config.group_max_session_timeout_ms),
+                )
                 return join_error(version, request.member_id, ErrorCode.INVALID_SESSION_TIMEOUT)
         shard = self._gate(group_id)
         if isinstance(shard, ErrorCode):
@@ -302,9 +319,10 @@ class GroupCoordinator:
             if request.member_id != "":
                 return join_error(version, request.member_id, ErrorCode.UNKNOWN_MEMBER_ID)
             group = shard.groups[group_id] = ClassicGroup(group_id, self.config, effects.now_ms)
-            group.is_unstorable = shard.is_unstorable
         before = group.record() if is_new else None
         reply = group.join(request, version, context.client_id or "", context.client_host, self._member_id, effects)
+        if not isinstance(reply, Pending) and reply.error_code not in (ErrorCode.NONE, ErrorCode.MEMBER_ID_REQUIRED):
+            self.note_refusal(context, ErrorCode(reply.error_code), "group %r, member %r", group_id, request.member_id)
         if before is not None and not effects.stores:
             # A new group is stored empty, so that whoever loads it knows of it before its first generation.
             shard.write(group_id, before, self._created(shard, group))
@@ -316,8 +334,7 @@ class GroupCoordinator:
             if error is ErrorCode.REQUEST_TIMED_OUT:
                 return  # it is in the log, and will be committed unless the leadership goes
             if error and group.generation == 0 and shard.groups.get(group.group_id) is group:
-                if not group.is_unstorable:
-                    logger.warning("group %s: could not be created: %s", group.group_id, error.name)
+                logger.warning("group %s: could not be created: %s", group.group_id, error.name)
                 del shard.groups[group.group_id]
                 effects = self._effects()
                 group.die(store_error(error), effects)
@@ -365,11 +382,11 @@ class GroupCoordinator:
         shard = self._gate(request.group_id)
         if isinstance(shard, ErrorCode):
             return messages.LeaveGroupResponse(error_code=shard)
-        leavers: list[tuple[str, str | None]]
+        leavers: list[tuple[str, str | None, str | None]]
         if context.api_version >= 3:
-            leavers = [(member.member_id, member.group_instance_id) for member in request.members]
+            leavers = [(member.member_id, member.group_instance_id, member.reason) for member in request.members]
         else:
-            leavers = [(request.member_id, None)]
+            leavers = [(request.member_id, None, None)]
         group = shard.groups.get(request.group_id)
         effects = self._effects()
         if group is None:
@@ -384,7 +401,7 @@ class GroupCoordinator:
                     messages.LeaveGroupResponse.MemberResponse(
                         member_id=member_id, group_instance_id=instance_id, error_code=error
                     )
-                    for (member_id, instance_id), error in zip(leavers, errors, strict=True)
+                    for (member_id, instance_id, _), error in zip(leavers, errors, strict=True)
                 ]
             )
         else:
@@ -508,13 +525,18 @@ class GroupCoordinator:
                 shard.release(group_id)
                 decided(group_id, error)
 
+            def removed(error: ErrorCode) -> None:
+                end(commit_error(error))
+
             if shard.closed:
                 end(ErrorCode.NOT_COORDINATOR)
                 return
             group = shard.groups.get(group_id)
             if group is None or group.state is State.DEAD:
-                foreign = group_id in shard.foreign_groups  # its members are not known here, so they cannot be absent
-                end(ErrorCode.NON_EMPTY_GROUP if foreign else ErrorCode.GROUP_ID_NOT_FOUND)
+                if group_id in shard.foreign_groups:  # its members are not known here, so they cannot be absent
+                    end(ErrorCode.NON_EMPTY_GROUP)
+                else:
+                    self.if_it_has_offsets(group_id, end, lambda: self.offsets.remove(group_id, None, removed))
                 return
             if group.state is not State.EMPTY:
                 end(ErrorCode.NON_EMPTY_GROUP)
@@ -523,10 +545,27 @@ class GroupCoordinator:
             self._write_both(
                 lambda done: self.offsets.remove(group_id, None, done),
                 lambda done: self.remove_group(shard, group_id, done),
-                lambda error: end(commit_error(error)),
+                removed,
             )
 
         shard.hold(group_id, act)
+
+    def if_it_has_offsets(
+        self, group_id: str, otherwise: Callable[[ErrorCode], None], action: Callable[[], None]
+    ) -> None:
+        """A group without a state of its own exists by its offsets: one that only commits, where they are elsewhere."""
+
+        def found(offsets: Offsets) -> None:
+            if offsets.error or not offsets.committed:
+                otherwise(offsets.error or ErrorCode.GROUP_ID_NOT_FOUND)
+            else:
+                action()
+
+        reply = self.offsets.get(group_id, None)
+        if isinstance(reply, Pending):
+            reply.then(found)
+        else:
+            found(reply)
 
     def remove_group(self, shard: OffsetShard, group_id: str, done: Callable[[ErrorCode], None]) -> None:
         """Write a group's tombstone."""
@@ -559,26 +598,8 @@ class GroupCoordinator:
             if topic == OFFSETS_TOPIC:
                 self.unload(index)
                 self._epochs.pop(index, None)  # made again, it begins with epoch 0
-        in_passes(self.clock, self._forget(gone))
-
-    def _forget(self, gone: set[tuple[str, int]]) -> Iterator[None]:
-        for shard in self.owned_shards():
-            for number, (group_id, found) in enumerate(list(shard.offsets.groups_with(gone)), 1):
-                if number % ITEMS_PER_TURN == 0:
-                    yield
-                if not shard.closed:
-                    self._forget_partitions(shard, group_id, found)
-
-    def _forget_partitions(self, shard: Shard, group_id: str, partitions: list[tuple[str, int]]) -> None:
-        def act() -> None:
-            def end(error: ErrorCode) -> None:
-                if error:
-                    logger.warning("group %s: offsets of deleted topics remain: %s", group_id, error.name)
-                shard.release(group_id)
-
-            self.kafka_offsets.remove(group_id, partitions, end)
-
-        shard.hold(group_id, act)
+        self.kafka_offsets.forget(gone)
+        self.legacy_offsets.forget(gone)
 
     def complete_transaction(self, partition: int, producer_id: int, committed: bool) -> None:
         """The control record of a transaction stands in an offsets partition: decide the producer's pending offsets,

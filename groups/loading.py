@@ -78,11 +78,11 @@ class Loader:
         if self._position < self._end:
             try:
                 data = self._shard.log.read(self._position, self._slice_bytes)
-                if not len(data):
-                    raise OSError(f"there is nothing at {self._position}, below the end at {self._end}")
                 before = self._position
                 for header, batch in batches(data):
                     self._replay_batch(header, batch)
+                if not len(data):  # compaction has left nothing up to the end
+                    self._position = self._end
                 assert self._position > before
             except (OSError, ProtocolError, ValueError) as error:
                 self._try_again_later(error)

@@ -38,6 +38,7 @@ S = TypeVar("S")
 R = TypeVar("R")
 
 NO_OFFSET = CommittedOffset(-1)
+REFUSED_OFFSET = "an offset of group %r for %r, partition %d"
 
 
 # ---- OffsetCommit ----
@@ -46,20 +47,30 @@ NO_OFFSET = CommittedOffset(-1)
 def offset_commit(coordinator: GroupCoordinator, request: OffsetCommitRequest, context: Context) -> CommitReply:
     """Check, then store; answered when the offsets are committed."""
     version = context.api_version
-    response, commits, too_long = _screen_commit(coordinator, request, version)
+    response, commits, too_long = _screen_commit(coordinator, request, context)
     group_id = request.group_id
+
+    def refuse(error: ErrorCode) -> OffsetCommitResponse:
+        coordinator.note_refusal(
+            context,
+            error,
+            "offsets of group %r, member %r, generation %d",
+            *(group_id, request.member_id, request.generation_id_or_member_epoch),
+        )
+        return _fail(response, error)
+
     if version == 0:
         return _commit_to_tree(coordinator, group_id, response, commits, too_long)
     if not commits and not too_long:
         return response
     shard = coordinator.shard_of(group_id)
     if isinstance(shard, ErrorCode):
-        return _fail(response, shard)
+        return refuse(shard)
     if shard.is_held(group_id):
         return coordinator.when_free(shard, group_id, lambda: offset_commit(coordinator, request, context))
     error = _check_group(coordinator, shard, request, version)
     if error:
-        return _fail(response, error)
+        return refuse(error)
     for row in too_long:
         row.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
     if not commits:
@@ -67,7 +78,7 @@ def offset_commit(coordinator: GroupCoordinator, request: OffsetCommitRequest, c
     waiting: Pending[OffsetCommitResponse] = Pending()
 
     def done(error: ErrorCode) -> None:
-        waiting.complete(_fail(response, commit_error(error)) if error else response)
+        waiting.complete(refuse(commit_error(error)) if error else response)
 
     coordinator.offsets.put(group_id, commits, done)
     return waiting
@@ -92,10 +103,11 @@ def _commit_to_tree(
 
 
 def _screen_commit(
-    coordinator: GroupCoordinator, request: OffsetCommitRequest, version: int
+    coordinator: GroupCoordinator, request: OffsetCommitRequest, context: Context
 ) -> tuple[OffsetCommitResponse, GroupOffsets, list[OffsetCommitResponse.OffsetCommitResponsePartition]]:
     """Sort out partitions that do not exist. The answer if all goes well from here on, the offsets to be stored, and
     the rows of those whose metadata is too long, which whoever may commit is told."""
+    version = context.api_version
     topics = coordinator.topics
     metadata_max = coordinator.config.offset_metadata_max_bytes
     now_ms = coordinator.clock.now_ms()
@@ -119,12 +131,16 @@ def _screen_commit(
             if index not in known:
                 unknown = ErrorCode.UNKNOWN_TOPIC_ID if name is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 refused.append(make_row(partition_index=index, error_code=unknown))
+                named = name or topic_id.hex()
+                coordinator.note_refusal(context, unknown, REFUSED_OFFSET, request.group_id, named, index)
                 continue
             metadata = partition.committed_metadata or ""
             if metadata and _utf16_length(metadata) > metadata_max:
                 row = make_row(partition_index=index)
                 fine.append(row)
                 too_long.append(row)
+                error = ErrorCode.OFFSET_METADATA_TOO_LARGE
+                coordinator.note_refusal(context, error, REFUSED_OFFSET, request.group_id, topic.name, index)
                 continue
             fine.append(_STORED[index])
             offsets[index] = CommittedOffset(
@@ -398,17 +414,29 @@ def offset_delete(coordinator: GroupCoordinator, request: OffsetDeleteRequest, c
     shard = found
     pending: Pending[OffsetDeleteResponse] = Pending()
 
-    def act() -> None:
-        def end(response: OffsetDeleteResponse) -> None:
-            shard.release(group_id)
-            pending.complete(response)
+    def end(response: OffsetDeleteResponse) -> None:
+        shard.release(group_id)
+        pending.complete(response)
 
+    def remove(errors: dict[str, ErrorCode]) -> None:
+        partitions = [(name, index) for name, indexes in wanted.items() if name not in errors for index in indexes]
+
+        def removed(error: ErrorCode) -> None:
+            end(messages.OffsetDeleteResponse(error_code=commit_error(error)) if error else answer(errors))
+
+        coordinator.offsets.remove(group_id, partitions, removed)
+
+    def act() -> None:
         if shard.closed:
             end(messages.OffsetDeleteResponse(error_code=ErrorCode.NOT_COORDINATOR))
             return
         group = shard.groups.get(group_id)
         if group is None or group.state is State.DEAD:
-            end(messages.OffsetDeleteResponse(error_code=ErrorCode.GROUP_ID_NOT_FOUND))
+            coordinator.if_it_has_offsets(
+                group_id,
+                lambda error: end(messages.OffsetDeleteResponse(error_code=error)),
+                lambda: remove({}),
+            )
             return
         errors: dict[str, ErrorCode] = {}
         if group.state is not State.EMPTY:
@@ -416,12 +444,7 @@ def offset_delete(coordinator: GroupCoordinator, request: OffsetDeleteRequest, c
                 end(messages.OffsetDeleteResponse(error_code=ErrorCode.NON_EMPTY_GROUP))
                 return
             errors = {name: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC for name in wanted if group.subscribes(name)}
-        partitions = [(name, index) for name, indexes in wanted.items() if name not in errors for index in indexes]
-
-        def removed(error: ErrorCode) -> None:
-            end(messages.OffsetDeleteResponse(error_code=commit_error(error)) if error else answer(errors))
-
-        coordinator.offsets.remove(group_id, partitions, removed)
+        remove(errors)
 
     shard.hold(group_id, act)
     return pending

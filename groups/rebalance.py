@@ -12,6 +12,7 @@ import logging
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
+from barnabas.groups.log_lines import listed, quoted, who
 from barnabas.groups.member import NEVER, Effects, Member, Membership, join_error
 from barnabas.groups.records import GroupRecord
 from barnabas.protocol import messages, records
@@ -61,7 +62,6 @@ class Rebalancing(Membership):
         "_new_member_added",
         "generation",
         "group_id",
-        "is_unstorable",
         "join_deadline_ms",
         "state",
         "state_timestamp_ms",
@@ -81,7 +81,6 @@ class Rebalancing(Membership):
         self.join_deadline_ms = NEVER
         self.sync_deadline_ms = NEVER
         self.wake_ms = NEVER
-        self.is_unstorable = False  # its log cannot be written: that was said, and is not said again for each attempt
         self.timer: Timer | None = None  # the owner's: the timer armed for this group, and when it goes off
         self.timer_ms = NEVER
         self._entered_from_empty = False
@@ -121,11 +120,8 @@ class Rebalancing(Membership):
         if State.PREPARING_REBALANCE in _TRANSITIONS[self.state]:
             self._prepare_rebalance(reason, effects)
         else:
+            logger.info("group %s: %s", self.group_id, reason)
             self._try_complete_join(effects)
-
-    def _told_at(self, level: int = logging.INFO) -> int:
-        """The level of a line of the log."""
-        return logging.DEBUG if self.is_unstorable else level
 
     def _prepare_rebalance(self, reason: str, effects: Effects) -> None:
         if self.state is State.COMPLETING_REBALANCE:
@@ -134,9 +130,7 @@ class Rebalancing(Membership):
         initial = self.state is State.EMPTY
         self._move_to(State.PREPARING_REBALANCE, effects)
         self._entered_from_empty = initial
-        logger.log(
-            self._told_at(), "group %s: rebalance from generation %d: %s", self.group_id, self.generation, reason
-        )
+        logger.info("group %s: rebalance from generation %d: %s", self.group_id, self.generation, reason)
         if initial:
             delay = self._config.group_initial_rebalance_delay_ms
             self._initial_delay_ms = delay
@@ -166,6 +160,10 @@ class Rebalancing(Membership):
         absent = [member for member in self.members.values() if member.awaiting_join is None]
         for member in absent:
             if member.group_instance_id is None:
+                logger.info(
+                    "group %s: member %s did not join again within its rebalance timeout of %d ms",
+                    *(self.group_id, who(member), member.rebalance_timeout_ms),
+                )
                 self._remove(member.member_id, effects)
         if self.members and not self._elect_joined_leader():  # only absent static members: their sessions decide
             self._entered_from_empty = False
@@ -184,10 +182,9 @@ class Rebalancing(Membership):
         self.protocol_name = self._select_protocol()
         self._compute_subscribed_topics()
         self._move_to(State.COMPLETING_REBALANCE, effects)
-        logger.log(
-            self._told_at(),
-            "group %s: generation %d with %d members",
-            *(self.group_id, self.generation, len(self.members)),
+        logger.info(
+            "group %s: generation %d with %d members, led by %s, protocol %s",
+            *(self.group_id, self.generation, len(self.members), self.leader, quoted(self.protocol_name or "")),
         )
         for member in self.members.values():
             waiter = self._unpark_join(member)
@@ -228,6 +225,7 @@ class Rebalancing(Membership):
         for _, kind, member_id in sorted(due):
             if kind == 0:
                 if self.pending_members.pop(member_id, NEVER) <= now:
+                    logger.info("group %s: nobody joined with the member id %s in time", self.group_id, member_id)
                     self._try_complete_join(effects)
             elif kind == 1:
                 self._session_over(member_id, effects)
@@ -252,16 +250,17 @@ class Rebalancing(Membership):
         if not member.is_new and (member.awaiting_join is not None or member.awaiting_sync is not None):
             member.session_deadline_ms = NEVER  # waiting is a sign of life; starts anew with the answer
             return
-        logger.info("group %s: member %s expired", self.group_id, member_id)
+        what = "has not finished its first join" if member.is_new else f"was silent for {member.session_timeout_ms} ms"
         self._remove(member_id, effects)
-        self._after_removal("a member expired", effects)
+        self._after_removal(f"member {who(member)} {what}", effects)
 
     def _sync_over(self, effects: Effects) -> None:
         self.sync_deadline_ms = NEVER
         if self.state not in (State.COMPLETING_REBALANCE, State.STABLE) or not self.pending_sync:
             return
         missing = [member_id for member_id in self.members if member_id in self.pending_sync]
-        logger.info("group %s: no sync from %s in time", self.group_id, ", ".join(missing))
+        names = listed((who(self.members[member_id]) for member_id in missing), len(missing))
+        logger.info("group %s: no sync within %d ms from %s", self.group_id, self.rebalance_timeout_ms, names)
         for member_id in missing:
             self._remove(member_id, effects)
         self._prepare_rebalance("members did not sync in time", effects)
@@ -270,6 +269,7 @@ class Rebalancing(Membership):
         if self.state in (State.STABLE, State.COMPLETING_REBALANCE):
             self._prepare_rebalance(reason, effects)
         else:
+            logger.info("group %s: %s", self.group_id, reason)
             self._try_complete_join(effects)
 
     def rebalance(self, reason: str, effects: Effects) -> None:

@@ -5,7 +5,7 @@ log; here is what offsets need of them.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -16,7 +16,7 @@ from barnabas.offsets.table import OffsetTable, partitions_of
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Env
-from barnabas.runtime.turns import chunks
+from barnabas.runtime.turns import ITEMS_PER_TURN, chunks, in_passes
 from barnabas.runtime.upkeep import Task
 
 logger = logging.getLogger("barnabas.offsets")
@@ -151,6 +151,29 @@ class KafkaOffsetManager:
         held = dict.fromkeys([*committed, *sorted(shard.offsets.pending_of_group(group_id))])
         chosen = list(held) if partitions is None else [key for key in dict.fromkeys(partitions) if key in held]
         self._write_tombstones(shard, group_id, chosen, done)
+
+    def forget(self, partitions: Collection[TopicPartition]) -> None:
+        """Tombstones in every group of this broker that has offsets of the partitions."""
+        in_passes(self._env.clock, self._forget(set(partitions)))
+
+    def _forget(self, partitions: set[TopicPartition]) -> Iterator[None]:
+        for shard in list(self._shards.owned_shards()):
+            for number, (group_id, found) in enumerate(list(shard.offsets.groups_with(partitions)), 1):
+                if number % ITEMS_PER_TURN == 0:
+                    yield
+                if not shard.closed:
+                    self._forget_in_group(shard, group_id, found)
+
+    def _forget_in_group(self, shard: OffsetShard, group_id: str, partitions: list[TopicPartition]) -> None:
+        def act() -> None:
+            def end(error: ErrorCode) -> None:
+                if error:
+                    logger.warning("group %s: offsets of deleted topics remain: %s", group_id, error.name)
+                shard.release(group_id)
+
+            self.remove(group_id, partitions, end)
+
+        shard.hold(group_id, act)
 
     def _write_tombstones(
         self, shard: OffsetShard, group_id: str, partitions: Sequence[TopicPartition], done: Done

@@ -41,6 +41,9 @@ class OffsetManager(Protocol):
     ) -> None:
         """Forget the offsets of these partitions, or all of the group. `put`s of the group must be over."""
 
+    def forget(self, partitions: Collection[TopicPartition]) -> None:
+        """Topics are gone: their offsets go too, in every group."""
+
     def trigger_load(self, partition: int, leader_epoch: int) -> None:
         """This broker became the owner of an offsets partition: get ready to serve its groups."""
 

@@ -7,14 +7,16 @@ import asyncio
 import contextlib
 import logging
 import re
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 
 from barnabas.coordination import paths, payloads
-from barnabas.coordination.port import Coordination, CoordinationError, NodeExistsError, NoNodeError
+from barnabas.coordination.port import Coordination, CoordinationError, NodeExistsError, NoNodeError, NotEmptyError
 from barnabas.offsets.manager import Offsets
 from barnabas.offsets.records import CommittedOffset, GroupOffsets, TopicPartition
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.pending import Pending
+from barnabas.runtime.ports import Clock
+from barnabas.runtime.turns import ITEMS_PER_TURN
 
 logger = logging.getLogger("barnabas.offsets")
 
@@ -32,7 +34,8 @@ def names_a_node(group_id: str) -> bool:
 class ZooKeeperOffsetManager:
     """`OffsetManager` over the coordination tree."""
 
-    def __init__(self, coordination: Coordination) -> None:
+    def __init__(self, clock: Clock, coordination: Coordination) -> None:
+        self._clock = clock
         self._coordination = coordination
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -87,11 +90,52 @@ class ZooKeeperOffsetManager:
         async def run() -> None:
             if partitions is None:
                 await _ignore_missing(self._coordination.delete_recursive(paths.consumer_offsets(group_id)))
+                with contextlib.suppress(NoNodeError, NotEmptyError):  # its members, in the time of 0.8
+                    await self._coordination.delete(paths.consumer(group_id))
                 return
             for topic, partition in partitions:
                 await _ignore_missing(self._coordination.delete(paths.consumer_offset(group_id, topic, partition)))
 
         self._start(self._tell(group_id, run(), done))
+
+    def forget(self, partitions: Collection[TopicPartition]) -> None:
+        """Delete the nodes of the partitions in every group. With several brokers each of them does."""
+        earlier = list(self._tasks)  # what they write of a topic was decided while it was there
+
+        async def run() -> None:
+            if earlier:
+                await asyncio.wait(earlier)
+            try:
+                await self._forget(partitions, paths.CONSUMERS)
+            except CoordinationError as error:
+                logger.warning("offsets of deleted topics remain in the tree: %s", error)
+
+        self._clock.call_soon(lambda: self._start(run()))
+
+    async def _forget(self, partitions: Collection[TopicPartition], folder: str) -> None:
+        """In the groups below a folder: a group with a slash in its name lies in a folder of its own."""
+        for number, name in enumerate(await self._children(folder), 1):
+            if number % ITEMS_PER_TURN == 0:
+                await self._clock.sleep(0)  # a tree on this machine answers at once
+            if name == paths.OFFSETS:
+                await self._forget_in_group(partitions, f"{folder}/{name}")
+            elif name not in paths.OTHERS_OF_A_GROUP:
+                await self._forget(partitions, f"{folder}/{name}")
+
+    async def _forget_in_group(self, partitions: Collection[TopicPartition], offsets: str) -> None:
+        held = set(await self._children(offsets))
+        for topic, partition in partitions:
+            if topic in held:
+                await _ignore_missing(self._coordination.delete(f"{offsets}/{topic}/{partition}"))
+        for topic in held.intersection(topic for topic, _ in partitions):
+            with contextlib.suppress(NoNodeError, NotEmptyError):
+                await self._coordination.delete(f"{offsets}/{topic}")
+
+    async def _children(self, path: str) -> list[str]:
+        try:
+            return await self._coordination.children(path)
+        except NoNodeError:
+            return []
 
     async def read(self, group_id: str, partitions: Sequence[TopicPartition] | None) -> GroupOffsets:
         """What the tree has of these partitions, or of all of the group. CoordinationError when it cannot be asked."""
@@ -126,12 +170,9 @@ class ZooKeeperOffsetManager:
 
     async def _all_partitions(self, group_id: str) -> list[TopicPartition]:
         found: list[TopicPartition] = []
-        try:
-            for topic in await self._coordination.children(paths.consumer_offsets(group_id)):
-                children = await self._coordination.children(f"{paths.consumer_offsets(group_id)}/{topic}")
-                found += [(topic, int(name)) for name in children if name.isdecimal()]
-        except NoNodeError:
-            pass  # no such group, or the topic went while we looked
+        folder = paths.consumer_offsets(group_id)
+        for topic in await self._children(folder):
+            found += [(topic, int(name)) for name in await self._children(f"{folder}/{topic}") if name.isdecimal()]
         return sorted(found)
 
     async def _tell(self, group_id: str, work: Coroutine[None, None, None], done: Done) -> None:

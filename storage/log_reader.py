@@ -248,7 +248,9 @@ class LogReader:
         return None
 
     def max_timestamp_offset(self) -> TimestampOffset | None:
-        """The first record that has the largest timestamp of the log; None when the log is empty.
+        """The first record that has the largest timestamp of the log, which is -1 where none has one.
+
+        None when the log is empty.
 
         CorruptBatchError, OSError.
         """
@@ -256,7 +258,7 @@ class LogReader:
         for segment in self.segments:
             if segment.size and (newest is None or segment.max_timestamp > newest.max_timestamp):
                 newest = segment
-        if newest is None or newest.max_timestamp < 0:
+        if newest is None:
             return None
         batch = newest.find(newest.offset_of_max_timestamp)
         if batch is None:

@@ -33,6 +33,8 @@ def init_producer_id(
     if request.transactional_id is not None:
         if not 0 < request.transaction_timeout_ms <= broker.config.transaction_max_timeout_ms:
             return refusal(request, ErrorCode.INVALID_TRANSACTION_TIMEOUT)
+        what = "transactional.id %r: transactions are not built yet"
+        broker.refusals.note(context, ErrorCode.UNSUPPORTED_VERSION, what, request.transactional_id)
         return refusal(request, ErrorCode.UNSUPPORTED_VERSION)
     producer_id = broker.producer_ids.next()
     if producer_id is None:

@@ -114,6 +114,7 @@ def _metadata(
         elif asked:  # else it was deleted between two turns
             error = refusals.get(name) or broker.auto_topics.missing(name, False)
             absent.append(Topic(name=name, error_code=error, is_internal=broker.is_internal(name)))
+            broker.refusals.note(context, error, "topic %r is not there", name)
     asked_cluster = 8 <= version <= 10 and request.include_cluster_authorized_operations
     return MetadataResponse(
         brokers=[

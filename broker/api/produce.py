@@ -32,6 +32,7 @@ ATTRIBUTES_LOW = 22  # where the byte of the attributes is that has the codec
 COMPRESSION_MASK, ZSTD, TRANSACTIONAL = 0x07, 4, 0x10
 COMPRESSED_PER_TURN = 4
 FIRST_VERSION_WITH_ZSTD = 7
+REFUSED_RECORDS = "records for %r, partition %d"
 FIRST_VERSION_WITH_TOPIC_IDS = 13
 FIRST_VERSION_WITH_LEADERS = 10
 
@@ -55,7 +56,7 @@ def produce_failed(request: ProduceRequest, error: ErrorCode) -> ProduceResponse
     )
 
 
-@api(ApiKey.PRODUCE, versions=(3, 13), announced=(0, 13), failure=produce_failed)
+@api(ApiKey.PRODUCE, versions=(3, 13), announced_from=0, failure=produce_failed)
 def produce(broker: Broker, request: ProduceRequest, context: RequestContext) -> Reply:
     """Append to each partition on its own; the answer goes out when all are decided."""
     version = context.api_version
@@ -84,6 +85,7 @@ def produce(broker: Broker, request: ProduceRequest, context: RequestContext) ->
                 answer.error_code = error
                 answer.base_offset = -1
                 has_error = True
+                broker.refusals.note(context, error, REFUSED_RECORDS, name or topic.topic_id.hex(), partition.index)
             else:
                 assert name is not None
                 assert records is not None
@@ -109,7 +111,10 @@ def produce(broker: Broker, request: ProduceRequest, context: RequestContext) ->
 
     def answer_to(results: list[AppendResult]) -> Reply:
         if acks == 0:
-            return CLOSE if has_error or any(result.error for result in results) else None
+            refused = [(place, result) for place, result in zip(places, results, strict=True) if result.error]
+            for place, result in refused:
+                note_refusal(broker, context, place, result)
+            return CLOSE if has_error or refused else None
         fill(broker, response, places, answers, results, context)
         return response
 
@@ -168,6 +173,7 @@ def fill(
         answer.log_append_time_ms = result.log_append_time_ms
         answer.log_start_offset = result.log_start_offset
         if result.error:
+            note_refusal(broker, context, place, result)
             answer.error_code = result.error
             answer.base_offset = answer.log_append_time_ms = -1
             if result.record_errors:  # without them Kafka lets the code speak for itself
@@ -178,6 +184,12 @@ def fill(
                 ]
             if result.error == ErrorCode.NOT_LEADER_OR_FOLLOWER and context.api_version >= FIRST_VERSION_WITH_LEADERS:
                 tell_leader(broker, response, answer, place, context)
+
+
+def note_refusal(broker: Broker, context: RequestContext, place: tuple[str, int], result: AppendResult) -> None:
+    """Say in the log why records were not appended."""
+    why = result.error_message or next((message for _, message in result.record_errors or ()), None)
+    broker.refusals.note(context, result.error, f"{REFUSED_RECORDS}: %s", *place, why or "no more is known")
 
 
 def tell_leader(

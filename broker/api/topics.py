@@ -87,9 +87,9 @@ async def create_topics(
         return create_topics_failed(request, ErrorCode.REQUEST_TIMED_OUT)
     wanted = sum(1 + (len(t.assignments) or max(t.num_partitions, 1)) for t in request.topics)
     if wanted > CREATIONS_MAX:
-        return CreateTopicsResponse(
-            topics=[refused(t.name, ErrorCode.POLICY_VIOLATION, TOO_MANY) for t in request.topics]
-        )
+        too_many = [refused(topic.name, ErrorCode.POLICY_VIOLATION, TOO_MANY) for topic in request.topics]
+        note_refusals(broker, context, too_many)
+        return CreateTopicsResponse(topics=too_many)
     duplicates = twice(topic.name for topic in request.topics)
     results = {}
     for number, topic in enumerate(request.topics, 1):
@@ -113,7 +113,24 @@ async def create_topics(
             if not cache.has_leaders(result.name, counts[result.name]):
                 results[result.name] = refused(result.name, ErrorCode.REQUEST_TIMED_OUT, None)
                 results[result.name].topic_id = result.topic_id
+    note_refusals(broker, context, results.values())
     return CreateTopicsResponse(topics=list(results.values()))
+
+
+def note_refusals(
+    broker: "Broker",
+    context: RequestContext,
+    results: Iterable[
+        CreateTopicsResponse.CreatableTopicResult
+        | DeleteTopicsResponse.DeletableTopicResult
+        | CreatePartitionsResponse.CreatePartitionsTopicResult
+    ],
+) -> None:
+    """Say in the log which topics were refused, and why."""
+    for result in results:
+        if result.error_code:
+            why = result.error_message or "no more is known"
+            broker.refusals.note(context, ErrorCode(result.error_code), "topic %r: %s", result.name or "", why)
 
 
 async def create_topic(
@@ -225,6 +242,7 @@ async def delete_topics(
     for result in going:
         if cache.contains(result.name or ""):
             refuse(result, ErrorCode.REQUEST_TIMED_OUT, None)
+    note_refusals(broker, context, results.values())
     return DeleteTopicsResponse(responses=list(results.values()))
 
 
@@ -280,4 +298,5 @@ async def create_partitions(
         for name, count in counts.items():
             if not cache.has_leaders(name, count):
                 results[name].error_code = ErrorCode.REQUEST_TIMED_OUT
+    note_refusals(broker, context, results.values())
     return CreatePartitionsResponse(results=list(results.values()))

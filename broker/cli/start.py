@@ -43,6 +43,7 @@ with the shell of `barnabas start --profile ci &`. Say --no-exit-with-parent whe
 logger = logging.getLogger("barnabas.broker")
 
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+MESSAGE_CHARACTERS_MAX = 4_000
 LOG_FILE_BYTES, LOG_FILES_KEPT = 10 << 20, 5
 
 
@@ -160,7 +161,21 @@ def _begin_log(said: argparse.Namespace) -> None:
         except OSError as error:
             fail(f"{said.log_file} cannot be written: {error.strerror}. Name another --log-file.", ExitCode.NOT_VALID)
         stream = cast(TextIO, output.Output(file))
-    logging.basicConfig(stream=stream, level=said.log_level.upper(), format=LOG_FORMAT)
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(LogFormatter(LOG_FORMAT))
+    logging.basicConfig(handlers=[handler], level=said.log_level.upper())
+
+
+class LogFormatter(logging.Formatter):
+    """One line for a message, and not a very long one, whatever clients have called their groups."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """As it is printed; a traceback comes after it."""
+        if not record.message.isprintable():
+            record.message = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in record.message)
+        if len(record.message) > MESSAGE_CHARACTERS_MAX:
+            record.message = f"{record.message[:MESSAGE_CHARACTERS_MAX]}... ({len(record.message):,} characters)"
+        return super().formatMessage(record)
 
 
 def _profile(name: str | None) -> "Profile":

@@ -103,6 +103,24 @@ def test_a_broker_whose_standard_error_nobody_reads(start: Start, tmp_path: Path
     assert process.wait(20) == 0
 
 
+def test_what_was_not_read_is_counted_when_it_is_read_again(start: Start) -> None:
+    process = start("--log-level", "debug", stderr=subprocess.PIPE)
+    client = Client(port_of(ready_line(process)))
+    topic = messages.MetadataRequest.MetadataRequestTopic(name="no name" * 20)
+    request = messages.MetadataRequest(topics=[topic])
+    for _ in range(100):  # 10,000 lines
+        for _ in range(100):
+            client.send(ApiKey.METADATA, 9, request)
+        for _ in range(100):
+            client.answer(ApiKey.METADATA, 9)
+    process.send_signal(signal.SIGTERM)
+    log = process.communicate()[1].splitlines()
+    assert process.returncode == 0
+    (dropped,) = [int(line.split()[0].replace(",", "")) for line in log if "lines were dropped here" in line]
+    assert dropped + sum("INVALID_TOPIC_EXCEPTION" in line for line in log) >= 10_000
+    assert "has stopped" in log[-1]
+
+
 def test_standard_output_that_is_full_already(start: Start) -> None:
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
@@ -138,7 +156,7 @@ def test_a_log_file_that_cannot_be_written_ends_the_start(start: Start, tmp_path
     process = start("--log-file", str(tmp_path / "missing" / "broker.log"), stderr=subprocess.PIPE)
     errors = process.communicate()[1]
     assert process.returncode == 2
-    assert f"barnabas: {tmp_path}/missing/broker.log cannot be written: No such file or directory" in errors
+    assert f"{tmp_path}/missing/broker.log cannot be written: No such file or directory" in errors
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no file here that is always full")

@@ -9,6 +9,7 @@ from barnabas.groups.coordinator import OFFSETS_TOPIC, GroupCoordinator
 from barnabas.protocol import messages, record_batch
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.pending import Pending
+from barnabas.sim.coordination import SimCoordination, SimTree
 from barnabas.sim.env import sim_env
 from barnabas.storage.validation import AppendResult
 
@@ -79,9 +80,8 @@ class MemoryLog:
     def read(self, offset: int, max_bytes: int) -> bytes:
         self.reads += 1
         found = b""
-        ends = [base for base, _ in self.batches[1:]] + [self.log_end_offset]
-        for end, (_, batch) in zip(ends, self.batches, strict=True):
-            if end > offset:
+        for _, batch in self.batches:
+            if record_batch.read_header(batch).next_offset > offset:
                 if found and len(found) + len(batch) > max_bytes:
                     break
                 found += batch
@@ -118,6 +118,9 @@ class GroupWorld:
         self.logs = [MemoryLog(self.clock.call_soon) for _ in range(count)]
         self.count = count
         self.coordination = coordination
+        if coordination is None:
+            self.coordination = SimCoordination(self.clock, SimTree(self.clock))
+            self.env.run(self.coordination.start())
         self.parked: list[Pending[Any]] = []  # every answer that was not there at once
         self.coordinator = self.make_coordinator()
         self.coordinator.start()
@@ -126,7 +129,13 @@ class GroupWorld:
     def make_coordinator(self) -> GroupCoordinator:
         """A coordinator over the same logs, not started."""
         return GroupCoordinator(
-            self.env, self.config, lambda index: self.logs[index], lambda: self.count, self.topics, self.coordination
+            self.env,
+            self.config,
+            lambda index: self.logs[index],
+            lambda: self.count,
+            self.topics,
+            self.coordination,
+            lambda *_: None,
         )
 
     def lead_all(self) -> None:

@@ -12,6 +12,7 @@ from barnabas.broker.broker import Broker
 from barnabas.broker.connection import Connection
 from barnabas.broker.context import RequestContext
 from barnabas.broker.dispatch import Api
+from barnabas.broker.refusals import Refusals
 from barnabas.broker.server import Server
 from barnabas.config.broker import BrokerConfig
 from barnabas.coordination.port import Coordination
@@ -250,7 +251,7 @@ class Harness:
     def __init__(self, settings: dict[str, str] | None = None) -> None:
         self.env: SimEnv = sim_env(1)
         self.config = BrokerConfig.of(settings or {})
-        self.server = Server(self.env, self.config, SimpleNamespace())  # type: ignore[arg-type]
+        self.server = Server(self.env, self.config, SimpleNamespace(), Refusals(self.env.clock))  # type: ignore[arg-type]
         self.server.serving = True
 
     def connect(self, peer: str | None = "192.0.2.7", read_size: int = 1 << 30) -> Wire:

@@ -284,6 +284,33 @@ def test_delete_records_and_list_offsets(world: World) -> None:
         assert response.topics[0].partitions[0].offset == offset
 
 
+def test_offsets_for_the_special_timestamps_of_records_without_timestamps(world: World) -> None:
+    """The answers of Apache Kafka 4.1."""
+    empty = {-1: (0, -1), -2: (0, -1), -3: (-1, -1), -4: (0, -1), -5: (-1, -1), 0: (-1, -1)}
+    without = {-1: (2, -1), -2: (0, -1), -3: (0, -1), -4: (0, -1), -5: (-1, -1), 0: (-1, -1)}
+    mixed = {-1: (4, -1), -2: (0, -1), -3: (2, 5), -4: (0, -1), -5: (-1, -1), 0: (2, 5)}
+    world.create_topic("timeless")
+
+    def check(expected: dict[int, tuple[int, int]]) -> None:
+        for timestamp, found in expected.items():
+            asked = ListOffsetsRequest.ListOffsetsPartition(partition_index=0, timestamp=timestamp)
+            topic = ListOffsetsRequest.ListOffsetsTopic(name="timeless", partitions=[asked])
+            response = world.ask(ApiKey.LIST_OFFSETS, 9, ListOffsetsRequest(replica_id=-1, topics=[topic]))
+            answer = response.topics[0].partitions[0]
+            assert (answer.offset, answer.timestamp, answer.error_code) == (*found, ErrorCode.NONE), timestamp
+
+    def append(timestamp: int) -> None:
+        records = record_batch.build([Record(offset=n, timestamp=timestamp, key=b"k", value=b"v") for n in range(2)])
+        response = world.ask(ApiKey.PRODUCE, 9, produce("timeless", records))
+        assert response.responses[0].partition_responses[0].error_code == ErrorCode.NONE
+
+    check(empty)
+    append(-1)
+    check(without)
+    append(5)
+    check(mixed)
+
+
 def test_producer_ids_differ_and_transactions_are_refused(world: World) -> None:
     none = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000)
     first, second = (world.ask(ApiKey.INIT_PRODUCER_ID, 4, none) for _ in range(2))

@@ -281,6 +281,17 @@ def test_what_cannot_be_read_is_waited_for_and_never_answered_with_half_of_the_o
     assert world.fetch("g") == {("t", 0): 2}
 
 
+def test_a_log_that_ends_before_its_end_offset_is_loaded() -> None:
+    """Compaction may take every record between a position and the end: there is nothing to wait for."""
+    world = GroupWorld()
+    world.commit("g", {("t", 0): 1})
+    world.logs[0].log_end_offset += 10
+    world.logs[0].release()
+    begin_load(world)
+    world.settle()
+    assert world.fetch("g") == {("t", 0): 1}
+
+
 def test_very_many_groups_are_made_again_in_pieces() -> None:
     world = GroupWorld()
     count = 3 * ITEMS_PER_TURN

@@ -350,6 +350,20 @@ def test_max_timestamp_finds_the_first_record_that_has_it(world):
     assert world.log("empty").max_timestamp_offset() is None
 
 
+def test_records_without_timestamps_have_the_largest_at_the_first_of_them(world):
+    """As Kafka 4.1 answers it, also after the first ones have been deleted."""
+    log = world.log(segment_bytes=200)
+    for _ in range(5):
+        world.append(log, (b"k", b"v" * 50), (b"k", b"v" * 50), timestamp=-1)
+    assert len(log.segments) > 1
+    assert log.max_timestamp_offset() == (0, -1, 0)
+    log.delete_records_before(1)
+    assert log.max_timestamp_offset() == (0, -1, 0)
+    assert world.restart().get("t", 0).max_timestamp_offset() == (0, -1, 0)
+    world.append(world.manager.get("t", 0), (b"k", b"v"), timestamp=5)
+    assert world.manager.get("t", 0).max_timestamp_offset() == (10, 5, 0)
+
+
 def test_follower_takes_batches_as_they_are_with_holes_and_epochs(world, read):
     leader, follower = world.log("leader"), world.log("follower")
     for epoch in (1, 1, 4):

@@ -1,0 +1,84 @@
+"""The log says what clients were refused: once per client, kind and minute, each at DEBUG."""
+
+import logging
+
+import pytest
+from barnabas.broker import refusals
+from barnabas.broker.context import RequestContext
+from barnabas.broker.refusals import Refusals
+from barnabas.protocol.api_keys import ApiKey
+from barnabas.protocol.errors import ErrorCode
+from barnabas.sim.clock import SimClock
+from barnabas.sim.env import sim_env
+
+
+@pytest.fixture
+def clock() -> SimClock:
+    return sim_env(1).clock
+
+
+def context(client_id: str | None = "shop") -> RequestContext:
+    return RequestContext(ApiKey.PRODUCE, 9, 1, client_id, "/192.0.2.7")
+
+
+def told(caplog: pytest.LogCaptureFixture, level: int = logging.INFO) -> list[str]:
+    lines = [record.getMessage() for record in caplog.records if record.levelno == level]
+    caplog.clear()
+    return lines
+
+
+def test_once_in_a_minute_and_then_how_many_there_were(clock: SimClock, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    noted = Refusals(clock)
+    for number in range(1_235):
+        noted.note(context(), ErrorCode.MESSAGE_TOO_LARGE, "partition %s-%d", "orders", number)
+    noted.note(context("other"), ErrorCode.MESSAGE_TOO_LARGE, "partition %s-%d", "orders", 1)
+    noted.note(context(), ErrorCode.INVALID_RECORD, "partition %s-%d", "orders", 2)
+    assert told(caplog) == [
+        "PRODUCE of client 'shop' at 192.0.2.7: MESSAGE_TOO_LARGE: partition orders-0",
+        "PRODUCE of client 'other' at 192.0.2.7: MESSAGE_TOO_LARGE: partition orders-1",
+        "PRODUCE of client 'shop' at 192.0.2.7: INVALID_RECORD: partition orders-2",
+    ]
+    clock.advance(59_999)
+    noted.note(context(), ErrorCode.MESSAGE_TOO_LARGE, "partition %s-%d", "orders", 3)
+    assert told(caplog) == []
+    clock.advance(1)
+    noted.note(context(), ErrorCode.MESSAGE_TOO_LARGE, "partition %s-%d", "orders", 4)
+    assert told(caplog) == [
+        "PRODUCE of client 'shop' at 192.0.2.7: MESSAGE_TOO_LARGE: partition orders-4 "
+        "(1,235 more of this kind in the minute before)"
+    ]
+    clock.advance(120_000)
+    noted.note(context(), ErrorCode.MESSAGE_TOO_LARGE, "partition %s-%d", "orders", 5)
+    assert "more" not in told(caplog)[0]
+
+
+def test_each_at_debug(clock: SimClock, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    noted = Refusals(clock)
+    for number in range(3):
+        noted.note(context(), ErrorCode.MESSAGE_TOO_LARGE, "partition %s-%d", "orders", number)
+    assert len(told(caplog, logging.DEBUG)) == 2
+
+
+@pytest.mark.parametrize("excess", [-1, 0, 1])
+def test_clients_that_come_under_many_names(
+    clock: SimClock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, excess: int
+) -> None:
+    monkeypatch.setattr(refusals, "KINDS_MAX", 5)
+    caplog.set_level(logging.INFO)
+    noted = Refusals(clock)
+    for number in range(5 + excess):
+        noted.note(context(f"client-{number}"), ErrorCode.MESSAGE_TOO_LARGE, "it")
+    assert len(told(caplog)) == min(5 + excess, 5)
+
+
+def test_what_a_client_sends_makes_no_long_line_and_no_second_one(
+    clock: SimClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    noted = Refusals(clock)
+    noted.note(context("a\n" + "b" * 30_000), ErrorCode.INVALID_TOPIC_EXCEPTION, "topic %r", "c\n" + "d" * 30_000)
+    (line,) = told(caplog)
+    assert "\n" not in line
+    assert len(line) < 400

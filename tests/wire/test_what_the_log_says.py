@@ -1,0 +1,192 @@
+"""What a person finds in the log: who joined, left and got what, and what was refused, to which client, and why."""
+
+import logging
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from barnabas.protocol import frames, messages, record_batch, records
+from barnabas.protocol.api_keys import ApiKey
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.record_batch import Record
+
+GROUP = "billing"
+
+
+@pytest.fixture(autouse=True)
+def _info(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+
+
+@pytest.fixture
+def own_world(make_world: Any) -> Iterator[Any]:
+    """Its coordinator is loaded, and nothing was refused yet."""
+    world = make_world(offsets_topic_num_partitions="1", group_min_session_timeout_ms="100", message_max_bytes="1000")
+    world.create_topic("orders", 4)
+    world.ask(ApiKey.FIND_COORDINATOR, 3, messages.FindCoordinatorRequest(key=GROUP, key_type=0))
+    world.env.clock.advance(1_000)
+    yield world
+    world.env.run(world.broker.stop())
+
+
+def lines(caplog: pytest.LogCaptureFixture, about: str) -> list[str]:
+    return [record.getMessage() for record in caplog.records if about in record.getMessage()]
+
+
+async def join(client: Any, member_id: str = "") -> messages.JoinGroupResponse:
+    request = messages.JoinGroupRequest
+    joined = await client.ask(
+        ApiKey.JOIN_GROUP,
+        8,
+        request(
+            group_id=GROUP,
+            session_timeout_ms=500,
+            rebalance_timeout_ms=700,
+            member_id=member_id,
+            protocol_type="consumer",
+            protocols=[request.JoinGroupRequestProtocol(name="range", metadata=b"")],
+            reason="the first poll",
+        ),
+    )
+    if joined.error_code == ErrorCode.MEMBER_ID_REQUIRED:
+        return await join(client, joined.member_id)
+    assert isinstance(joined, messages.JoinGroupResponse)
+    return joined
+
+
+async def sync(client: Any, joined: messages.JoinGroupResponse, partitions: list[int]) -> None:
+    assignment = records.ConsumerProtocolAssignment
+    mine = assignment(assigned_partitions=[assignment.TopicPartition(topic="orders", partitions=partitions)])
+    request = messages.SyncGroupRequest
+    await client.ask(
+        ApiKey.SYNC_GROUP,
+        4,
+        request(
+            group_id=GROUP,
+            generation_id=joined.generation_id,
+            member_id=joined.member_id,
+            protocol_type="consumer",
+            protocol_name="range",
+            assignments=[
+                request.SyncGroupRequestAssignment(
+                    member_id=joined.member_id, assignment=records.encode_versioned(mine, 1)
+                )
+            ],
+        ),
+    )
+
+
+def test_the_life_of_a_member(own_world: Any, caplog: pytest.LogCaptureFixture) -> None:
+    async def live() -> str:
+        client = await own_world.connect()
+        joined = await join(client)
+        await sync(client, joined, [3, 0, 1])
+        leaver = messages.LeaveGroupRequest.MemberIdentity(member_id=joined.member_id, reason="closed")
+        await client.ask(ApiKey.LEAVE_GROUP, 5, messages.LeaveGroupRequest(group_id=GROUP, members=[leaver]))
+        return joined.member_id
+
+    member_id = own_world.env.run(live())
+    member = f"{member_id} (client 'test' at 127.0.0.1)"
+    assert lines(caplog, "group billing") == [
+        f"group billing: rebalance from generation 0: member {member} joined ('the first poll')",
+        f"group billing: generation 1 with 1 members, led by {member_id}, protocol 'range'",
+        f"group billing: stable in generation 1: {member} has orders: 0-1, 3",
+        f"group billing: rebalance from generation 1: member {member} left ('closed')",
+        "group billing: empty with generation 2",
+    ]
+
+
+def test_members_that_fall_silent(own_world: Any, caplog: pytest.LogCaptureFixture) -> None:
+    async def live() -> str:
+        client = await own_world.connect()
+        joined = await join(client)
+        await sync(client, joined, [])
+        await own_world.env.clock.sleep(600)
+        return joined.member_id
+
+    member_id = own_world.env.run(live())
+    member = f"{member_id} (client 'test' at 127.0.0.1)"
+    assert lines(caplog, "silent") == [
+        f"group billing: rebalance from generation 1: member {member} was silent for 500 ms"
+    ]
+    assert "has nothing" in lines(caplog, "stable")[0]
+
+
+def test_a_member_that_does_not_bring_what_it_got(own_world: Any, caplog: pytest.LogCaptureFixture) -> None:
+    async def live() -> None:
+        client = await own_world.connect()
+        joined = await join(client)
+        beat = messages.HeartbeatRequest(group_id=GROUP, generation_id=1, member_id=joined.member_id)
+        for _ in range(4):
+            await own_world.env.clock.sleep(200)
+            await client.ask(ApiKey.HEARTBEAT, 4, beat)
+
+    own_world.env.run(live())
+    (line,) = lines(caplog, "no sync")
+    assert line.startswith("group billing: no sync within 700 ms from test-")
+    assert line.endswith("(client 'test' at 127.0.0.1)")
+
+
+def produce(topic: str, value: bytes, **batch: int) -> messages.ProduceRequest:
+    data = record_batch.build([Record(0, 1, None, value, [])], **batch)
+    request = messages.ProduceRequest
+    rows = [request.PartitionProduceData(index=0, records=data)]
+    return request(acks=-1, timeout_ms=1_000, topic_data=[request.TopicProduceData(name=topic, partition_data=rows)])
+
+
+def commit(topic: str, **fields: object) -> messages.OffsetCommitRequest:
+    request = messages.OffsetCommitRequest
+    rows = [request.OffsetCommitRequestPartition(partition_index=0, committed_offset=1)]
+    topics = [request.OffsetCommitRequestTopic(name=topic, partitions=rows)]
+    return request(group_id=GROUP, topics=topics, **fields)
+
+
+def test_refusals(own_world: Any, caplog: pytest.LogCaptureFixture) -> None:
+    create = messages.CreateTopicsRequest
+    spaced = create(
+        topics=[create.CreatableTopic(name="a b", num_partitions=1, replication_factor=1)], timeout_ms=1_000
+    )
+    folded = messages.MetadataRequest(topics=[messages.MetadataRequest.MetadataRequestTopic(name="a\nb")])
+    ask = own_world.ask
+    for _ in range(2):  # the second time nothing new is said
+        ask(ApiKey.PRODUCE, 9, produce("orders", b"x" * 2_000))
+        ask(ApiKey.PRODUCE, 9, produce("absent", b"x"))
+        ask(ApiKey.OFFSET_COMMIT, 8, commit("absent"))
+        ask(ApiKey.OFFSET_COMMIT, 8, commit("orders", generation_id_or_member_epoch=7, member_id="me"))
+        ask(ApiKey.CREATE_TOPICS, 7, spaced)
+        ask(ApiKey.METADATA, 9, folded)
+        ask(ApiKey.INIT_PRODUCER_ID, 4, messages.InitProducerIdRequest(transactional_id="t", transaction_timeout_ms=1))
+        ask(ApiKey.JOIN_GROUP, 5, messages.JoinGroupRequest(group_id=GROUP, session_timeout_ms=99))
+    refused = [record.getMessage() for record in caplog.records if record.name == "barnabas.broker.refusals"]
+    client = "of client 'test' at 127.0.0.1"
+    assert [line.split(": ", 1)[0] for line in refused] == [
+        f"{api} {client}"
+        for api in (
+            *("PRODUCE", "PRODUCE", "OFFSET_COMMIT", "OFFSET_COMMIT"),
+            *("CREATE_TOPICS", "METADATA", "INIT_PRODUCER_ID", "JOIN_GROUP"),
+        )
+    ]
+    words = [line.split(": ", 1)[1] for line in refused]
+    assert words[0].startswith("MESSAGE_TOO_LARGE: records for 'orders', partition 0: ")
+    assert words[1].startswith("UNKNOWN_TOPIC_OR_PARTITION: records for 'absent', partition 0")
+    assert words[2] == "UNKNOWN_TOPIC_OR_PARTITION: an offset of group 'billing' for 'absent', partition 0"
+    assert words[3] == "ILLEGAL_GENERATION: offsets of group 'billing', member 'me', generation 7"
+    assert words[4].startswith("INVALID_TOPIC_EXCEPTION: topic 'a b': Topic name is invalid: ")
+    assert words[5] == r"INVALID_TOPIC_EXCEPTION: topic 'a\nb' is not there"
+    assert words[6] == "UNSUPPORTED_VERSION: transactional.id 't': transactions are not built yet"
+    assert words[7].startswith("INVALID_SESSION_TIMEOUT: group 'billing': session.timeout.ms=99 is not between ")
+
+
+def test_an_api_that_is_not_offered(own_world: Any, caplog: pytest.LogCaptureFixture) -> None:
+    heartbeat = messages.ConsumerGroupHeartbeatRequest(group_id=GROUP, member_id="m", member_epoch=0)
+    frame = bytes(frames.encode_request(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, "test", heartbeat))[4:]
+    old_fetch = struct.pack(">hhih4s", ApiKey.FETCH, 0, 1, 4, b"test")
+    for request in (frame, frame, old_fetch):
+        assert own_world.exchange(request) == [None]
+    assert lines(caplog, "UNSUPPORTED_VERSION") == [
+        "CONSUMER_GROUP_HEARTBEAT of client 'test' at 127.0.0.1: UNSUPPORTED_VERSION: version 0; its connection is "
+        "closed: the consumer group protocol (group.protocol=consumer) is not built yet",
+        "FETCH of client 'test' at 127.0.0.1: UNSUPPORTED_VERSION: version 0; its connection is closed: "
+        "versions 4 to 18 are served",
+    ]

@@ -356,6 +356,7 @@ class Connection(asyncio.BufferedProtocol):
             self._request = (api, context, request)
             self._parked = reply
             self._inside_handler = True
+            reply.on_failure = self._fail
             reply.then(self._complete)
             self._inside_handler = False
         else:
@@ -380,6 +381,11 @@ class Connection(asyncio.BufferedProtocol):
         from barnabas.broker.api.api_versions import too_new
 
         self._write(frames.encode_response(api_key, 0, correlation_id, too_new(row)))
+
+    def _fail(self, error: BaseException) -> None:
+        """The parked request has none, because of a bug."""
+        assert self._request is not None
+        self._complete(self._server.failed(*self._request, error))
 
     def _complete(self, reply: Any) -> None:
         """The parked request has its answer."""

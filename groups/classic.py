@@ -358,11 +358,10 @@ class ClassicGroup(Rebalancing):
         member_id: str,
         instance_id: str | None,
         generation: int,
-        monotonic_ms: float,
         *,
         transactional: bool = False,
     ) -> ErrorCode:
-        """Whether offsets may be committed so; a member's commit is a sign of life."""
+        """Whether offsets may be committed so."""
         state = self.state
         if state is State.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -380,10 +379,13 @@ class ClassicGroup(Rebalancing):
             return ErrorCode.NONE
         if state is State.COMPLETING_REBALANCE:
             return ErrorCode.REBALANCE_IN_PROGRESS
+        return ErrorCode.NONE
+
+    def extend_session(self, member_id: str, monotonic_ms: float) -> None:
+        """A member has given a sign of life that is no heartbeat. Harmless for somebody who is no member."""
         member = self.members.get(member_id)
         if member is not None:
             member.session_deadline_ms = monotonic_ms + member.session_timeout_ms
-        return ErrorCode.NONE
 
 
 def _why(what: str, reason: str | None) -> str:

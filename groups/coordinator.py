@@ -18,9 +18,9 @@ from barnabas.groups.hashing import partition_for
 from barnabas.groups.loading import Loader
 from barnabas.groups.member import Effects, join_error
 from barnabas.groups.rebalance import State
-from barnabas.groups.records import GroupRecord, store_error
+from barnabas.groups.records import store_error
 from barnabas.groups.runtime import CoordinatorLog, Shard
-from barnabas.offsets.kafka import KafkaOffsetManager, OffsetShard
+from barnabas.offsets.kafka import KafkaOffsetManager
 from barnabas.offsets.manager import OffsetManager, Offsets
 from barnabas.offsets.records import commit_error
 from barnabas.offsets.zookeeper import ZooKeeperOffsetManager
@@ -28,7 +28,7 @@ from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Env
-from barnabas.runtime.turns import ITEMS_PER_TURN, in_passes
+from barnabas.runtime.turns import Pieces
 from barnabas.runtime.upkeep import Task
 
 if TYPE_CHECKING:
@@ -150,6 +150,7 @@ class GroupCoordinator:
     ) -> None:
         self._env = env
         self.clock = env.clock
+        self._turns = env.turns
         self.config = config
         self.topics = topics
         self.note_refusal = note_refusal
@@ -161,7 +162,7 @@ class GroupCoordinator:
         self.is_active = False
         self._timers: Task[_GroupOf] | None = None
         self.legacy_offsets = ZooKeeperOffsetManager(env.clock, coordination)  # OffsetCommit and OffsetFetch v0, always
-        self.kafka_offsets = KafkaOffsetManager(env, config, self)
+        self.kafka_offsets = KafkaOffsetManager(env, config, self.shards)
         self.offsets: OffsetManager = (
             self.legacy_offsets if config.offsets_storage == "zookeeper" else self.kafka_offsets
         )
@@ -193,7 +194,7 @@ class GroupCoordinator:
                 self.unload(partition.index, partition.leader_epoch)
         for partition in became_leader:
             if partition.topic == OFFSETS_TOPIC:
-                self.kafka_offsets.trigger_load(partition.index, partition.leader_epoch)
+                self.load(partition.index, partition.leader_epoch)
 
     def load(self, partition: int, leader_epoch: int) -> None:
         """Become the coordinator of an offsets partition. A smaller epoch than one already seen comes too late."""
@@ -207,14 +208,17 @@ class GroupCoordinator:
             return
         self._unload(partition)
         self._epochs[partition] = leader_epoch
-        shard = Shard(partition, leader_epoch, log, self.clock, self.config)
+        shard = Shard(partition, leader_epoch, log, self._env, self.config)
         self.shards[partition] = shard
-        loader = Loader(
-            shard, self.clock, self.config, self.config.offsets_load_buffer_size, lambda: self._loaded(shard)
-        )
-        self._loaders[partition] = loader
         logger.debug("offsets partition %d: loading in epoch %d", partition, leader_epoch)
-        loader.start()
+        self._loaders[partition] = Loader(
+            shard,
+            self.clock,
+            self._turns,
+            self.config,
+            self.config.offsets_load_buffer_size,
+            lambda: self._loaded(shard),
+        )
 
     def unload(self, partition: int, leader_epoch: int | None = None) -> None:
         """No longer the coordinator; without an epoch in any case."""
@@ -238,12 +242,11 @@ class GroupCoordinator:
     def _loaded(self, shard: Shard) -> None:
         self._loaders.pop(shard.partition, None)
         shard.loading = False
-        in_passes(self.clock, self._start_sessions(shard))
+        self._turns.begin(self._start_sessions(shard))
 
-    def _start_sessions(self, shard: Shard) -> Iterator[None]:
-        for number, group in enumerate(list(shard.groups.values()), 1):
-            if number % ITEMS_PER_TURN == 0:
-                yield
+    def _start_sessions(self, shard: Shard) -> Pieces[None]:
+        for group in list(shard.groups.values()):
+            yield
             if shard.closed or group.state is State.DEAD:
                 continue
             group.start_sessions(self.clock.monotonic_ms())
@@ -493,37 +496,30 @@ class GroupCoordinator:
         self, request: DeleteGroupsRequest, context: Context
     ) -> DeleteGroupsResponse | Pending[DeleteGroupsResponse]:
         """Remove empty groups with all their offsets. A group named twice is answered once."""
-        group_ids = list(dict.fromkeys(request.groups_names))
-        errors: dict[str, ErrorCode] = {}
-        pending: Pending[DeleteGroupsResponse] = Pending()
+        return self._turns.run(self._delete_groups(list(dict.fromkeys(request.groups_names))), to_the_end=True)
 
-        def finish() -> DeleteGroupsResponse:
-            result = messages.DeleteGroupsResponse.DeletableGroupResult
-            return messages.DeleteGroupsResponse(
-                results=[result(group_id=group_id, error_code=errors[group_id]) for group_id in group_ids]
-            )
-
-        if not group_ids:
-            return finish()
-
-        def decided(group_id: str, error: ErrorCode) -> None:
-            errors[group_id] = error
-            if len(errors) == len(group_ids):
-                pending.complete(finish())
-
+    def _delete_groups(self, group_ids: list[str]) -> Pieces[DeleteGroupsResponse]:
+        outcomes: list[Pending[ErrorCode]] = []
         for group_id in group_ids:
+            yield
             shard = self.shard_of(group_id)
+            outcome: Pending[ErrorCode] = Pending()
+            outcomes.append(outcome)
             if isinstance(shard, ErrorCode):
-                decided(group_id, shard)
+                outcome.complete(shard)
             else:
-                self._delete_group(shard, group_id, decided)
-        return pending
+                self._delete_group(shard, group_id, outcome.complete)
+        result = messages.DeleteGroupsResponse.DeletableGroupResult
+        response = messages.DeleteGroupsResponse()
+        for group_id, outcome in zip(group_ids, outcomes, strict=True):
+            response.results.append(result(group_id=group_id, error_code=(yield outcome)))
+        return response
 
-    def _delete_group(self, shard: Shard, group_id: str, decided: Callable[[str, ErrorCode], None]) -> None:
+    def _delete_group(self, shard: Shard, group_id: str, decided: Callable[[ErrorCode], None]) -> None:
         def act() -> None:
             def end(error: ErrorCode) -> None:
                 shard.release(group_id)
-                decided(group_id, error)
+                decided(error)
 
             def removed(error: ErrorCode) -> None:
                 end(commit_error(error))
@@ -536,22 +532,24 @@ class GroupCoordinator:
                 if group_id in shard.foreign_groups:  # its members are not known here, so they cannot be absent
                     end(ErrorCode.NON_EMPTY_GROUP)
                 else:
-                    self.if_it_has_offsets(group_id, end, lambda: self.offsets.remove(group_id, None, removed))
+                    self.if_it_has_offsets(
+                        shard, group_id, end, lambda: self.offsets.remove(shard, group_id, None, removed)
+                    )
                 return
             if group.state is not State.EMPTY:
                 end(ErrorCode.NON_EMPTY_GROUP)
                 return
             logger.info("group %s: deleted", group_id)
             self._write_both(
-                lambda done: self.offsets.remove(group_id, None, done),
-                lambda done: self.remove_group(shard, group_id, done),
+                lambda done: self.offsets.remove(shard, group_id, None, done),
+                lambda done: shard.remove_group(group_id, done),
                 removed,
             )
 
         shard.hold(group_id, act)
 
     def if_it_has_offsets(
-        self, group_id: str, otherwise: Callable[[ErrorCode], None], action: Callable[[], None]
+        self, shard: Shard, group_id: str, otherwise: Callable[[ErrorCode], None], action: Callable[[], None]
     ) -> None:
         """A group without a state of its own exists by its offsets: one that only commits, where they are elsewhere."""
 
@@ -561,16 +559,11 @@ class GroupCoordinator:
             else:
                 action()
 
-        reply = self.offsets.get(group_id, None)
+        reply = self.offsets.get(shard, group_id, None)
         if isinstance(reply, Pending):
             reply.then(found)
         else:
             found(reply)
-
-    def remove_group(self, shard: OffsetShard, group_id: str, done: Callable[[ErrorCode], None]) -> None:
-        """Write a group's tombstone."""
-        assert isinstance(shard, Shard)
-        shard.write(group_id, GroupRecord(group_id, None), done, patient=True)
 
     def _write_both(
         self,
@@ -591,9 +584,7 @@ class GroupCoordinator:
 
     def on_partitions_deleted(self, partitions: Iterable[tuple[str, int]]) -> None:
         """Topics are gone: their offsets go too, in every group of this broker (UpdateMetadata with leader -2)."""
-        gone = set(partitions)
-        if not gone:
-            return
+        gone = dict.fromkeys(partitions)
         for topic, index in gone:
             if topic == OFFSETS_TOPIC:
                 self.unload(index)

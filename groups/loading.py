@@ -1,4 +1,4 @@
-"""Load an offsets partition after a start or a leader change: the same replay, in slices that never hold the loop.
+"""Load an offsets partition after a start or a leader change: the same replay, a record at a time (runtime/turns.py).
 
 While it runs, and until the high watermark has reached the log end at which the epoch began, the coordinator answers
 COORDINATOR_LOAD_IN_PROGRESS. Records of later group protocols (KIP-848, KIP-932, KIP-1071) are left alone: only which
@@ -9,7 +9,8 @@ load, and the partition is served all the same, as Kafka does.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from sys import intern
 from typing import TYPE_CHECKING
 
@@ -25,9 +26,10 @@ from barnabas.offsets.records import (
     key_version,
 )
 from barnabas.protocol.errors import ErrorCode, ProtocolError
-from barnabas.protocol.record_batch import BatchHeader, Record, batches, records
+from barnabas.protocol.record_batch import Record, batches, records
+from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Clock
-from barnabas.runtime.turns import ITEMS_PER_TURN, in_passes
+from barnabas.runtime.turns import Pieces, Turns
 
 if TYPE_CHECKING:
     from barnabas.protocol.records import GroupMetadataValue
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("barnabas.groups")
 
 RETRY_MS = 5_000  # when the log could not be read
-SLICE_BYTES = 64 * 1024  # some ten milliseconds of work between two chances for others
+SLICE_BYTES = 64 * 1024  # read at a time
 BATCH_BYTES_MAX = 256 * 1024 * 1024
 _COMMIT_MARKER = 1
 
@@ -48,7 +50,13 @@ class Loader:
     """One load of one shard. `done` is called once, when the partition can be served; never after `cancel`."""
 
     def __init__(
-        self, shard: Shard, clock: Clock, config: ShardConfig, buffer_bytes: int, done: Callable[[], None]
+        self,
+        shard: Shard,
+        clock: Clock,
+        turns: Turns,
+        config: ShardConfig,
+        buffer_bytes: int,
+        done: Callable[[], None],
     ) -> None:
         self._shard = shard
         self._clock = clock
@@ -61,41 +69,51 @@ class Loader:
         self._unknown_versions: set[int] = set()
         self._record_count = 0
         self._started_ms = clock.monotonic_ms()
-        self._cancelled = False
         self._stopped_by = ""
-
-    def start(self) -> None:
-        """Begin with the next pass of the loop."""
-        self._clock.call_soon(self._step)
+        self._work = turns.begin(self._load())
 
     def cancel(self) -> None:
         """The partition is not ours any more."""
-        self._cancelled = True
+        self._work.cancel()
 
-    def _step(self) -> None:
-        if self._cancelled:
-            return
-        if self._position < self._end:
+    def _load(self) -> Pieces[None]:
+        while self._position < self._end:
             try:
-                data = self._shard.log.read(self._position, self._slice_bytes)
-                before = self._position
-                for header, batch in batches(data):
-                    self._replay_batch(header, batch)
-                if not len(data):  # compaction has left nothing up to the end
-                    self._position = self._end
-                assert self._position > before
+                yield from self._replay_slice()
             except (OSError, ProtocolError, ValueError) as error:
-                self._try_again_later(error)
-            else:
-                self._clock.call_soon(self._step)
+                self._say(error)
+                later: Pending[None] = Pending()
+                self._clock.call_later(RETRY_MS, partial(later.complete, None))
+                yield later
+        yield from self._restore_groups()
+        committed: Pending[ErrorCode] = Pending()
+        self._shard.log.park_until(self._end, committed.complete)
+        outcome = yield committed
+        if outcome in (ErrorCode.NONE, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND):
+            self._say_loaded()
+            self._done()
+        # Otherwise the leadership is going, and the unload is on its way.
+
+    def _replay_slice(self) -> Pieces[None]:
+        data = self._shard.log.read(self._position, self._slice_bytes)
+        if not len(data):  # compaction has left nothing up to the end
+            self._position = self._end
             return
-        in_passes(self._clock, self._restore_groups(), self._restored)
+        before = self._position
+        for header, batch in batches(data):
+            producer_id = header.producer_id if header.is_transactional else -1
+            for record in records(batch, max_bytes=BATCH_BYTES_MAX):
+                yield
+                if record.offset >= before:
+                    self._record_count += 1
+                    if header.is_control:
+                        self._replay_control(header.producer_id, record)
+                    else:
+                        self._replay_record(record, producer_id)
+            self._position = header.next_offset
+        assert self._position > before
 
-    def _restored(self) -> None:
-        if not self._cancelled:
-            self._shard.log.park_until(self._end, self._committed)
-
-    def _try_again_later(self, error: Exception) -> None:
+    def _say(self, error: Exception) -> None:
         """Half of the offsets would be a lie: older ones, or none, to consumers that would then read from elsewhere."""
         if str(error) != self._stopped_by:
             self._stopped_by = str(error)
@@ -105,18 +123,16 @@ class Loader:
                 self._position,
                 error,
             )
-        self._clock.call_later(RETRY_MS, self._step)
 
-    def _replay_batch(self, header: BatchHeader, batch: memoryview) -> None:
-        producer_id = header.producer_id if header.is_transactional else -1
-        for record in records(batch, max_bytes=BATCH_BYTES_MAX):
-            if record.offset >= self._position:
-                self._record_count += 1
-                if header.is_control:
-                    self._replay_control(header.producer_id, record)
-                else:
-                    self._replay_record(record, producer_id)
-        self._position = header.next_offset
+    def _say_loaded(self) -> None:
+        logger.log(
+            logging.INFO if self._record_count else logging.DEBUG,  # a fresh broker has fifty empty ones
+            "offsets partition %d: loaded %d groups from %d records in %.0f ms",
+            self._shard.partition,
+            len(self._shard.groups),
+            self._record_count,
+            self._clock.monotonic_ms() - self._started_ms,
+        )
 
     def _replay_control(self, producer_id: int, record: Record) -> None:
         key = record.key or b""
@@ -158,15 +174,11 @@ class Loader:
         except (ProtocolError, ValueError) as error:
             logger.warning("offsets partition %d: record at %d is ignored: %s", shard.partition, record.offset, error)
 
-    def _restore_groups(self) -> Iterator[None]:
+    def _restore_groups(self) -> Pieces[None]:
         shard = self._shard
         now_ms = self._clock.now_ms()
-        known = dict.fromkeys([*self._metadata, *shard.offsets.committed, *shard.offsets.pending_counts])
-        for number, group_id in enumerate(known, 1):
-            if number % ITEMS_PER_TURN == 0:
-                yield
-            if self._cancelled:
-                return
+        for group_id in dict.fromkeys([*self._metadata, *shard.offsets.committed, *shard.offsets.pending_counts]):
+            yield
             if group_id in shard.foreign_groups:
                 continue
             metadata = self._metadata.get(group_id)
@@ -174,18 +186,3 @@ class Loader:
                 shard.groups[group_id] = ClassicGroup(group_id, self._config, now_ms)
             else:
                 shard.groups[group_id] = ClassicGroup.restore(group_id, self._config, metadata)
-
-    def _committed(self, error: ErrorCode) -> None:
-        if self._cancelled:
-            return
-        if error not in (ErrorCode.NONE, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND):
-            return  # leadership is going: the unload is on its way
-        logger.log(
-            logging.INFO if self._record_count else logging.DEBUG,  # a fresh broker has fifty empty ones
-            "offsets partition %d: loaded %d groups from %d records in %.0f ms",
-            self._shard.partition,
-            len(self._shard.groups),
-            self._record_count,
-            self._clock.monotonic_ms() - self._started_ms,
-        )
-        self._done()

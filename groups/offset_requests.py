@@ -10,7 +10,7 @@ from collections.abc import Callable
 from sys import intern
 from typing import TYPE_CHECKING, TypeVar
 
-from barnabas.groups.classic import State
+from barnabas.groups.classic import ClassicGroup, State
 from barnabas.groups.member import CONSUMER_PROTOCOL_TYPE
 from barnabas.groups.runtime import Shard
 from barnabas.offsets.manager import Offsets
@@ -68,9 +68,12 @@ def offset_commit(coordinator: GroupCoordinator, request: OffsetCommitRequest, c
         return refuse(shard)
     if shard.is_held(group_id):
         return coordinator.when_free(shard, group_id, lambda: offset_commit(coordinator, request, context))
-    error = _check_group(coordinator, shard, request, version)
+    group = shard.groups.get(group_id)
+    error = _check_commit(shard, group, request, version)
     if error:
         return refuse(error)
+    if group is not None:
+        group.extend_session(request.member_id, coordinator.clock.monotonic_ms())
     for row in too_long:
         row.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
     if not commits:
@@ -80,7 +83,7 @@ def offset_commit(coordinator: GroupCoordinator, request: OffsetCommitRequest, c
     def done(error: ErrorCode) -> None:
         waiting.complete(refuse(commit_error(error)) if error else response)
 
-    coordinator.offsets.put(group_id, commits, done)
+    coordinator.offsets.put(shard, group_id, commits, done)
     return waiting
 
 
@@ -98,7 +101,7 @@ def _commit_to_tree(
     if group_id == "":
         return _fail(response, ErrorCode.INVALID_GROUP_ID)  # names no node
     waiting: Pending[OffsetCommitResponse] = Pending()
-    coordinator.legacy_offsets.put(group_id, commits, lambda error: waiting.complete(_fail(response, error)))
+    coordinator.legacy_offsets.put(None, group_id, commits, lambda error: waiting.complete(_fail(response, error)))
     return waiting
 
 
@@ -177,18 +180,15 @@ class _StoredRows(dict[int, "OffsetCommitResponse.OffsetCommitResponsePartition"
 _STORED = _StoredRows()
 
 
-def _check_group(coordinator: GroupCoordinator, shard: Shard, request: OffsetCommitRequest, version: int) -> ErrorCode:
+def _check_commit(shard: Shard, group: ClassicGroup | None, request: OffsetCommitRequest, version: int) -> ErrorCode:
     generation = request.generation_id_or_member_epoch
-    group = shard.groups.get(request.group_id)
-    if group is None:
-        if request.group_id in shard.foreign_groups:
-            return ErrorCode.UNKNOWN_MEMBER_ID
-        if generation < 0:
-            return ErrorCode.NONE  # it only commits: the first commit makes the group
-        return ErrorCode.GROUP_ID_NOT_FOUND if version >= 9 else ErrorCode.ILLEGAL_GENERATION
-    return group.check_commit(
-        request.member_id, request.group_instance_id, generation, coordinator.clock.monotonic_ms()
-    )
+    if group is not None:
+        return group.check_commit(request.member_id, request.group_instance_id, generation)
+    if request.group_id in shard.foreign_groups:
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    if generation < 0:
+        return ErrorCode.NONE  # it only commits: the first commit makes the group
+    return ErrorCode.GROUP_ID_NOT_FOUND if version >= 9 else ErrorCode.ILLEGAL_GENERATION
 
 
 def _fail(response: OffsetCommitResponse, error: ErrorCode) -> OffsetCommitResponse:
@@ -257,7 +257,7 @@ def _fetch_flat(coordinator: GroupCoordinator, request: OffsetFetchRequest, vers
         if request.group_id == "":
             return answer(Offsets(ErrorCode.INVALID_GROUP_ID, {}))
         known = [key for key in keys or () if coordinator.topics.contains(*key)]
-        return _then(coordinator.legacy_offsets.get(request.group_id, known), answer)
+        return _then(coordinator.legacy_offsets.get(None, request.group_id, known), answer)
     return _then(_get(coordinator, request.group_id, keys, request.require_stable), answer)
 
 
@@ -343,7 +343,7 @@ def _get(
     shard = coordinator.shard_of(group_id)
     if isinstance(shard, ErrorCode):
         return Offsets(shard, {})
-    return coordinator.offsets.get(group_id, keys, require_stable=require_stable)
+    return coordinator.offsets.get(shard, group_id, keys, require_stable=require_stable)
 
 
 def _one(found: Offsets, name: str | None, index: int, topic_id: bytes) -> tuple[CommittedOffset, ErrorCode]:
@@ -424,7 +424,7 @@ def offset_delete(coordinator: GroupCoordinator, request: OffsetDeleteRequest, c
         def removed(error: ErrorCode) -> None:
             end(messages.OffsetDeleteResponse(error_code=commit_error(error)) if error else answer(errors))
 
-        coordinator.offsets.remove(group_id, partitions, removed)
+        coordinator.offsets.remove(shard, group_id, partitions, removed)
 
     def act() -> None:
         if shard.closed:
@@ -433,6 +433,7 @@ def offset_delete(coordinator: GroupCoordinator, request: OffsetDeleteRequest, c
         group = shard.groups.get(group_id)
         if group is None or group.state is State.DEAD:
             coordinator.if_it_has_offsets(
+                shard,
                 group_id,
                 lambda error: end(messages.OffsetDeleteResponse(error_code=error)),
                 lambda: remove({}),

@@ -1,9 +1,10 @@
 """How a group gets from one generation to the next: its states, the join phase, the sync phase, and what times out.
 
-Nothing here knows a clock, a log or a connection. A transition changes the group's volatile state at once, and puts
-what else must happen into `Effects`: records to append, what to do when they are committed, replies to parked
-requests. Times are deadlines kept as data (monotonic milliseconds); `wake_ms` is when `on_time` must be called next,
-and since a heartbeat only moves a deadline, being called too early is normal and costs a look.
+Nothing here knows a clock, a log or a connection. A transition changes the group's memory at once, ahead of its record:
+members wait for each other, not for the disk, and a member that a restart has forgotten joins again. What else must
+happen goes into `Effects`: records to append, what to do when they are committed (an assignment is handed out only
+then), replies to parked requests. Times are deadlines kept as data (monotonic milliseconds); `wake_ms` is when
+`on_time` must be called next. A heartbeat only moves a deadline, so being called too early is normal and costs a look.
 """
 
 from __future__ import annotations

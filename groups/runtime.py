@@ -1,8 +1,9 @@
 """One offsets partition as its coordinator holds it: decide -> append -> replay at commit -> reply.
 
-A decision hands records to `write`. Everything decided in one pass of the loop is appended as one batch; when the
-high watermark passes its end each record is replayed into the table, in order, and then whoever wrote it is told. So
-the table holds committed offsets only, and loading after a restart is the same replay.
+A decision hands records to `write`. What is decided in one pass of the loop is appended together; when the high
+watermark passes its end, each record is replayed into the table, in order, and then its writer is told. So the table
+holds committed offsets only, and loading after a restart is the same replay. The state of a group with members is not
+made by replay: it runs ahead of its record, which says what a restart is to find (rebalance.py).
 
 What decides from the age or absence of a value (deletion, expiry) takes the group for itself with `hold`: it runs
 when nothing of the group is in flight, and later requests of the group wait until it is committed.
@@ -23,14 +24,16 @@ from barnabas.protocol.batch_records import PlainRecords
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.record_batch import build_plain
 from barnabas.replication.partition import ALL_IN_SYNC, Partition
-from barnabas.runtime.ports import Buffer, Clock, Timer
+from barnabas.runtime.ports import Buffer, Env, Timer
+from barnabas.runtime.turns import Pieces
 from barnabas.storage.validation import AppendOrigin, AppendResult
 
 logger = logging.getLogger("barnabas.groups")
 
 StoredRecords = OffsetCommits | OffsetRemovals | GroupRecord
 Done = Callable[[ErrorCode], None]
-BATCH_RECORDS_MAX = 1000  # more than that decided in one pass goes into further batches
+AT_ONCE_MAX = 100  # records of one pass; more take part in its budget
+BATCH_RECORDS_MAX = 500  # more than that decided in one pass goes into further batches
 
 _TOO_LARGE = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.INVALID_FETCH_SIZE)
 
@@ -153,7 +156,9 @@ class Shard:
         "_in_flight",
         "_quiet_waiters",
         "_timeout_timer",
+        "_turns",
         "_unwritten",
+        "_unwritten_count",
         "_writing",
         "closed",
         "foreign_groups",
@@ -165,9 +170,7 @@ class Shard:
         "partition",
     )
 
-    def __init__(
-        self, partition: int, leader_epoch: int, log: CoordinatorLog, clock: Clock, config: ShardConfig
-    ) -> None:
+    def __init__(self, partition: int, leader_epoch: int, log: CoordinatorLog, env: Env, config: ShardConfig) -> None:
         self.partition = partition
         self.leader_epoch = leader_epoch
         self.log = log
@@ -176,15 +179,22 @@ class Shard:
         self.groups: dict[str, ClassicGroup] = {}
         self.foreign_groups: dict[str, str] = {}  # of later protocols, by type: kept apart, never touched
         self.offsets = OffsetTable()
-        self._clock = clock
+        self._clock = env.clock
+        self._turns = env.turns
         self._config = config
-        self._unwritten: list[_Write] = []
+        self._unwritten: deque[_Write] = deque()
+        self._unwritten_count = 0  # records in them
         self._flush_is_due = False
         self._in_flight: deque[_Batch] = deque()
         self._writing: dict[str, int] = {}  # group -> writes that are not committed yet
         self._quiet_waiters: dict[str, list[Callable[[], None]]] = {}
         self._held: dict[str, deque[Callable[[], None]]] = {}
         self._timeout_timer: Timer | None = None
+
+    @property
+    def log_end_offset(self) -> int:
+        """Where the next record will stand."""
+        return self.log.log_end_offset
 
     # ---- writing ----
 
@@ -199,24 +209,37 @@ class Shard:
             return
         self._writing[group_id] = self._writing.get(group_id, 0) + 1
         self._unwritten.append(_Write(group_id, records, done, patient))
+        if records is not None:
+            self._unwritten_count += records.count
         if not self._flush_is_due:
             self._flush_is_due = True
             self._clock.call_soon(self._flush)
 
     def _flush(self) -> None:
+        """Append what this pass has decided: at once if it is little, otherwise as it is its turn."""
+        if self._unwritten_count <= AT_ONCE_MAX:
+            self._flush_is_due = False
+            self._append_some()
+        else:
+            self._turns.run(self._append_all())
+
+    def _append_all(self) -> Pieces[None]:
+        while self._unwritten:
+            self._append_some()
+            yield
         self._flush_is_due = False
-        writes = self._unwritten
-        self._unwritten = []
-        if self.closed:
-            return
-        start = size = 0
-        for position, write in enumerate(writes):
-            size += 0 if write.records is None else write.records.count
-            if size >= BATCH_RECORDS_MAX:
-                self._append(writes[start : position + 1])
-                start, size = position + 1, 0
-        if start < len(writes):
-            self._append(writes[start:])
+
+    def _append_some(self) -> None:
+        unwritten = self._unwritten
+        writes: list[_Write] = []
+        count = 0
+        while unwritten and count < BATCH_RECORDS_MAX:
+            write = unwritten.popleft()
+            writes.append(write)
+            count += 0 if write.records is None else write.records.count
+        self._unwritten_count -= count
+        if writes:
+            self._append(writes)
 
     def _append(self, writes: list[_Write]) -> None:
         records = PlainRecords()
@@ -230,8 +253,10 @@ class Shard:
         codec = self._config.offsets_topic_compression_codec
         # Sequence 0 without a producer id: so Kafka 4.1 writes its coordinators' batches.
         result = self.log.append(build_plain(records, self._clock.now_ms(), codec=codec, base_sequence=0))
-        if self.closed:
-            return  # the append itself cost the leadership, and `close` has told everybody
+        if self.closed:  # the append itself cost the leadership
+            for write in writes:
+                self._end(write, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            return
         if result.error:
             if len(writes) > 1 and result.error in _TOO_LARGE:
                 for write in writes:  # only the one that is too large is to suffer
@@ -352,6 +377,10 @@ class Shard:
                 held_again.extend(waiting)
                 return
 
+    def remove_group(self, group_id: str, done: Done) -> None:
+        """Write the tombstone of a group that is empty and has no offsets any more."""
+        self.write(group_id, GroupRecord(group_id, None), done, patient=True)
+
     # ---- the table ----
 
     def replay(self, records: StoredRecords, record_offset: int) -> None:
@@ -447,7 +476,7 @@ class Shard:
         if self._timeout_timer is not None:
             self._timeout_timer.cancel()
             self._timeout_timer = None
-        unwritten, self._unwritten = self._unwritten, []
+        unwritten, self._unwritten = self._unwritten, deque()
         effects = Effects(self._clock.now_ms(), self._clock.monotonic_ms())
         for group in self.groups.values():
             if group.state is not State.DEAD:

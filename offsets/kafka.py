@@ -1,11 +1,11 @@
 """Offset storage in `__consumer_offsets`: a commit is a record, committed when the high watermark has passed it.
 
-The partitions themselves (append, replay, loading) belong to the group coordinator, since groups live in the same
+The partitions themselves (append, replay, loading) belong to the group coordinator, because groups live in the same
 log; here is what offsets need of them.
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -16,7 +16,7 @@ from barnabas.offsets.table import OffsetTable, partitions_of
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Env
-from barnabas.runtime.turns import ITEMS_PER_TURN, chunks, in_passes
+from barnabas.runtime.turns import Pieces, chunks
 from barnabas.runtime.upkeep import Task
 
 logger = logging.getLogger("barnabas.offsets")
@@ -41,6 +41,10 @@ class OffsetShard(Protocol):
     def closed(self) -> bool:
         """Whether it is not owned any more."""
 
+    @property
+    def log_end_offset(self) -> int:
+        """Where the next record will stand."""
+
     def write(
         self, group_id: str, records: OffsetCommits | OffsetRemovals | None, done: Done, *, patient: bool = False
     ) -> None:
@@ -62,20 +66,7 @@ class OffsetShard(Protocol):
     def release(self, group_id: str) -> None:
         """Let others go on."""
 
-
-class OffsetShards(Protocol):
-    """The offsets partitions of this broker."""
-
-    def shard_of(self, group_id: str) -> OffsetShard | ErrorCode:
-        """The partition of a group, or why it cannot be asked here."""
-
-    def owned_shards(self) -> Iterable[OffsetShard]:
-        """All that are loaded."""
-
-    def load(self, partition: int, leader_epoch: int) -> None:
-        """Begin to load a partition that this broker leads now."""
-
-    def remove_group(self, shard: OffsetShard, group_id: str, done: Done) -> None:
+    def remove_group(self, group_id: str, done: Done) -> None:
         """Write the tombstone of a group that is empty and has no offsets any more."""
 
 
@@ -87,9 +78,12 @@ class RetentionConfig(Protocol):
 
 
 class KafkaOffsetManager:
-    """`OffsetManager` over the offsets partitions."""
+    """`OffsetManager` over the offsets partitions. `shards` is those that this broker owns, by number, as they are now.
 
-    def __init__(self, env: Env, config: RetentionConfig, shards: OffsetShards) -> None:
+    What is asked of one group comes with the group's shard: its caller has looked it up.
+    """
+
+    def __init__(self, env: Env, config: RetentionConfig, shards: Mapping[int, OffsetShard]) -> None:
         self._env = env
         self._config = config
         self._shards = shards
@@ -107,17 +101,15 @@ class KafkaOffsetManager:
             self._expiry.stop()
             self._expiry = None
 
-    def trigger_load(self, partition: int, leader_epoch: int) -> None:
-        """Load a partition this broker leads now."""
-        self._shards.load(partition, leader_epoch)
-
     def get(
-        self, group_id: str, partitions: Sequence[TopicPartition] | None, *, require_stable: bool = False
+        self,
+        shard: OffsetShard,
+        group_id: str,
+        partitions: Sequence[TopicPartition] | None,
+        *,
+        require_stable: bool = False,
     ) -> Offsets | Pending[Offsets]:
         """From the table. With `require_stable`, after everything of the partition that is in flight now."""
-        shard = self._shards.shard_of(group_id)
-        if isinstance(shard, ErrorCode):
-            return Offsets(shard, {})
         if not require_stable:
             return Offsets(ErrorCode.NONE, shard.offsets.of_group(group_id))
         if shard.is_quiet(group_id):
@@ -133,20 +125,14 @@ class KafkaOffsetManager:
         shard.write(group_id, None, written)
         return pending
 
-    def put(self, group_id: str, commits: GroupOffsets, done: Done) -> None:
-        """Append the offsets; `done` at commit, with the error a client understands."""
-        shard = self._shards.shard_of(group_id)
-        if isinstance(shard, ErrorCode):
-            done(shard)
-        else:
-            shard.write(group_id, OffsetCommits(group_id, commits), done)
+    def put(self, shard: OffsetShard, group_id: str, commits: GroupOffsets, done: Done) -> None:
+        """Append the offsets; `done` at commit, with the append's error."""
+        shard.write(group_id, OffsetCommits(group_id, commits), done)
 
-    def remove(self, group_id: str, partitions: Sequence[TopicPartition] | None, done: Done) -> None:
+    def remove(
+        self, shard: OffsetShard, group_id: str, partitions: Sequence[TopicPartition] | None, done: Done
+    ) -> None:
         """Append a tombstone for each partition that has an offset, committed or in an open transaction."""
-        shard = self._shards.shard_of(group_id)
-        if isinstance(shard, ErrorCode):
-            done(shard)
-            return
         committed = partitions_of(shard.offsets.of_group(group_id))
         held = dict.fromkeys([*committed, *sorted(shard.offsets.pending_of_group(group_id))])
         chosen = list(held) if partitions is None else [key for key in dict.fromkeys(partitions) if key in held]
@@ -154,26 +140,38 @@ class KafkaOffsetManager:
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
         """Tombstones in every group of this broker that has offsets of the partitions."""
-        in_passes(self._env.clock, self._forget(set(partitions)))
+        gone: dict[str, set[int]] = {}
+        for topic, index in partitions:
+            gone.setdefault(topic, set()).add(index)
+        for shard in self._shards.values():
+            if not shard.loading:
+                self._env.turns.begin(self._forget(shard, gone, shard.log_end_offset))
 
-    def _forget(self, partitions: set[TopicPartition]) -> Iterator[None]:
-        for shard in list(self._shards.owned_shards()):
-            for number, (group_id, found) in enumerate(list(shard.offsets.groups_with(partitions)), 1):
-                if number % ITEMS_PER_TURN == 0:
-                    yield
-                if not shard.closed:
-                    self._forget_in_group(shard, group_id, found)
+    def _forget(self, shard: OffsetShard, gone: dict[str, set[int]], before_offset: int) -> Pieces[None]:
+        """One group after the other. A topic of that name may exist again, and have offsets from `before_offset` on."""
+        for group_id in shard.offsets.groups():
+            yield
+            if shard.closed:
+                return
+            if shard.offsets.held_of(group_id, gone, before_offset):
+                yield self._forget_in_group(shard, group_id, gone, before_offset)
 
-    def _forget_in_group(self, shard: OffsetShard, group_id: str, partitions: list[TopicPartition]) -> None:
+    def _forget_in_group(
+        self, shard: OffsetShard, group_id: str, gone: dict[str, set[int]], before_offset: int
+    ) -> Pending[None]:
+        forgotten: Pending[None] = Pending()
+
         def act() -> None:
             def end(error: ErrorCode) -> None:
                 if error:
                     logger.warning("group %s: offsets of deleted topics remain: %s", group_id, error.name)
                 shard.release(group_id)
+                forgotten.complete(None)
 
-            self.remove(group_id, partitions, end)
+            self.remove(shard, group_id, shard.offsets.held_of(group_id, gone, before_offset), end)
 
         shard.hold(group_id, act)
+        return forgotten
 
     def _write_tombstones(
         self, shard: OffsetShard, group_id: str, partitions: Sequence[TopicPartition], done: Done
@@ -200,41 +198,49 @@ class KafkaOffsetManager:
             self._expiry.run_soon()
 
     def _all_groups(self) -> "Iterator[_GroupOf]":
-        for shard in list(self._shards.owned_shards()):
-            for group_id in shard.group_ids():
-                yield _GroupOf(shard, group_id)
+        for shard in list(self._shards.values()):
+            if not shard.loading:
+                for group_id in shard.group_ids():
+                    yield _GroupOf(shard, group_id)
 
-    def _clean(self, of: "_GroupOf") -> None:
+    def _clean(self, of: "_GroupOf") -> Pieces[None]:
+        """Return when it is done: so few groups have to wait for it, and only for themselves."""
         retention_ms = self._config.offsets_retention_minutes * 60_000
         if not of.shard.closed and of.shard.is_quiet(of.group_id):
-            self._clean_group(of.shard, of.group_id, self._env.clock.now_ms(), retention_ms)
+            cleaning = self._clean_group(of.shard, of.group_id, self._env.clock.now_ms(), retention_ms)
+            if cleaning is not None:
+                yield cleaning
 
-    def _clean_group(self, shard: OffsetShard, group_id: str, now_ms: int, retention_ms: int) -> None:
+    def _clean_group(self, shard: OffsetShard, group_id: str, now_ms: int, retention_ms: int) -> Pending[None] | None:
+        """Begin to remove what has expired of a group; completed when it is done. None where nothing has."""
         situation = shard.situation(group_id)
         if situation is None:
-            return
+            return None
         offsets = shard.offsets.of_group(group_id)
         pending = shard.offsets.pending_of_group(group_id)
         expired = expired_offsets(situation, offsets, pending, now_ms, retention_ms)
         group_ends = situation.is_empty and not pending and len(expired) == sum(map(len, offsets.values()))
         if not expired and not group_ends:
-            return
+            return None
+        cleaned: Pending[None] = Pending()
 
         def clean() -> None:
             def removed(error: ErrorCode) -> None:
                 if error:
                     logger.warning("group %s: expired offsets could not be removed: %s", group_id, error.name)
                 shard.release(group_id)
+                cleaned.complete(None)
 
             if expired:
                 logger.info("group %s: %d offsets expired", group_id, len(expired))
             if group_ends:
-                end = partial(self._shards.remove_group, shard, group_id, removed)
+                end = partial(shard.remove_group, group_id, removed)
                 self._write_tombstones(shard, group_id, expired, lambda error: removed(error) if error else end())
             else:
                 self._write_tombstones(shard, group_id, expired, removed)
 
         shard.hold(group_id, clean)
+        return cleaned
 
 
 class _GroupOf(NamedTuple):

@@ -5,7 +5,7 @@ setting `offsets.storage` says which one serves OffsetCommit and OffsetFetch fro
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from barnabas.offsets.records import GroupOffsets, TopicPartition
 from barnabas.protocol.errors import ErrorCode
@@ -23,29 +23,33 @@ class Offsets:
 
 
 class OffsetManager(Protocol):
-    """Keeps committed offsets. Who may commit what is decided before; here it is only stored and found."""
+    """Keeps committed offsets. Who may commit what is decided before; here it is only stored and found.
+
+    `shard` is the offsets partition of the group, which the caller has looked up; only one storage lives in it.
+    """
 
     def startup(self) -> None:
         """Begin the background work."""
 
     def get(
-        self, group_id: str, partitions: Sequence[TopicPartition] | None, *, require_stable: bool = False
+        self, shard: Any, group_id: str, partitions: Sequence[TopicPartition] | None, *, require_stable: bool = False
     ) -> Offsets | Pending[Offsets]:
         """Offsets of these partitions, or of all the group has. Only what is committed is ever seen."""
 
-    def put(self, group_id: str, commits: GroupOffsets, done: Callable[[ErrorCode], None]) -> None:
+    def put(self, shard: Any, group_id: str, commits: GroupOffsets, done: Callable[[ErrorCode], None]) -> None:
         """Store offsets, all or none, and keep them; `done` is told when a later `get` by anybody will see them."""
 
     def remove(
-        self, group_id: str, partitions: Sequence[TopicPartition] | None, done: Callable[[ErrorCode], None]
+        self,
+        shard: Any,
+        group_id: str,
+        partitions: Sequence[TopicPartition] | None,
+        done: Callable[[ErrorCode], None],
     ) -> None:
         """Forget the offsets of these partitions, or all of the group. `put`s of the group must be over."""
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
         """Topics are gone: their offsets go too, in every group."""
-
-    def trigger_load(self, partition: int, leader_epoch: int) -> None:
-        """This broker became the owner of an offsets partition: get ready to serve its groups."""
 
     def cleanup(self) -> None:
         """Let go of what has expired."""

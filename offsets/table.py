@@ -4,7 +4,7 @@ Only `replay*` change the table, at commit or while loading, so what it holds is
 committed in a transaction wait in `pending` by producer until its control record decides (reference section 16).
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 
 from barnabas.offsets.records import CommittedOffset, GroupOffsets, OffsetCommits, OffsetRemovals, TopicPartition
 
@@ -85,19 +85,26 @@ class OffsetTable:
                         held_partitions[partition] = value
         return changed
 
-    def groups_with(self, partitions: set[TopicPartition]) -> Iterator[tuple[str, list[TopicPartition]]]:
-        """Groups that have offsets, committed or pending, for any of the partitions, and for which."""
-        topics: dict[str, set[int]] = {}
-        for topic, index in partitions:
-            topics.setdefault(topic, set()).add(index)
-        for group_id in [*self.committed, *(group for group in self.pending_counts if group not in self.committed)]:
-            held = self.of_group(group_id)
-            found = {
-                (topic, i) for topic in topics.keys() & held.keys() for i in topics[topic].intersection(held[topic])
-            }
-            found.update(partitions.intersection(self.pending_of_group(group_id)))
-            if found:
-                yield group_id, sorted(found)
+    def groups(self) -> list[str]:
+        """Groups that have offsets, committed or pending."""
+        return list(dict.fromkeys([*self.committed, *self.pending_counts]))
+
+    def held_of(
+        self, group_id: str, partitions: Mapping[str, Collection[int]], before_offset: int
+    ) -> list[TopicPartition]:
+        """Those of the partitions (by topic) for which the group has an offset, committed or pending, whose record
+        stands before `before_offset`."""
+        sources = [self.of_group(group_id)]
+        if group_id in self.pending_counts:
+            sources += [groups[group_id] for groups in self.pending.values() if group_id in groups]
+        found = {
+            (topic, index)
+            for offsets in sources
+            for topic in partitions.keys() & offsets.keys()
+            for index, committed in offsets[topic].items()
+            if index in partitions[topic] and committed.record_offset < before_offset
+        }
+        return sorted(found)
 
     def _remove(self, group_id: str, topic: str, partition: int) -> None:
         _take_out(self.committed, group_id, topic, partition)

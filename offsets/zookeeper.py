@@ -47,14 +47,16 @@ class ZooKeeperOffsetManager:
         for task in self._tasks:
             task.cancel()
 
-    def trigger_load(self, partition: int, leader_epoch: int) -> None:
-        """The tree is read when asked for: nothing to load."""
-
     def cleanup(self) -> None:
         """Offsets in the tree do not expire: they carry no time."""
 
     def get(
-        self, group_id: str, partitions: Sequence[TopicPartition] | None, *, require_stable: bool = False
+        self,
+        shard: object,
+        group_id: str,
+        partitions: Sequence[TopicPartition] | None,
+        *,
+        require_stable: bool = False,
     ) -> Pending[Offsets]:
         """Read the nodes. Every node is stable: a write is visible when it is done."""
         pending: Pending[Offsets] = Pending()
@@ -74,7 +76,7 @@ class ZooKeeperOffsetManager:
         self._start(run())
         return pending
 
-    def put(self, group_id: str, commits: GroupOffsets, done: Done) -> None:
+    def put(self, shard: object, group_id: str, commits: GroupOffsets, done: Done) -> None:
         """Write the nodes, one after the other; they are not written together, nor could a 0.8 client tell."""
 
         async def run() -> None:
@@ -84,7 +86,7 @@ class ZooKeeperOffsetManager:
 
         self._start(self._tell(group_id, run(), done))
 
-    def remove(self, group_id: str, partitions: Sequence[TopicPartition] | None, done: Done) -> None:
+    def remove(self, shard: object, group_id: str, partitions: Sequence[TopicPartition] | None, done: Done) -> None:
         """Delete the nodes."""
 
         async def run() -> None:

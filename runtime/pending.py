@@ -15,7 +15,7 @@ class Pending(Generic[T]):
     `on_cancel`.
     """
 
-    __slots__ = ("_callback", "_value", "cancelled", "done", "on_cancel")
+    __slots__ = ("_callback", "_value", "cancelled", "done", "on_cancel", "on_failure")
 
     def __init__(self) -> None:
         self.done = False
@@ -23,6 +23,7 @@ class Pending(Generic[T]):
         self._value: T | None = None
         self._callback: Callable[[T], None] | None = None
         self.on_cancel: Callable[[], object] | None = None
+        self.on_failure: Callable[[Exception], None] | None = None  # set by the observer, before `then`
 
     def complete(self, value: T) -> None:
         """Hand the value to the observer. Completing twice is a bug; of a cancelled one nothing comes."""
@@ -30,13 +31,26 @@ class Pending(Generic[T]):
             return
         assert not self.done, "completed twice"
         self.done = True
-        self.on_cancel = None
+        self.on_cancel = self.on_failure = None
         callback = self._callback
         if callback is None:
             self._value = value
         else:
             self._callback = _told
             callback(value)
+
+    def fail(self, error: Exception) -> None:
+        """There will be no value, because of a bug: tell the observer, or raise where it has no ear for that."""
+        if self.cancelled:
+            return
+        assert not self.done, "completed twice"
+        self.done = True
+        self.on_cancel = None
+        self._callback = _told
+        on_failure, self.on_failure = self.on_failure, None
+        if on_failure is None:
+            raise error
+        on_failure(error)
 
     def then(self, callback: Callable[[T], None]) -> None:
         """Call with the value, at once when it is there already."""
@@ -48,11 +62,18 @@ class Pending(Generic[T]):
         else:
             self._callback = callback
 
+    def taken(self) -> T:
+        """The value, which is there (`done`) and is taken once: instead of `then`."""
+        box: list[T] = []
+        self.then(box.append)
+        return box[0]
+
     def map(self, change: Callable[[T], R]) -> "Pending[R]":
         """What `change` makes of the value, as soon as that is there. To cancel it cancels this one, if that can be."""
         changed: Pending[R] = Pending()
         if self.on_cancel is not None:
             changed.on_cancel = self.cancel
+        self.on_failure = changed.fail
         self.then(lambda value: changed.complete(change(value)))
         return changed
 

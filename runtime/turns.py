@@ -2,9 +2,10 @@
 
 Whatever may take long is a generator that yields often, wherever others may come first: after a partition, a group, a
 record. It need not count or look at a clock. A pass of the loop has one budget for all works together, however many
-they are. Works take part in it by rotation, so a short one is never held up by long ones.
+they are. Works take part in it by rotation, so a short one is never held up by long ones. A work that must wait yields
+what is pending, and gets its value: `error = yield pending`.
 
-    turns.run(work)       a request: its answer at once if that is quick, else a future of it
+    turns.run(work)       a request: its answer at once if that is quick, else pending
     turns.begin(pieces)   upkeep: nobody waits for a result
     turns.pace()          a coroutine that awaits other things, too: `await pace.rest()` between two items
 """
@@ -12,7 +13,7 @@ they are. Works take part in it by rotation, so a short one is never held up by 
 import asyncio
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from barnabas.runtime.pending import Pending
 
@@ -25,6 +26,9 @@ ITEMS_PER_TURN = 200  # partitions, topics, groups: two to ten milliseconds
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+# Yields None (others may come first) or a Pending, of which it is sent the value.
+Pieces: TypeAlias = Generator[Any, Any, T]
 
 
 def at_once(pieces: Generator[object, None, T]) -> T:
@@ -46,6 +50,7 @@ def chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
 async def ended(pending: Pending[T]) -> T:
     """The value of something pending, for a task."""
     future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+    pending.on_failure = lambda error: None if future.done() else future.set_exception(error)
     pending.then(lambda value: None if future.done() else future.set_result(value))
     try:
         return await future
@@ -57,15 +62,16 @@ async def ended(pending: Pending[T]) -> T:
 class Work:
     """A work that has not ended."""
 
-    __slots__ = ("done", "failed", "is_cancelled", "pieces")
+    __slots__ = ("done", "failed", "is_cancelled", "pieces", "value")
 
     def __init__(
-        self, pieces: Iterator[None], done: Callable[[Any], None], failed: Callable[[Exception], None] | None
+        self, pieces: Pieces[Any], done: Callable[[Any], None], failed: Callable[[Exception], None] | None
     ) -> None:
         self.pieces = pieces
         self.done = done
         self.failed = failed
         self.is_cancelled = False
+        self.value: Any = None  # of what it waited for
 
     def cancel(self) -> None:
         """Do no further piece, and tell nobody."""
@@ -85,7 +91,7 @@ class Turns:
 
     def begin(
         self,
-        pieces: Iterator[None],
+        pieces: Pieces[Any],
         done: Callable[[Any], None] = lambda value: None,
         failed: Callable[[Exception], None] | None = None,
     ) -> Work:
@@ -97,32 +103,42 @@ class Turns:
         self._wait(work)
         return work
 
-    def run(self, pieces: Generator[None, None, T], item_count: int = 0) -> "T | asyncio.Future[T]":
-        """What `pieces` returns: at once if that is quick, else a future of it, which may be cancelled.
+    def run(self, pieces: Pieces[T], *, to_the_end: bool = False) -> T | Pending[T]:
+        """What `pieces` returns: at once if that is quick, else pending. It ends with its client, or `to_the_end`.
 
         What the generator looks at may have changed when it goes on.
         """
         work_ms = self._clock.work_ms
         now = began = work_ms()
         ends = began + min(FIRST_MS, BUDGET_MS - self._spent_ms)
+        waits_for: Pending[Any] | None = None
+        value = None
         while now < ends:
             try:
-                next(pieces)
+                waits_for = pieces.send(value)
             except StopIteration as end:
                 if self._is_scheduled:
                     self._spent_ms += work_ms() - began
                 result: T = end.value
                 return result
             now = work_ms()
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        work = self.begin(
-            pieces,
-            lambda value: None if future.done() else future.set_result(value),
-            lambda error: None if future.done() else future.set_exception(error),
-        )
-        future.add_done_callback(lambda _: work.cancel())
-        self._spent_ms += now - began
-        return future
+            value = None
+            if waits_for is not None:
+                if not waits_for.done:
+                    break
+                value, waits_for = waits_for.taken(), None
+        pending: Pending[T] = Pending()
+        work = Work(pieces, pending.complete, pending.fail)
+        if not to_the_end:
+            pending.on_cancel = work.cancel
+        work.value = value
+        if waits_for is None:
+            self._wait(work)
+        else:
+            self._wait_for(waits_for, work)
+        if self._is_scheduled:
+            self._spent_ms += now - began
+        return pending
 
     async def collect(
         self,
@@ -150,7 +166,7 @@ class Turns:
         """Return when it is one's turn, which is over with the next `await`."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-        def give() -> Iterator[None]:
+        def give() -> Pieces[None]:
             if not turn.done():  # else its task was cancelled
                 turn.set_result(None)
                 self._spent_ms += FIRST_MS  # what it may use, in the pass that now comes
@@ -165,6 +181,14 @@ class Turns:
             self._is_scheduled = True
             self._spent_ms = 0.0
             self._clock.call_soon(self._give)
+
+    def _wait_for(self, pending: Pending[Any], work: Work) -> None:
+        def go_on(value: Any) -> None:
+            work.value = value
+            if not work.is_cancelled:
+                self._wait(work)
+
+        pending.then(go_on)
 
     def _give(self) -> None:
         """What is left of the budget, in equal shares; but one piece of one work in any case."""
@@ -189,11 +213,19 @@ class Turns:
     def _advance(self, work: Work, ends: float) -> float:
         """Do pieces of a work until an instant, at least one; when that was."""
         work_ms, pieces = self._clock.work_ms, work.pieces
+        value, work.value = work.value, None
         try:
             while not work.is_cancelled:
-                next(pieces)
+                waits_for = pieces.send(value)
                 now = work_ms()
+                value = None
+                if waits_for is not None:
+                    if not waits_for.done:
+                        self._wait_for(waits_for, work)
+                        return now
+                    value = waits_for.taken()
                 if now >= ends:
+                    work.value = value
                     self._works.append(work)
                     return now
         except StopIteration as end:

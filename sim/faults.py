@@ -322,7 +322,7 @@ FAULTS = (
         "self._end = shard.log.log_end_offset",
         "self._end = shard.log.log_end_offset // 2",
         "commits outlive the broker",
-        1,
+        17,
     ),
     Fault(
         "the first commit wins in loading",
@@ -414,7 +414,7 @@ FAULTS = (
         "self._restart_session(member, monotonic_ms)",
         "pass",
         "timers fire",
-        2,
+        3,
     ),
     # Fetch sessions
     Fault(

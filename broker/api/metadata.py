@@ -6,8 +6,7 @@ it is told so only when the topic takes longer than that moment.
 REBOOTSTRAP_REQUIRED (version 13) is never said: it belongs to brokers that know of another cluster.
 """
 
-import asyncio
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from barnabas.broker.context import Reply, RequestContext
@@ -16,7 +15,7 @@ from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import MetadataRequest, MetadataResponse
 from barnabas.replication.metadata_cache import NO_TOPIC_ID, PartitionMetadata
-from barnabas.runtime.turns import ended
+from barnabas.runtime.turns import Pieces
 
 if TYPE_CHECKING:
     from barnabas.broker.broker import Broker
@@ -47,7 +46,7 @@ def metadata(broker: "Broker", request: MetadataRequest, context: RequestContext
         cache = broker.metadata_cache
         absent = [topic.name for topic in request.topics if topic.name is not None and topic.name not in cache.topics]
         if absent and not by_id(request.topics):
-            return _after_creations(broker, request, context, absent)
+            return broker.turns.run(_after_creations(broker, request, context, absent))
     return broker.turns.run(_metadata(broker, request, context, {}))
 
 
@@ -56,23 +55,21 @@ def by_id(topics: Iterable[MetadataRequest.MetadataRequestTopic]) -> bool:
     return any(topic.topic_id != NO_TOPIC_ID or topic.name is None for topic in topics)
 
 
-async def _after_creations(
+def _after_creations(
     broker: "Broker", request: MetadataRequest, context: RequestContext, absent: list[str]
-) -> MetadataResponse:
+) -> Pieces[MetadataResponse]:
     """Begin to create what is absent, and answer when that is done."""
     refusals: dict[str, ErrorCode] = {}
-    pace = broker.turns.pace()
     for name in absent:
+        yield
         refusals[name] = broker.auto_topics.missing(name, True)
-        await pace.rest()
-    await ended(broker.auto_topics.made(absent))
-    answer = broker.turns.run(_metadata(broker, request, context, refusals))
-    return await answer if isinstance(answer, asyncio.Future) else answer
+    yield broker.auto_topics.made(absent)
+    return (yield from _metadata(broker, request, context, refusals))
 
 
 def _metadata(
     broker: "Broker", request: MetadataRequest, context: RequestContext, refusals: Mapping[str, ErrorCode]
-) -> Generator[None, None, MetadataResponse]:
+) -> Pieces[MetadataResponse]:
     """The answer; `refusals` says of topics that are absent why they could not be created."""
     version = context.api_version
     asked = request.topics

@@ -4,7 +4,6 @@ import asyncio
 import gc
 import logging
 from collections.abc import Sequence
-from types import CoroutineType
 from typing import Any
 
 import pytest
@@ -17,6 +16,8 @@ from barnabas.coordination.port import ConnectionLossError, Operation
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import MetadataRequest
+from barnabas.runtime.pending import Pending
+from barnabas.runtime.turns import ended
 from barnabas.sim.env import sim_env
 
 
@@ -66,8 +67,8 @@ def test_a_client_waits_a_bounded_time_for_a_topic_that_is_slow_to_come(monkeypa
     async def ask() -> tuple[int, float]:
         began = env.clock.monotonic_ms()
         reply = metadata(broker, asked, RequestContext(ApiKey.METADATA, 9, 1, None))
-        assert isinstance(reply, CoroutineType)
-        answer = await reply
+        assert isinstance(reply, Pending)
+        answer = await ended(reply)
         return answer.topics[0].error_code, env.clock.monotonic_ms() - began
 
     monkeypatch.setattr(broker.coordination, "multi", slow)

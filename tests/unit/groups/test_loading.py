@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from barnabas.groups import loading
@@ -10,7 +11,7 @@ from barnabas.groups.hashing import partition_for
 from barnabas.offsets.records import CommittedOffset, encode_key, encode_value
 from barnabas.protocol import messages, record_batch
 from barnabas.protocol.errors import ErrorCode
-from barnabas.runtime.turns import ITEMS_PER_TURN
+from barnabas.sim.clock import PIECES_PER_PASS
 from group_world import GroupWorld, MemoryLog, answer_of
 
 
@@ -107,30 +108,42 @@ def test_a_new_leader_goes_on_loading_until_its_high_watermark_is_there() -> Non
     assert world.fetch("g") == {("t", 0): 2}
 
 
-def test_a_big_partition_is_read_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "SLICE_BYTES", 500)
-    world = GroupWorld()
-    for offset in range(50):
-        world.commit(f"g{offset % 10}", {("t", 0): offset})
-    begin_load(world)
-    reads = world.logs[0].reads
-    passes = 0
-    done = False
+@pytest.mark.parametrize("partitions", [1, 50])
+def test_all_loads_together_have_the_budget_of_one_pass(monkeypatch: pytest.MonkeyPatch, partitions: int) -> None:
+    """Fifty partitions are not allowed fifty times as much as one."""
+    world = GroupWorld(count=partitions)
+    count = 6 * PIECES_PER_PASS
+    for log in world.logs:
+        for number in range(0, count // partitions, 12):
+            offsets = [CommittedOffset(number + index, commit_timestamp=1) for index in range(12)]
+            pairs = [(encode_key(f"g{number}", "t", i), encode_value(offset)) for i, offset in enumerate(offsets)]
+            log.append(record_batch.build([record_batch.Record(i, 0, *pair, []) for i, pair in enumerate(pairs)]))
+    monkeypatch.setattr(loading, "SLICE_BYTES", 2000)
+    replayed = 0
+    replay_record = loading.Loader._replay_record
 
-    def other_work() -> None:
-        nonlocal passes
-        passes += 1
-        if not done:
-            world.clock.call_soon(other_work)
+    def counted(*arguments: Any) -> None:
+        nonlocal replayed
+        replayed += 1
+        replay_record(*arguments)
 
-    world.clock.call_soon(other_work)
-    while world.coordinator.shards[0].loading:
-        world.clock.loop.call_soon(world.clock.loop.stop)
-        world.clock.loop.run_forever()
-    done = True
-    assert world.logs[0].reads - reads > 5
-    assert passes >= world.logs[0].reads - reads
-    assert world.fetch("g9") == {("t", 0): 49}
+    monkeypatch.setattr(loading.Loader, "_replay_record", counted)
+    for log in world.logs:
+        log.leader_epoch += 1
+    world.coordinator.on_leadership([led(log.leader_epoch, index) for index, log in enumerate(world.logs)], [])
+    of_passes = []
+
+    def look() -> None:
+        of_passes.append(replayed)
+        if any(shard.loading for shard in world.coordinator.shards.values()):
+            world.clock.call_soon(look)
+
+    look()
+    world.settle()
+    assert replayed == sum(log.log_end_offset for log in world.logs) > 4 * PIECES_PER_PASS
+    assert max(after - before for before, after in pairwise(of_passes)) <= PIECES_PER_PASS
+    assert partitions > 1 or world.logs[0].reads > 5
+    assert not any(shard.loading for shard in world.coordinator.shards.values())
 
 
 def test_leadership_lost_while_loading() -> None:
@@ -294,7 +307,7 @@ def test_a_log_that_ends_before_its_end_offset_is_loaded() -> None:
 
 def test_very_many_groups_are_made_again_in_pieces() -> None:
     world = GroupWorld()
-    count = 3 * ITEMS_PER_TURN
+    count = 3 * PIECES_PER_PASS
     for number in range(count):
         world.commit(f"g{number}", {("t", 0): number})
     begin_load(world)
@@ -309,13 +322,13 @@ def test_very_many_groups_are_made_again_in_pieces() -> None:
     look()
     world.settle()
     assert seen[-1] == count
-    assert max(after - before for before, after in pairwise(seen)) <= ITEMS_PER_TURN
+    assert max(after - before for before, after in pairwise(seen)) <= PIECES_PER_PASS
     assert world.fetch(f"g{count - 1}") == {("t", 0): count - 1}
 
 
 def test_offsets_of_deleted_topics_go_from_very_many_groups_in_pieces() -> None:
     world = GroupWorld()
-    count = 2 * ITEMS_PER_TURN + 1
+    count = 2 * PIECES_PER_PASS + 1
     for number in range(count):
         world.commit(f"g{number}", {("t", 0): 1, ("events", 1): 2})
     left = []
@@ -330,5 +343,36 @@ def test_offsets_of_deleted_topics_go_from_very_many_groups_in_pieces() -> None:
     look()
     world.settle()
     assert (left[0], left[-1]) == (count, 0)
-    assert max(before - after for before, after in pairwise(left)) <= ITEMS_PER_TURN
+    assert max(before - after for before, after in pairwise(left)) <= PIECES_PER_PASS
     assert world.fetch(f"g{count - 1}") == {("events", 1): 2}
+
+
+def test_what_was_committed_for_a_new_topic_of_that_name_stays() -> None:
+    """The topic is deleted and made again while its offsets are being forgotten, a group at a time."""
+    world = GroupWorld()
+    count = 2 * PIECES_PER_PASS
+    for number in range(count):
+        world.commit(f"g{number}", {("t", 0): 1, ("t", 1): 1})
+    world.coordinator.on_partitions_deleted([("t", index) for index in range(4)])
+    last = f"g{count - 1}"
+    world.commit(last, {("t", 0): 7})
+    world.settle()
+    assert world.fetch("g0") == {}
+    assert world.fetch(last) == {("t", 0): 7}
+
+
+def test_a_group_that_cannot_be_forgotten_now_holds_up_no_other_partition() -> None:
+    world = GroupWorld(count=2)
+    groups: dict[int, str] = {}
+    for number in range(20):
+        groups.setdefault(partition_for(f"g{number}", 2), f"g{number}")
+    for group in groups.values():
+        world.commit(group, {("t", 0): 1, ("events", 0): 2})
+    world.logs[0].held = True
+    world.coordinator.on_partitions_deleted([("t", 0)])
+    world.settle()
+    assert world.fetch(groups[1]) == {("events", 0): 2}
+    world.logs[0].held = False
+    world.logs[0].release()
+    world.settle()
+    assert world.fetch(groups[0]) == {("events", 0): 2}

@@ -27,6 +27,10 @@ def manager(world: TreeWorld) -> OffsetManager:
     return world.coordinator.offsets
 
 
+def shard_of(world: TreeWorld, group: str) -> Any:
+    return world.coordinator.shard_of(group)
+
+
 def wait(world: TreeWorld, condition: Callable[[], object]) -> None:
     for _ in range(100):
         if condition():
@@ -47,21 +51,21 @@ def put(world: TreeWorld, group: str, *partitions: TopicPartition, offset: int =
     for topic, index in partitions:
         commits.setdefault(topic, {})[index] = CommittedOffset(offset)
     told: list[ErrorCode] = []
-    in_loop(world, lambda: manager(world).put(group, commits, told.append))
+    in_loop(world, lambda: manager(world).put(shard_of(world, group), group, commits, told.append))
     wait(world, lambda: told)
     return told[0]
 
 
 def remove(world: TreeWorld, group: str, partitions: list[TopicPartition] | None) -> ErrorCode:
     told: list[ErrorCode] = []
-    in_loop(world, lambda: manager(world).remove(group, partitions, told.append))
+    in_loop(world, lambda: manager(world).remove(shard_of(world, group), group, partitions, told.append))
     wait(world, lambda: told)
     return told[0]
 
 
 def held(world: TreeWorld, group: str, partitions: list[TopicPartition] | None = None) -> dict[TopicPartition, int]:
     told: list[Offsets] = []
-    reply = in_loop(world, lambda: manager(world).get(group, partitions))
+    reply = in_loop(world, lambda: manager(world).get(shard_of(world, group), group, partitions))
     if isinstance(reply, Pending):
         reply.then(told.append)
         wait(world, lambda: told)

@@ -43,6 +43,7 @@ def test_nothing_that_has_arrived_is_lost(new_loop: Callable[[], asyncio.Abstrac
     async def scene(env: Env) -> None:
         peer = Peer(env)
         listener = await env.network.listen("127.0.0.1", 0, lambda: peer, 1)
+        await listener.accept()
         client = socket.create_connection(("127.0.0.1", listener.port))
         await peer.connected.wait()
         await asyncio.sleep(0)

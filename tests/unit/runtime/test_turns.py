@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 from barnabas.runtime.pending import Pending
-from barnabas.runtime.turns import BUDGET_MS, FIRST_MS, ITEMS_PER_TURN
+from barnabas.runtime.turns import BUDGET_MS, FIRST_MS, ITEMS_PER_TURN, ended
 from barnabas.sim.clock import PIECES_PER_PASS, WORK_STEP_MS
 from barnabas.sim.env import sim_env
 
@@ -53,7 +53,7 @@ def test_little_is_done_at_once_and_much_in_turns(env, pieces, is_at_once):
         result = env.turns.run(counting(log, "a", pieces))
         assert (result == "a") is is_at_once
         if not is_at_once:
-            assert await result == "a"
+            assert await ended(result) == "a"
 
     env.run(story())
     assert len(log) == pieces
@@ -76,8 +76,8 @@ def test_requests_of_the_same_pass_share_its_budget(env):
 
     async def story():
         watch(env, log)
-        futures = [env.turns.run(counting(log, name, 1000)) for name in range(20)]
-        assert [await future for future in futures] == list(range(20))
+        much = [env.turns.run(counting(log, name, 1000)) for name in range(20)]
+        assert [await ended(each) for each in much] == list(range(20))
 
     env.run(story())
     assert max(map(len, passes_of(log))) <= PIECES_PER_PASS + 20  # the look after the last piece costs as well
@@ -139,7 +139,7 @@ def test_a_work_whose_client_went_away_is_left(env):
     async def story():
         gone, stays = (env.turns.run(counting(log, name, 5 * PIECES_PER_PASS)) for name in "ab")
         gone.cancel()
-        assert await stays == "b"
+        assert await ended(stays) == "b"
 
     env.run(story())
     assert 0 < len([entry for entry in log if entry[0] == "a"]) <= PIECES_PER_PASS
@@ -167,10 +167,10 @@ def broken(pieces):
     raise ZeroDivisionError
 
 
-@pytest.mark.parametrize("pieces", [1, 10 * PIECES_PER_PASS])
+@pytest.mark.parametrize("pieces", [AT_ONCE - 1, 10 * PIECES_PER_PASS])
 def test_an_error_reaches_the_one_who_waits(env, pieces):
     async def story():
-        await env.turns.run(broken(pieces))
+        await ended(env.turns.run(broken(pieces)))
 
     with pytest.raises(ZeroDivisionError):
         env.run(story())
@@ -226,3 +226,33 @@ def test_the_same_works_are_done_in_the_same_order(env):
 
 def test_a_real_pass_is_a_few_milliseconds():
     assert 0 < FIRST_MS < BUDGET_MS <= 5
+
+
+def test_a_work_that_waits_is_sent_what_it_waited_for(env):
+    log = []
+    later, already, cancelled = Pending(), Pending(), Pending()
+    already.complete("at once")
+
+    def waiting():
+        log.append((yield later))
+        log.append((yield already))
+        yield
+        return "end"
+
+    def given_up():
+        yield cancelled
+        log.append("never")
+
+    async def story():
+        result = env.turns.run(waiting())
+        env.clock.call_later(1000, lambda: later.complete("later"))
+        work = env.turns.begin(given_up())
+        await env.clock.sleep(1)
+        work.cancel()
+        cancelled.complete(None)
+        log.append(await ended(result))
+
+    before = env.clock.work_ms()
+    env.run(story())
+    assert log == ["later", "at once", "end"]
+    assert env.clock.work_ms() - before < 20 * WORK_STEP_MS, "it was looked at only when it could go on"

@@ -1,0 +1,89 @@
+"""How an offsets partition appends what was decided: in order, a few batches in a pass, and everybody is told once."""
+
+from typing import Any
+
+from barnabas.groups.runtime import BATCH_RECORDS_MAX, Shard
+from barnabas.offsets.records import CommittedOffset, OffsetCommits
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.record_batch import read_header
+from group_world import GroupWorld
+
+
+def shard_of(world: GroupWorld) -> Shard:
+    return world.coordinator.shards[0]
+
+
+def commit(number: int, count: int = 1) -> OffsetCommits:
+    return OffsetCommits(f"g{number}", {"t": {index: CommittedOffset(number) for index in range(count)}})
+
+
+def test_very_many_records_of_one_pass_are_appended_over_several() -> None:
+    world = GroupWorld()
+    shard, log = shard_of(world), world.logs[0]
+    told: list[int] = []
+    count = 5 * BATCH_RECORDS_MAX
+    batches: list[int] = []
+
+    def write_all() -> None:
+        for number in range(count):
+            shard.write(f"g{number}", commit(number), lambda error, number=number: told.append(number))
+
+    def look() -> None:
+        batches.append(len(log.batches))
+        if len(told) < count:
+            world.clock.call_soon(look)
+
+    world.clock.call_soon(write_all)
+    world.clock.call_soon(look)
+    world.settle()
+    assert told == list(range(count))
+    assert [read_header(batch).record_count for _, batch in log.batches] == [BATCH_RECORDS_MAX] * 5
+    assert len(set(batches)) > 1, "not all in one pass"
+    assert [shard.offsets.of_group(f"g{number}")["t"][0].offset for number in range(count)] == list(range(count))
+
+
+def test_what_is_written_while_many_wait_comes_after_them() -> None:
+    world = GroupWorld()
+    shard = shard_of(world)
+    told: list[int] = []
+
+    def write(number: int) -> None:
+        shard.write("g", commit(number), lambda error: told.append(error if error else number))
+
+    def first_told(error: ErrorCode) -> None:
+        told.append(-1)
+        write(10_000)
+
+    def write_all() -> None:
+        shard.write("h", commit(0), first_told)
+        for number in range(3 * BATCH_RECORDS_MAX):
+            write(number)
+
+    world.clock.call_soon(write_all)
+    world.settle()
+    assert told == [-1, *range(3 * BATCH_RECORDS_MAX), 10_000]
+    assert shard.offsets.of_group("g10000")["t"][0].offset == 10_000
+    assert shard.is_quiet("g")
+
+
+def test_an_append_that_costs_the_leadership_leaves_nobody_waiting() -> None:
+    """The disk fails in the append: the partition is given up before the append returns."""
+    world = GroupWorld()
+    shard, log = shard_of(world), world.logs[0]
+    told: list[tuple[int, ErrorCode]] = []
+    append = log.append
+
+    def failing(batch: Any) -> Any:
+        world.coordinator.unload(0)
+        return append(batch)
+
+    log.append = failing  # type: ignore[method-assign]
+
+    def write_all() -> None:
+        for number in range(2 * BATCH_RECORDS_MAX):
+            shard.write(f"g{number}", commit(number), lambda error, number=number: told.append((number, error)))
+
+    world.clock.call_soon(write_all)
+    world.settle()
+    assert sorted(number for number, _ in told) == list(range(2 * BATCH_RECORDS_MAX))
+    assert {error for _, error in told} == {ErrorCode.NOT_LEADER_OR_FOLLOWER}

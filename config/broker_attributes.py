@@ -148,6 +148,8 @@ class BrokerAttributes:
     max_incremental_fetch_session_cache_slots: int
     max_request_partition_size_limit: int
     message_max_bytes: int
+    message_max_records: int
+    message_max_unpacked_bytes: int
     metadata_log_dir: str | None
     metadata_log_max_record_bytes_between_snapshots: int
     metadata_log_max_snapshot_interval_ms: int

@@ -36,6 +36,8 @@ num.partitions | INT | 1 | >= 1 | - | Partitions of a topic made without a numbe
 request.timeout.ms | INT | 30000 | - | - | -
 telemetry.max.bytes | INT | 1048576 | >= 1 | - | -
 coordination.path | STRING | null | - | - hidden | File of the embedded coordination tree; not set: in the data directory that has it, in the first when it is new.
+message.max.records | INT | 1048576 | >= 1 | cluster hidden | Most records in one batch, where the broker looks into it.
+message.max.unpacked.bytes | INT | 134217728 | >= 1 | cluster hidden | Most bytes of the records in one compressed batch.
 # Network
 advertised.listeners | STRING | null | - | - | Addresses told to clients; not set: the one each client dialled.
 connection.failed.authentication.delay.ms | INT | 100 | >= 0 | - | -

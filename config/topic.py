@@ -26,6 +26,8 @@ local.retention.bytes | LONG | -2 | >= -2 | - | -
 local.retention.ms | LONG | -2 | >= -2 | - | -
 max.compaction.lag.ms | LONG | 9223372036854775807 | >= 1 | - | Age above which a record must be compacted.
 max.message.bytes | INT | 1048588 | >= 0 | - | Largest record batch.
+max.message.records | INT | 1048576 | >= 1 | - hidden | Most records in one batch, where the broker looks into it.
+max.message.unpacked.bytes | INT | 134217728 | >= 1 | - hidden | Most bytes of the records in one compressed batch.
 message.timestamp.after.max.ms | LONG | 3600000 | >= 0 | - | How far a record's timestamp may lie ahead of the broker's clock.
 message.timestamp.before.max.ms | LONG | 9223372036854775807 | >= 0 | - | How far a record's timestamp may lie behind the broker's clock.
 message.timestamp.type | STRING | CreateTime | CreateTime, LogAppendTime | - | Whether a record carries its producer's time or the broker's.
@@ -64,6 +66,8 @@ BROKER_NAMES: dict[str, tuple[str, ...]] = {
     "local.retention.ms": ("log.local.retention.ms",),
     "max.compaction.lag.ms": ("log.cleaner.max.compaction.lag.ms",),
     "max.message.bytes": ("message.max.bytes",),
+    "max.message.records": ("message.max.records",),
+    "max.message.unpacked.bytes": ("message.max.unpacked.bytes",),
     "message.timestamp.after.max.ms": ("log.message.timestamp.after.max.ms",),
     "message.timestamp.before.max.ms": ("log.message.timestamp.before.max.ms",),
     "message.timestamp.type": ("log.message.timestamp.type",),
@@ -107,6 +111,8 @@ class TopicConfig:
     local_retention_ms: int
     max_compaction_lag_ms: int
     max_message_bytes: int
+    max_message_records: int
+    max_message_unpacked_bytes: int
     message_timestamp_after_max_ms: int
     message_timestamp_before_max_ms: int
     message_timestamp_type: str

@@ -36,7 +36,7 @@ TRANSACTIONAL = 0x10
 CONTROL = 0x20
 DELETE_HORIZON = 0x40
 
-UNPACKED_BYTES_MAX = 256 * 1024 * 1024
+UNPACKED_BYTES_MAX = 2**31 - 1  # of what a leader has taken: it looked at max.message.unpacked.bytes
 """Where no caller says otherwise, what one batch may unpack to."""
 
 CONTROL_ABORT = 0

@@ -17,9 +17,6 @@ from barnabas.protocol.record_batch import BatchHeader
 from barnabas.runtime.ports import Buffer
 
 HEADER_BYTES = 61
-# Any client can send a few bytes that unpack to gigabytes, or to millions of records. An honest one splits its batch.
-UNPACKED_ON_APPEND_BYTES_MAX = 1 << 26  # or max.message.bytes
-RECORDS_ON_APPEND_MAX = 1 << 18  # in one batch whose records are looked into
 _LONG_MAX = 2**63 - 1
 _CODECS = {codec.name.lower(): codec for codec in Compression} | {"uncompressed": Compression.NONE}
 # How the compressed part of a batch must begin; snappy has no mark of its own.
@@ -183,8 +180,7 @@ def _apply_topic_settings(
             batch = view[position : position + header.size_bytes]
             if compacted or check_times or attributes & 7 or target:
                 bounds = None if log_append_time else (lowest, highest)
-                unpacked_bytes_max = max(UNPACKED_ON_APPEND_BYTES_MAX, config.max_message_bytes)
-                refused = _check_records(batch, header, compacted, bounds, unpacked_bytes_max, topic_partition)
+                refused = _check_records(batch, header, compacted, bounds, config, topic_partition)
             else:
                 refused = _check_lengths(batch, header)
             if refused is not None:
@@ -215,13 +211,16 @@ def _check_records(
     header: BatchHeader,
     compacted: bool,
     bounds: tuple[int, int] | None,
-    unpacked_bytes_max: int,
+    config: TopicConfig,
     topic_partition: str,
 ) -> AppendResult | None:
     """Structure, keys and timestamps of every record; what the header says is the newest is made true."""
-    if header.record_count > RECORDS_ON_APPEND_MAX:
-        message = f"{header.record_count} records in one batch, {RECORDS_ON_APPEND_MAX} are taken"
+    # Any client can send a few bytes that unpack to gigabytes, or to millions of records. One batch after the other is
+    # unpacked, so these two bound the memory and the time of all of them.
+    if header.record_count > config.max_message_records:
+        message = f"{header.record_count} records in one batch, max.message.records is {config.max_message_records}"
         return AppendResult(ErrorCode.MESSAGE_TOO_LARGE, message)
+    unpacked_bytes_max = max(config.max_message_unpacked_bytes, config.max_message_bytes)
     errors: list[tuple[int, str | None]] = []
     bad_timestamp = False
     log_append_time = bool(header.attributes & 0x08)

@@ -7,7 +7,6 @@ from barnabas.protocol.checksum import crc32c
 from barnabas.protocol.compression import Compression, compress
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.record_batch import Record, build
-from barnabas.storage import validation
 from barnabas.storage.validation import AppendOrigin
 
 DAY = 86_400_000
@@ -179,10 +178,9 @@ def test_a_broken_compressed_part_is_refused_as_kafka_refuses_it(world, codec):
 
 
 @pytest.mark.parametrize("more", [-1, 0, 1])
-def test_what_unpacks_beyond_the_limit_is_too_large(world, monkeypatch, more):
+def test_what_unpacks_beyond_the_limit_is_too_large(world, more):
     plain = batch_of(world, bytes(5000))
-    monkeypatch.setattr(validation, "UNPACKED_ON_APPEND_BYTES_MAX", len(plain) - 61 - more)
-    log = world.log(max_message_bytes=1000)
+    log = world.log(max_message_bytes=1000, max_message_unpacked_bytes=len(plain) - 61 - more)
     error = ErrorCode.MESSAGE_TOO_LARGE if more > 0 else ErrorCode.NONE
     assert send(world, log, batch_of(world, bytes(5000), compression=Compression.ZSTD)).error == error
 
@@ -221,10 +219,11 @@ def test_timestamps_beyond_64_bits_are_refused_where_records_are_looked_into(wor
 
 
 @pytest.mark.parametrize("more", [-1, 0, 1])
-def test_records_in_one_batch_are_limited_where_they_are_looked_into(world, monkeypatch, more):
-    monkeypatch.setattr(validation, "RECORDS_ON_APPEND_MAX", 10)
+def test_records_in_one_batch_are_limited_where_they_are_looked_into(world, more):
     batch = batch_of(world, *[b"v"] * (10 + more), compression=Compression.LZ4)
-    assert send(world, world.log(), batch).error == (ErrorCode.MESSAGE_TOO_LARGE if more > 0 else ErrorCode.NONE)
+    assert send(world, world.log(max_message_records=10), batch).error == (
+        ErrorCode.MESSAGE_TOO_LARGE if more > 0 else ErrorCode.NONE
+    )
 
 
 def test_the_newest_timestamp_is_what_the_records_say(world):
@@ -243,10 +242,10 @@ def test_a_bomb_of_full_size_is_refused_within_the_limit(world, codec):
     batch += packed
     batch[8:12] = (len(batch) - 12).to_bytes(4, "big")
     assert len(batch) < 1_048_588
-    log = world.log()
+    log = world.log(max_message_unpacked_bytes=64 << 20)
     tracemalloc.start()
     try:
         assert send(world, log, changed(batch, 57, bytes((0, 0, 0, 2)))).error == ErrorCode.MESSAGE_TOO_LARGE
-        assert tracemalloc.get_traced_memory()[1] < 1.3 * validation.UNPACKED_ON_APPEND_BYTES_MAX
+        assert tracemalloc.get_traced_memory()[1] < 1.3 * (64 << 20)
     finally:
         tracemalloc.stop()

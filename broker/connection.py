@@ -535,7 +535,13 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self.transport.abort()
 
-    @property
-    def is_parked(self) -> bool:
-        """Whether a request of this connection waits for its answer."""
-        return self._request is not None
+    def end_idleness(self) -> None:
+        """Nothing has come for long. A client that still waits for an answer may be idle, if it is there at all.
+
+        One that sends no more may have closed both its halves, which cannot be told apart: it is taken for gone, and
+        its long poll given up.
+        """
+        if self._request is None:
+            self.abort()  # not close(): a client that takes nothing would keep it open
+        elif self._has_ended and not self._is_lost:
+            self.transport.abort()

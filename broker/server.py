@@ -178,8 +178,8 @@ class Server:
         """Close what has not been heard of for connections.max.idle.ms."""
         span_ms = self.config.connections_max_idle_ms
         idle_ms = self.env.clock.monotonic_ms() - connection.last_active_ms
-        if 0 <= span_ms <= idle_ms and not connection.is_parked:
-            connection.abort()  # not close(): a client that takes nothing would keep it open
+        if 0 <= span_ms <= idle_ms:
+            connection.end_idleness()
 
     # ------------------------------------------------------------------ works and failures
 

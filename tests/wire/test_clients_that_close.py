@@ -208,6 +208,33 @@ def test_a_long_poll_that_nobody_can_get_ends_at_once(world: World) -> None:
     world.env.run(run())
 
 
+@pytest.mark.parametrize("end", ["closes", "half-closes"])
+def test_a_long_poll_that_perhaps_nobody_waits_for_ends_when_its_connection_is_idle(
+    make_world: type[World], end: str
+) -> None:
+    world = make_world(connections_max_idle_ms="60000")
+    world.create_topic("patient")
+    world.create_topic("behind")
+
+    async def run() -> None:
+        client, stays = await world.connect(), await world.connect()
+        client.send(*long_poll("patient", 10_000_000))
+        client.send(*produce("behind"))
+        stays.send(*long_poll("patient", 10_000_000))
+        await world.env.clock.sleep(1)
+        ENDS[end](client)
+        await world.env.clock.sleep(50_000)
+        assert world.broker.replica_manager.fetching.parked_count == 2
+        await world.env.clock.sleep(20_000)
+        assert world.broker.replica_manager.fetching.parked_count == 1
+        assert log_end(world, "behind") == 1
+        assert len(world.broker.server.connections) == 1
+        stays.transport.close()
+
+    world.env.run(run())
+    world.env.run(world.broker.stop())
+
+
 @pytest.mark.parametrize("end", ENDS)
 def test_a_member_that_leaves_behind_its_parked_join_is_no_ghost(world: World, end: str) -> None:
     group = f"rebalancing-{end}"

@@ -240,7 +240,7 @@ class Connection(asyncio.BufferedProtocol):
             data = memoryview(received)
             position = self._handle_frames(data)
             if not self.closed:
-                self._read_ahead = received if position == 0 else bytearray(data[position:])
+                self._read_ahead = bytearray(data[position:])  # a new one: frames that are handled may be views of it
         self._pause_or_resume_reading()
         if self._has_ended and self._may_handle():  # so nothing is in flight, and what is left is no whole frame
             self.close()
@@ -523,7 +523,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _forget(self) -> None:
         self._server.forget(self)
-        self._read_ahead.clear()
+        self._read_ahead = bytearray()
         self._frame = None
 
     def abort(self) -> None:

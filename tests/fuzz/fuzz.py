@@ -6,7 +6,8 @@
     python tests/fuzz/fuzz.py files --seed 7 --case 4711  one case again
     python tests/fuzz/fuzz.py wire --replay HEX_OR_FILE   frames again, one a line
 
-targets: wire (frames over loopback, a well-behaved neighbour beside them), batches (record batches and what is
+targets: wire (frames over loopback, a well-behaved neighbour beside them), closing (clients that close at any byte of
+what they send, and what must have been done of it), batches (record batches and what is
 compressed in them), files (damaged logs and checkpoints), tree (a damaged coordination.sqlite), properties
 (server.properties). A failure prints the case, the smallest input as hex, and the command that runs it again; the exit
 code is 1.
@@ -21,13 +22,15 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 
 import batches
+import closing
 import files
 import server_properties
 import tree
 import wire
 
-TARGETS = ("wire", "batches", "files", "tree", "properties")
+TARGETS = ("wire", "closing", "batches", "files", "tree", "properties")
 CASES = {"batches": batches.check, "files": files.check, "tree": tree.check, "properties": server_properties.check}
+PROCESSES = {"wire": wire.run, "closing": closing.run}  # these need a broker process
 NO_END = 1 << 60
 SAID_EVERY_SECONDS = 2.0
 
@@ -79,8 +82,8 @@ def main() -> int:
     count = 1 if said.case is not None else said.frames or NO_END
     minutes = said.minutes or (0.5 if count == NO_END else NO_END)
     for target in said.targets or TARGETS:
-        if target == "wire":
-            complaint = wire.run(said.seed, first, count, minutes * 60, say)
+        if target in PROCESSES:
+            complaint = PROCESSES[target](said.seed, first, count, minutes * 60, say)
         else:
             complaint = run_cases(target, said.seed, first, count, minutes * 60)
         if complaint is not None:

@@ -9,12 +9,14 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import closing
 import fuzz
 import wire
 
 SEED = 1
 CASES = {"batches": 1_000, "files": 200, "tree": 10, "properties": 300}
 FRAMES = 5_000
+CLOSING_CLIENTS = 40
 
 
 @pytest.fixture(autouse=True)
@@ -32,6 +34,11 @@ def test_a_share_of_each_target(target: str) -> None:
 
 def test_a_share_of_hostile_frames_for_a_broker_process() -> None:
     complaint = wire.run(SEED, 0, FRAMES, 100, print)
+    assert complaint is None, complaint
+
+
+def test_a_share_of_clients_that_close_at_any_byte() -> None:
+    complaint = closing.run(SEED, 0, CLOSING_CLIENTS, 100, print)
     assert complaint is None, complaint
 
 

@@ -167,6 +167,8 @@ class World:
             }
             | {name.replace("_", "."): value for name, value in settings.items()}
         )
+        self.escaped: list[dict[str, Any]] = []  # exceptions that nobody caught
+        self.env.clock.loop.set_exception_handler(lambda loop, context: self.escaped.append(context))
         self.broker = Broker(self.env, config, directories, coordination)
         self.env.run(self.broker.start())
 
@@ -237,6 +239,7 @@ def world() -> Iterator[World]:
     yield world
     world.env.run(world.broker.stop())
     assert world.broker.server.handler_failures == 0
+    assert world.escaped == []
 
 
 @pytest.fixture(scope="session")

@@ -27,6 +27,7 @@ def world(make_world: Callable[..., World]) -> Iterator[World]:
     assert len(world.broker.server.works) == 0
     world.env.run(world.broker.stop())
     assert world.broker.server.handler_failures == 0
+    assert world.escaped == []
 
 
 def send_and_end(world: World, end: str, *requests: tuple[ApiKey, int, Any], wait_ms: float = 60_000) -> None:

@@ -548,6 +548,15 @@ FAULTS = (
         1,
     ),
     Fault(
+        "what a client closed behind is dropped",
+        "world",
+        "broker.connection:Connection.eof_received",
+        "self._has_ended = True",
+        "self.close()",
+        "what has arrived is done",
+        10,
+    ),
+    Fault(
         "log start not written before files go",
         "storage",
         "storage.log_directory:LogDirectory.write_log_starts",

@@ -26,6 +26,7 @@ from barnabas.sim.clients.client import Client
 from barnabas.sim.clients.committer import Committer
 from barnabas.sim.clients.connection import Connection
 from barnabas.sim.clients.idler import Idler
+from barnabas.sim.clients.leaver import Leaver
 from barnabas.sim.clients.member import Member
 from barnabas.sim.clients.producer import Producer
 from barnabas.sim.clients.reader import Reader
@@ -223,6 +224,11 @@ class World:
             return False
         return not self.is_disturbing and self.clock.monotonic_ms() - self.disturbed_ms > span_ms
 
+    @property
+    def is_reliable(self) -> bool:
+        """Whether connections are only broken by the weather."""
+        return self.settling or not self._reset_rate
+
     def _after_pass(self) -> None:
         life = self.host.life
         if life is not None and life.touched and life.serving and self._violation is None:
@@ -417,6 +423,8 @@ class World:
             self.clients.append(Recreator(self, "recreator"))
         if rng.random() < 0.5:
             self.clients.append(Admin(self, "admin", KEYS, group_ids))
+        if self.seed % 5 == 0:
+            self.clients.append(Leaver(self, "leaver", [key for key in KEYS if key[0] == "events"]))
 
     async def start_host(self) -> None:
         """Start a broker, until it serves: a start that the weather spoils is tried again."""

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger("barnabas.broker")
 
 TRANSACTIONS_TOPIC = "__transaction_state"
+FACTOR_SETTINGS = {
+    OFFSETS_TOPIC: "offsets.topic.replication.factor",
+    TRANSACTIONS_TOPIC: "transaction.state.log.replication.factor",
+}
 CREATIONS_MAX = 1_000  # at a time; a client that asks for more asks again
 MADE_WITHIN_MS = 500  # how long a client waits for topics that it made by asking; most take a few milliseconds
 
@@ -29,6 +33,7 @@ class AutoTopics:
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
         self._creating: dict[str, asyncio.Task[None]] = {}
+        self._told: dict[str, str] = {}  # topic -> the last problem that was said of it
 
     def missing(self, name: str, may_create: bool) -> ErrorCode:
         """What Metadata answers for a topic that does not exist, beginning to create it where that is allowed."""
@@ -43,23 +48,39 @@ class AutoTopics:
 
         INVALID_REPLICATION_FACTOR while there are fewer brokers than replicas to place.
         """
-        config = self._broker.config
-        if name == OFFSETS_TOPIC:
-            partitions, factor = config.offsets_topic_num_partitions, config.offsets_topic_replication_factor
-        elif name == TRANSACTIONS_TOPIC:
-            partitions, factor = (
-                config.transaction_state_log_num_partitions,
-                config.transaction_state_log_replication_factor,
-            )
-        else:
-            partitions, factor = config.num_partitions, config.default_replication_factor
-        if factor > len(self._broker.metadata_cache.brokers):
+        partitions, factor = self._sizes(name)
+        problem = self.problem(name)
+        if problem:
+            if self._told.get(name) != problem and len(self._told) < CREATIONS_MAX:  # clients ask again and again
+                self._told[name] = problem
+                logger.warning("topic %s cannot be created: %s", name, problem)
             return ErrorCode.INVALID_REPLICATION_FACTOR
         if name not in self._creating and len(self._creating) < CREATIONS_MAX:
             task = asyncio.ensure_future(self._create(name, partitions, factor))
             self._creating[name] = task
             task.add_done_callback(lambda _: self._creating.pop(name, None))
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    def problem(self, name: str) -> str:
+        """Why the topic cannot be made now, and what to do; empty when it can be."""
+        _, factor = self._sizes(name)
+        live = len(self._broker.metadata_cache.brokers)
+        if factor <= live:
+            return ""
+        setting = FACTOR_SETTINGS.get(name, "default.replication.factor")
+        return (
+            f"{setting} is {factor}, and {live} broker(s) are registered. Set it to at most {live} in the settings "
+            "that the broker starts with, or start more brokers."
+        )
+
+    def _sizes(self, name: str) -> tuple[int, int]:
+        """Partitions and replicas."""
+        config = self._broker.config
+        if name == OFFSETS_TOPIC:
+            return config.offsets_topic_num_partitions, config.offsets_topic_replication_factor
+        if name == TRANSACTIONS_TOPIC:
+            return config.transaction_state_log_num_partitions, config.transaction_state_log_replication_factor
+        return config.num_partitions, config.default_replication_factor
 
     def made(self, names: Iterable[str]) -> Pending[None]:
         """Completed when the creations of these topics that have begun have ended, one way or another.

@@ -28,14 +28,19 @@ HandlerT = TypeVar("HandlerT", bound=Callable[..., Any])
 class Api:
     """One row: a key, the versions served, the versions announced, and who answers."""
 
-    __slots__ = ("_decoders", "announced_from", "failure", "first_version", "handler", "key", "last_version")
+    __slots__ = ("_decoders", "announced", "failure", "first_version", "handler", "key", "last_version")
 
     def __init__(
-        self, key: ApiKey, versions: tuple[int, int], announced_from: int, handler: Handler, failure: Failure | None
+        self,
+        key: ApiKey,
+        versions: tuple[int, int],
+        announced: tuple[int, int],
+        handler: Handler,
+        failure: Failure | None,
     ) -> None:
         self.key = key
         self.first_version, self.last_version = versions
-        self.announced_from = announced_from
+        self.announced = announced
         self.handler = handler
         self.failure = failure
         self._decoders: list[Callable[[memoryview, int], tuple[Any, int]] | None] = [None] * (versions[1] + 1)
@@ -66,19 +71,19 @@ TABLE: dict[int, Api] = {}
 
 
 def api(
-    key: ApiKey, *, versions: tuple[int, int], announced_from: int | None = None, failure: Failure | None = None
+    key: ApiKey, *, versions: tuple[int, int], announced: tuple[int, int] | None = None, failure: Failure | None = None
 ) -> Callable[[HandlerT], HandlerT]:
     """Register the decorated function as the handler of `key` in the versions first to last, both included.
 
-    `announced_from`: the lowest version that ApiVersions tells, where that is not the lowest that is served.
+    `announced`: what ApiVersions tells, where that is not what is served. Versions that Kafka 4.1 does not announce are
+    not told of either, because clients see from them which Kafka they talk to.
     `failure(request, error)`: builds the response when the handler raises; by default the response class with its
     top-level `error_code` set, or a closed connection when it has none.
     """
 
     def register(handler: HandlerT) -> HandlerT:
         assert key not in TABLE, f"two handlers for {key.name}"
-        first = versions[0] if announced_from is None else announced_from
-        TABLE[key] = Api(key, versions, first, handler, failure)
+        TABLE[key] = Api(key, versions, announced or versions, handler, failure)
         return handler
 
     return register
@@ -86,4 +91,4 @@ def api(
 
 def announced() -> list[tuple[int, int, int]]:
     """(api key, lowest, highest version) of all that is offered, by key."""
-    return [(row.key, row.announced_from, row.last_version) for _, row in sorted(TABLE.items())]
+    return [(row.key, *row.announced) for _, row in sorted(TABLE.items())]

@@ -202,8 +202,9 @@ class ClassicGroup(Rebalancing):
                     return  # answered meanwhile: it asked again, was replaced itself, or the join phase ended
                 self._unpark_join(member)
                 if error:
-                    logger.warning(
-                        "group %s: static member %s could not be stored: %s", self.group_id, new_id, error.name
+                    level = self._told_at(logging.WARNING)
+                    logger.log(
+                        level, "group %s: static member %s could not be stored: %s", self.group_id, new_id, error.name
                     )
                     self._update(member, *before)
                     self._rename(new_id, old_id, instance_id, effects)
@@ -276,7 +277,8 @@ class ClassicGroup(Rebalancing):
                 if self.state is not State.COMPLETING_REBALANCE or self.generation != generation:
                     return  # somebody joined or left meanwhile: what was parked is answered already
                 if error:
-                    logger.warning("group %s: assignment could not be stored: %s", self.group_id, error.name)
+                    level = self._told_at(logging.WARNING)
+                    logger.log(level, "group %s: assignment could not be stored: %s", self.group_id, error.name)
                     self._propagate_sync_error(store_error(error), effects)
                     self._prepare_or_try_complete("the assignment could not be stored", effects)
                     return

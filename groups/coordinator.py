@@ -322,6 +322,7 @@ class GroupCoordinator:
             if request.member_id != "":
                 return join_error(version, request.member_id, ErrorCode.UNKNOWN_MEMBER_ID)
             group = shard.groups[group_id] = ClassicGroup(group_id, self.config, effects.now_ms)
+            group.is_unstorable = shard.is_unstorable
         before = group.record() if is_new else None
         reply = group.join(request, version, context.client_id or "", context.client_host, self._member_id, effects)
         if not isinstance(reply, Pending) and reply.error_code not in (ErrorCode.NONE, ErrorCode.MEMBER_ID_REQUIRED):
@@ -337,7 +338,8 @@ class GroupCoordinator:
             if error is ErrorCode.REQUEST_TIMED_OUT:
                 return  # it is in the log, and will be committed unless the leadership goes
             if error and group.generation == 0 and shard.groups.get(group.group_id) is group:
-                logger.warning("group %s: could not be created: %s", group.group_id, error.name)
+                if not group.is_unstorable:
+                    logger.warning("group %s: could not be created: %s", group.group_id, error.name)
                 del shard.groups[group.group_id]
                 effects = self._effects()
                 group.die(store_error(error), effects)

@@ -63,6 +63,7 @@ class Rebalancing(Membership):
         "_new_member_added",
         "generation",
         "group_id",
+        "is_unstorable",
         "join_deadline_ms",
         "state",
         "state_timestamp_ms",
@@ -82,6 +83,7 @@ class Rebalancing(Membership):
         self.join_deadline_ms = NEVER
         self.sync_deadline_ms = NEVER
         self.wake_ms = NEVER
+        self.is_unstorable = False  # its log cannot be written: that was said, and is not said again for each attempt
         self.timer: Timer | None = None  # the owner's: the timer armed for this group, and when it goes off
         self.timer_ms = NEVER
         self._entered_from_empty = False
@@ -121,8 +123,12 @@ class Rebalancing(Membership):
         if State.PREPARING_REBALANCE in _TRANSITIONS[self.state]:
             self._prepare_rebalance(reason, effects)
         else:
-            logger.info("group %s: %s", self.group_id, reason)
+            logger.log(self._told_at(), "group %s: %s", self.group_id, reason)
             self._try_complete_join(effects)
+
+    def _told_at(self, level: int = logging.INFO) -> int:
+        """The level of a line of the log."""
+        return logging.DEBUG if self.is_unstorable else level
 
     def _prepare_rebalance(self, reason: str, effects: Effects) -> None:
         if self.state is State.COMPLETING_REBALANCE:
@@ -131,7 +137,9 @@ class Rebalancing(Membership):
         initial = self.state is State.EMPTY
         self._move_to(State.PREPARING_REBALANCE, effects)
         self._entered_from_empty = initial
-        logger.info("group %s: rebalance from generation %d: %s", self.group_id, self.generation, reason)
+        logger.log(
+            self._told_at(), "group %s: rebalance from generation %d: %s", self.group_id, self.generation, reason
+        )
         if initial:
             delay = self._config.group_initial_rebalance_delay_ms
             self._initial_delay_ms = delay
@@ -183,7 +191,8 @@ class Rebalancing(Membership):
         self.protocol_name = self._select_protocol()
         self._compute_subscribed_topics()
         self._move_to(State.COMPLETING_REBALANCE, effects)
-        logger.info(
+        logger.log(
+            self._told_at(),
             "group %s: generation %d with %d members, led by %s, protocol %s",
             *(self.group_id, self.generation, len(self.members), self.leader, quoted(self.protocol_name or "")),
         )
@@ -270,7 +279,7 @@ class Rebalancing(Membership):
         if self.state in (State.STABLE, State.COMPLETING_REBALANCE):
             self._prepare_rebalance(reason, effects)
         else:
-            logger.info("group %s: %s", self.group_id, reason)
+            logger.log(self._told_at(), "group %s: %s", self.group_id, reason)
             self._try_complete_join(effects)
 
     def rebalance(self, reason: str, effects: Effects) -> None:

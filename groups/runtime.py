@@ -34,6 +34,7 @@ StoredRecords = OffsetCommits | OffsetRemovals | GroupRecord
 Done = Callable[[ErrorCode], None]
 AT_ONCE_MAX = 100  # records of one pass; more take part in its budget
 BATCH_RECORDS_MAX = 500  # more than that decided in one pass goes into further batches
+UNSTORABLE_MS = 5_000.0  # after an append that failed
 
 _TOO_LARGE = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.INVALID_FETCH_SIZE)
 
@@ -151,6 +152,7 @@ class Shard:
     __slots__ = (
         "_clock",
         "_config",
+        "_failed_ms",
         "_flush_is_due",
         "_held",
         "_in_flight",
@@ -190,6 +192,7 @@ class Shard:
         self._quiet_waiters: dict[str, list[Callable[[], None]]] = {}
         self._held: dict[str, deque[Callable[[], None]]] = {}
         self._timeout_timer: Timer | None = None
+        self._failed_ms = float("-inf")  # when the last append failed
 
     @property
     def log_end_offset(self) -> int:
@@ -263,6 +266,7 @@ class Shard:
                     self._append([write])
                 return
             # That its log cannot be written was said when it began to be so; here it would be a line for each commit.
+            self._failed_ms = self._clock.monotonic_ms()
             level = logging.DEBUG if result.error is ErrorCode.KAFKA_STORAGE_ERROR else logging.WARNING
             logger.log(level, "offsets partition %d: append failed: %s", self.partition, result.error.name)
             for write in writes:
@@ -434,13 +438,15 @@ class Shard:
     def _stored(self, group: ClassicGroup, then: Callable[[ErrorCode, Effects], None] | None) -> Done:
         def done(error: ErrorCode) -> None:
             if then is None:
-                if error:
+                if error and not group.is_unstorable:
                     logger.warning("group %s: could not be stored: %s", group.group_id, error.name)
+                group.is_unstorable = self.is_unstorable
                 return
             if group.state is State.DEAD:
                 return
             effects = Effects(self._clock.now_ms(), self._clock.monotonic_ms())
             then(error, effects)
+            group.is_unstorable = self.is_unstorable
             self.run_effects(group, effects)
 
         return done
@@ -459,6 +465,11 @@ class Shard:
         effects = Effects(self._clock.now_ms(), self._clock.monotonic_ms())
         group.on_time(effects)
         self.run_effects(group, effects)
+
+    @property
+    def is_unstorable(self) -> bool:
+        """Whether its log could not be written lately."""
+        return self._clock.monotonic_ms() - self._failed_ms < UNSTORABLE_MS
 
     def check_timer(self, group: ClassicGroup, late_ms: float) -> None:
         """A group that waits for a time long past has lost its timer, or could not do what was due."""

@@ -63,9 +63,14 @@ def topic_name_problem(name: str) -> str | None:
     return None
 
 
+def may_collide(name: str) -> bool:
+    """Whether another name can equal this one when dots become underscores."""
+    return "." in name or "_" in name
+
+
 def colliding_topic(name: str, existing: Collection[str]) -> str | None:
     """An existing topic whose name equals `name` when dots become underscores, as in metrics; else None."""
-    if "." not in name and "_" not in name:
+    if not may_collide(name):
         return None
     flat = name.replace(".", "_")
     return next((topic for topic in existing if topic != name and topic.replace(".", "_") == flat), None)
@@ -167,10 +172,9 @@ class TopicAdmin:
             return ErrorCode.INVALID_TOPIC_EXCEPTION, problem
         if await self._exists(name):
             return ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists."
-        other = colliding_topic(name, self._metadata_cache.topics)
-        if other is not None:
-            message = f"Topic '{name}' collides with existing topic: {other}"
-            return ErrorCode.INVALID_TOPIC_EXCEPTION, message
+        fence, outcome = await self._check_collision(name)
+        if outcome is not DONE:
+            return outcome
         settings = dict(configs or {})
         try:
             topic_settings.validate(settings)
@@ -181,7 +185,28 @@ class TopicAdmin:
         if placed is None or validate_only:
             return outcome
         node = TopicAssignment({i: tuple(r) for i, r in placed.items()}, self._env.random_uuid())
-        return await self._write_topic(name, node, settings)
+        while not await self._write_topic(name, node, settings, fence):
+            if await self._coordination.exists(paths.topic(name)) is not None:
+                return ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists."
+            fence, outcome = await self._check_collision(name)
+            if outcome is not DONE:
+                return outcome
+        return DONE
+
+    async def _check_collision(self, name: str) -> tuple[list[Operation], Outcome]:
+        """Whether another topic's name collides, and the operation that keeps the answer true until the topic is made.
+
+        Everybody who makes a topic whose name may collide writes the node above the topics, on condition that nobody
+        else has done so since they looked. Other names can collide with none, and need no fence.
+        """
+        if not may_collide(name):
+            return [], DONE
+        data, stat = await self._coordination.get(paths.TOPICS)
+        other = colliding_topic(name, await self._coordination.children(paths.TOPICS))
+        if other is not None and await self._coordination.exists(paths.delete_topic(other)) is None:
+            message = f"Topic '{name}' collides with existing topic: {other}"
+            return [], (ErrorCode.INVALID_TOPIC_EXCEPTION, message)
+        return [Set(paths.TOPICS, data, stat.version)], DONE
 
     def _place(
         self,
@@ -215,23 +240,29 @@ class TopicAdmin:
             waited_ms += DELETION_POLL_MS
         return False
 
-    async def _write_topic(self, name: str, node: TopicAssignment, settings: Mapping[str, str]) -> Outcome:
+    async def _write_topic(
+        self, name: str, node: TopicAssignment, settings: Mapping[str, str], fence: Sequence[Operation]
+    ) -> bool:
+        """Make the topic with its settings; False when it is there, or when the fence has fallen."""
         config_path = paths.topic_config(name)
         data = encode_config(settings)
+        write_topic = Create(paths.topic(name), node.encode())
         notice = Create(paths.CONFIG_CHANGE_PREFIX, encode_config_change(f"topics/{name}"), sequential=True)
         while True:
             left_over = await self._coordination.exists(config_path) is not None
             write_config: Operation = Set(config_path, data) if left_over else Create(config_path, data)
             try:
                 # The notice before the topic: brokers have its settings when they are told to open its logs.
-                await self._coordination.multi([write_config, notice, Create(paths.topic(name), node.encode())])
+                await self._coordination.multi([write_config, notice, write_topic, *fence])
             except MultiError as error:
                 if error.index == 0 and isinstance(error.cause, NoNodeError if left_over else NodeExistsError):
                     continue  # somebody made or removed the node of the settings meanwhile
                 if error.index == 2 and isinstance(error.cause, NodeExistsError):
-                    return ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists."
+                    return False
+                if error.index == 3 and isinstance(error.cause, BadVersionError):
+                    return False
                 raise
-            return DONE
+            return True
 
     async def delete_topic(self, name: str) -> Outcome:
         """Ask the controller to delete a topic. Asking twice is fine."""

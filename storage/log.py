@@ -12,11 +12,12 @@ on.
 import logging
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from barnabas.config.topic import TopicConfig
 from barnabas.protocol import record_batch
 from barnabas.protocol.errors import CorruptBatchError, ErrorCode
-from barnabas.runtime.ports import Buffer, Env
+from barnabas.runtime.ports import Buffer, Env, may_pass
 from barnabas.runtime.turns import at_once
 from barnabas.storage import retention
 from barnabas.storage.durable_log import DurableLog
@@ -40,6 +41,8 @@ from barnabas.storage.validation import (
 )
 
 logger = logging.getLogger("barnabas.storage")
+
+T = TypeVar("T")
 
 _TRANSACTIONAL, _CONTROL = 0x10, 0x20
 _SEGMENTS_REMOVED_AT_ONCE = 50
@@ -346,19 +349,23 @@ class Log(DurableLog):
             except OSError as error:
                 self.hinder(error)
 
-    def _roll_to(self, base_offset: int) -> Segment:
-        """Begin a segment. After an OSError that `may_pass` the old one is still the active one."""
+    def _roll_to(self, base_offset: int, *, is_needed: bool = True) -> Segment:
+        """Begin a segment. After an OSError that `may_pass` the old one is still the active one.
+
+        If the old one `is_needed` no more, it is done without what there is no room to write.
+        """
         old = self.active_segment
         assert base_offset > old.base_offset
         already_flushed = self.recovery_point >= self.log_end_offset
         old.close_time_index()
-        old.write_indexes()
-        written = [self.producers.take_snapshot()]
+        indexes = self._write_if_room(old.write_indexes, is_needed)
+        written = [self._write_if_room(self.producers.take_snapshot, is_needed)]
         if already_flushed:  # the recovery point has passed these indexes: with the next segment they are trusted
-            self.leader_epochs.flush()
-            self._sync_indexes(old)
+            self._write_if_room(self.leader_epochs.flush, is_needed)
+            if indexes is not None:
+                self._write_if_room(lambda: self._sync_indexes(old), is_needed)
         else:
-            written.append(self.leader_epochs.write())
+            written.append(self._write_if_room(self.leader_epochs.write, is_needed))
             if not old.is_marked_unsynced:
                 old.mark_unsynced()
                 self._names_changed()
@@ -386,9 +393,18 @@ class Log(DurableLog):
             self._raise_recovery_point(base_offset)
             return new
         self._names_changed()
-        paths = [old.path, *old.index_paths(), *(path for path in written if path is not None)]
+        paths = [old.path, *(indexes or ()), *(path for path in written if path is not None)]
         self._sync_in_background(paths, base_offset)
         return new
+
+    def _write_if_room(self, write: Callable[[], T], is_needed: bool) -> T | None:
+        """What `write` returns; None if there was no room and it is not needed."""
+        try:
+            return write()
+        except OSError as error:
+            if is_needed or not may_pass(error):
+                raise
+            return None
 
     # -- removing
 
@@ -426,13 +442,24 @@ class Log(DurableLog):
             )
             if not count:
                 return False
-            if count == len(self.segments):
-                self._roll_to(self.log_end_offset)
+            if count == len(self.segments) and not self._begin_anew():
+                count -= 1  # the others make room for what the last one needs
+            if not count:
+                return False
             self.delete_records_before(self._bases[count])
             return True
         except OSError as error:
-            self.fail(error)
+            self.hinder(error)
             return False
+
+    def _begin_anew(self) -> bool:
+        """Begin an empty segment because all that there is will be deleted; False if there is no room for it now."""
+        try:
+            self._roll_to(self.log_end_offset, is_needed=False)
+        except OSError as error:
+            self.hinder(error)
+            return False
+        return True
 
     def remove_segments_below_start(self) -> int:
         """Remove segments that have nothing at or above the log start; how many went. Again, until none did: only so

@@ -70,7 +70,7 @@ class LogManager:
         self._files = OpenFiles(env.disk, shares.segments)
         self._flushes_max = min(_FLUSHES_MAX, shares.reserve // _FILES_PER_FLUSH)
         self._flushes_wait = False
-        self._troubles = Troubles()
+        self._troubles = Troubles(env.clock)
         self._configs: dict[str, TopicConfig] = {}
         self._default_config: TopicConfig | None = None
         self._topics_with_fewer_logs: set[str] = set()

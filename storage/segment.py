@@ -602,12 +602,13 @@ class Segment:
         if self._loaded:
             self.time_index.append(self._max_timestamp, self._offset_of_max_timestamp)
 
-    def write_indexes(self, *, new_files: bool = True) -> None:
-        """Bring the index files up to date (not synced). Without `new_files`: those that there are."""
+    def write_indexes(self, *, new_files: bool = True) -> list[str]:
+        """Bring the index files up to date (not synced); their paths. Without `new_files`: those that there are."""
         if self._loaded:
             for index in (self.offset_index, self.time_index):
                 if index.dirty and ((new_files and self.size) or self._files.disk.exists(index.path)):
                     index.write()
+        return self.index_paths()
 
     def index_paths(self) -> list[str]:
         """The index files that exist once they are written; an empty segment may have none."""

@@ -3,11 +3,13 @@
 import logging
 from collections.abc import Sequence
 
+from barnabas.runtime.ports import Clock
 from barnabas.storage.log import Log
 
 logger = logging.getLogger("barnabas.storage")
 
 SPAN_MS = 1_000
+SETTLED_MS = 5_000.0  # on a disk that is nearly full, a small write fits between two that do not
 _NAMES_MAX = 5
 
 OFFLINE, HINDERED, OVER = "offline", "hindered", "over"
@@ -19,13 +21,29 @@ _LINES = {
 
 
 class Troubles:
-    """One line for each change of state, however many logs a disk takes with it."""
+    """One line for each change of state, however many logs a disk takes with it, and however often it changes."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._following: dict[str, list[Log]] = {}  # by state, while its span lasts
+        self._hindered: dict[Log, float | None] = {}  # that was said, and since when it is over
 
     def tell(self, state: str, log: Log) -> None:
-        """A log is in that state now."""
+        """A log is in that state now. That it is over is said when it has been so for a while."""
+        if state == OVER:
+            if log in self._hindered:
+                self._hindered[log] = self._clock.monotonic_ms()
+            return
+        if state == OFFLINE:
+            self._hindered.pop(log, None)
+        elif log in self._hindered:
+            self._hindered[log] = None
+            return
+        else:
+            self._hindered[log] = None
+        self._tell(state, log)
+
+    def _tell(self, state: str, log: Log) -> None:
         following = self._following.get(state)
         if following is None:
             self._say(state, [log])
@@ -35,6 +53,13 @@ class Troubles:
 
     def span_ends(self) -> None:
         """Say what has followed. To be called every `SPAN_MS`, and at the end."""
+        settled_ms = self._clock.monotonic_ms() - SETTLED_MS
+        for log, over_ms in list(self._hindered.items()):
+            if log.closed:
+                del self._hindered[log]
+            elif over_ms is not None and over_ms <= settled_ms:
+                del self._hindered[log]
+                self._tell(OVER, log)
         for state, logs in list(self._following.items()):
             if logs:
                 self._following[state] = []

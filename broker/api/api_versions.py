@@ -37,7 +37,5 @@ def api_versions(broker: "Broker", request: ApiVersionsRequest, context: Request
 
 def too_new(row: Api) -> ApiVersionsResponse:
     """The version 0 answer to a version that is not served: which versions of this API are."""
-    entry = ApiVersionsResponse.ApiVersion(
-        api_key=row.key, min_version=row.announced_from, max_version=row.last_version
-    )
+    entry = ApiVersionsResponse.ApiVersion(api_key=row.key, min_version=row.announced[0], max_version=row.announced[1])
     return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[entry])

@@ -88,8 +88,11 @@ def find_coordinator(broker: Broker, request: FindCoordinatorRequest, context: R
             )
         return messages.FindCoordinatorResponse(coordinators=coordinators)
     error, node_id, host, port = _coordinator(broker, request.key, request.key_type, context)
+    message = _MESSAGES.get(error, "")
+    if error is ErrorCode.COORDINATOR_NOT_AVAILABLE and (problem := broker.auto_topics.problem(OFFSETS_TOPIC)):
+        message = f"{message} {problem}"
     return messages.FindCoordinatorResponse(
-        error_code=error, error_message=_MESSAGES.get(error, ""), node_id=node_id, host=host, port=port
+        error_code=error, error_message=message, node_id=node_id, host=host, port=port
     )
 
 
@@ -189,7 +192,7 @@ def offset_commit_failed(request: OffsetCommitRequest, error: ErrorCode) -> Offs
     )
 
 
-@api(ApiKey.OFFSET_COMMIT, versions=(0, 10), failure=offset_commit_failed)
+@api(ApiKey.OFFSET_COMMIT, versions=(0, 10), announced=(0, 9), failure=offset_commit_failed)
 def offset_commit(broker: Broker, request: OffsetCommitRequest, context: RequestContext) -> Reply:
     """OffsetCommit (key 8), versions 0-10: 0 into the coordination tree, the others as `offsets.storage` says.
 
@@ -220,7 +223,7 @@ def offset_fetch_failed(request: OffsetFetchRequest, error: ErrorCode) -> Offset
     )
 
 
-@api(ApiKey.OFFSET_FETCH, versions=(0, 10), failure=offset_fetch_failed)
+@api(ApiKey.OFFSET_FETCH, versions=(0, 10), announced=(0, 9), failure=offset_fetch_failed)
 def offset_fetch(broker: Broker, request: OffsetFetchRequest, context: RequestContext) -> Reply:
     """OffsetFetch (key 9), versions 0-10: 0 from the coordination tree, the others as `offsets.storage` says.
 

@@ -56,7 +56,7 @@ def produce_failed(request: ProduceRequest, error: ErrorCode) -> ProduceResponse
     )
 
 
-@api(ApiKey.PRODUCE, versions=(3, 13), announced_from=0, failure=produce_failed)
+@api(ApiKey.PRODUCE, versions=(3, 13), announced=(0, 13), failure=produce_failed)
 def produce(broker: Broker, request: ProduceRequest, context: RequestContext) -> Reply:
     """Append to each partition on its own; the answer goes out when all are decided."""
     version = context.api_version

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from barnabas.protocol import record_batch
+from barnabas.protocol import frames, record_batch
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import (
@@ -456,3 +456,62 @@ def test_a_change_of_settings_is_one_line_in_the_log(world: World, caplog: pytes
             world.env.clock.advance(100)
         assert len(caplog.records) == 1, (kind, caplog.messages)
     change(world, BROKER, "", ("log.retention.ms", DELETE, None))
+
+
+def test_names_that_collide_are_not_both_made_over_two_connections(world: World) -> None:
+    async def story() -> list[int]:
+        clients = [await world.connect() for _ in range(4)]
+        names = ("c.x", "c_x", "c.x", "d.x")
+        for client, name in zip(clients, names):
+            client.send(ApiKey.CREATE_TOPICS, 5, CreateTopicsRequest(topics=[topic(name)], timeout_ms=5000))
+        found = []
+        for client in clients:
+            answer = await client.answer()
+            found.append(frames.decode_response(ApiKey.CREATE_TOPICS, 5, memoryview(answer))[1].topics[0].error_code)
+        return found
+
+    assert world.env.run(story()) == [
+        ErrorCode.NONE,
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+        ErrorCode.TOPIC_ALREADY_EXISTS,
+        ErrorCode.NONE,
+    ]
+
+
+def test_partitions_added_over_two_connections_do_not_undo_each_other(world: World) -> None:
+    create(world, topic("growing"))
+
+    async def story() -> list[int]:
+        clients = [await world.connect() for _ in range(3)]
+        for client, count in zip(clients, (8, 9, 8)):
+            wanted = CreatePartitionsRequest.CreatePartitionsTopic(name="growing", count=count, assignments=None)
+            client.send(ApiKey.CREATE_PARTITIONS, 3, CreatePartitionsRequest(topics=[wanted], timeout_ms=5000))
+        found = []
+        for client in clients:
+            answer = await client.answer()
+            reply = frames.decode_response(ApiKey.CREATE_PARTITIONS, 3, memoryview(answer))[1]
+            found.append(reply.results[0].error_code)
+        return found
+
+    eight, nine, again_eight = world.env.run(story())  # in whatever order they were taken
+    assert nine == ErrorCode.NONE
+    assert ErrorCode.INVALID_PARTITIONS in (eight, again_eight)
+    world.env.clock.advance(100)
+    assert len(world.broker.metadata_cache.partition_indexes("growing")) == 9
+
+
+def test_an_offsets_topic_that_cannot_be_made_is_said_once_with_what_to_do(
+    make_world: type[World], caplog: pytest.LogCaptureFixture
+) -> None:
+    world = make_world(offsets_topic_replication_factor="3")
+    with caplog.at_level(logging.WARNING, "barnabas"):
+        for version in (0, 3):
+            for _ in range(5):
+                answer = world.ask(ApiKey.FIND_COORDINATOR, version, FindCoordinatorRequest(key="any"))
+                assert answer.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert answer.error_message.startswith("The coordinator is not available.")
+    assert "offsets.topic.replication.factor" in answer.error_message
+    assert caplog.messages == [
+        "topic __consumer_offsets cannot be created: offsets.topic.replication.factor is 3, and 1 broker(s) are "
+        "registered. Set it to at most 1 in the settings that the broker starts with, or start more brokers."
+    ]

@@ -12,6 +12,7 @@ from barnabas.protocol import frames, messages
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.schema import Structure
+from kafka.protocol.broker_version_data import BROKER_API_VERSIONS, infer_broker_version_from_api_versions
 
 REQUESTS = {
     (line["key"], line["version"]): bytes.fromhex(line["request"])
@@ -26,7 +27,7 @@ for _key, _version in ((2, 11), (8, 10), (9, 10)):  # came after Kafka 4.1: the 
 
 REFUSED = {(ApiKey.PRODUCE, 0), (ApiKey.PRODUCE, 1), (ApiKey.PRODUCE, 2)}  # announced for the sake of librdkafka
 EACH = [
-    (key, version) for key, row in sorted(TABLE.items()) for version in range(row.announced_from, row.last_version + 1)
+    (key, version) for key, row in sorted(TABLE.items()) for version in range(row.announced[0], row.last_version + 1)
 ]
 World = Any  # of conftest.py
 
@@ -37,7 +38,8 @@ def test_a_row_is_complete(key: int) -> None:
     served = messages.valid_versions(ApiKey(key))
     assert row.first_version in served
     assert row.last_version in served
-    assert row.announced_from <= row.first_version
+    assert row.announced[0] <= row.first_version
+    assert row.announced[1] <= row.last_version
     assert callable(row.handler)
     assert frames.request_class(key)
     assert frames.response_class(key)
@@ -138,3 +140,10 @@ def test_mutilated_requests_are_answered_or_closed(world: World, seed: int) -> N
         world.send_and_close(bytes(request))
         assert world.broker.server.handler_failures == before, (key, version, bytes(request).hex())
     assert world.exchange(REQUESTS[18, 0])[0] is not None
+
+
+def test_a_client_that_asks_which_kafka_this_is_finds_4_1() -> None:
+    told = {key: (first, last) for key, first, last in announced()}
+    assert infer_broker_version_from_api_versions(told) == (4, 1)
+    of_kafka = BROKER_API_VERSIONS[4, 1]
+    assert {key: last for key, (_, last) in told.items() if last > of_kafka[key][1]} == {}

@@ -1,7 +1,8 @@
 """What others write between an admin request's look at the tree and its own write."""
 
 import pytest
-from barnabas.coordination.port import Create, Delete
+from barnabas.coordination.operations import do_all
+from barnabas.coordination.port import Create, Delete, Set
 from barnabas.protocol.errors import ErrorCode
 from barnabas.sim.coordination import Fate, SimCoordination, SimTree
 from replication_world import Host
@@ -24,7 +25,7 @@ def just_before_the_next(name, tree, *operations):
     def trouble(asked):
         if asked == name and waiting:
             todo, waiting[:] = list(waiting), []
-            tree.change(lambda zxid: [tree.do(operation, zxid, 0) for operation in todo])
+            tree.change(lambda zxid: do_all(tree, todo, zxid, 0))
         return Fate.DONE
 
     tree.trouble = trouble
@@ -53,6 +54,35 @@ def test_of_two_creations_at_the_same_time_one_is_told_so(env, host):
         just_before_the_next("multi", tree, Create("/config/topics/t", SETTINGS), Create("/brokers/topics/t", topic))
         assert (await host.admin.create_topic("t"))[0] is ErrorCode.TOPIC_ALREADY_EXISTS
         assert await host.admin.overrides("topics/t") == {"retention.ms": "1"}, "the other's settings stay"
+
+    env.run(story())
+
+
+def test_a_name_that_collides_with_one_made_at_the_same_time_is_refused(env, host):
+    tree = host.coordination.tree
+
+    async def story():
+        topic = b'{"partitions":{"0":[1]},"version":1}'
+        # As another broker would: the topic, and the node above the topics.
+        just_before_the_next("multi", tree, Create("/brokers/topics/c_x", topic), Set("/brokers/topics", b""))
+        error, message = await host.admin.create_topic("c.x")
+        assert (error, message) == (
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            "Topic 'c.x' collides with existing topic: c_x",
+        )
+        assert await host.coordination.exists("/brokers/topics/c.x") is None
+        assert await host.coordination.exists("/config/topics/c.x") is None
+
+    env.run(story())
+
+
+def test_another_topic_made_at_the_same_time_is_no_collision(env, host):
+    tree = host.coordination.tree
+
+    async def story():
+        topic = b'{"partitions":{"0":[1]},"version":1}'
+        just_before_the_next("multi", tree, Create("/brokers/topics/d_x", topic), Set("/brokers/topics", b""))
+        assert await host.admin.create_topic("c.x") == (ErrorCode.NONE, None)
 
     env.run(story())
 

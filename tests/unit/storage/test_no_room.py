@@ -112,6 +112,7 @@ def test_a_write_that_fits_in_part_leaves_nothing_behind(world, read, caplog):
     world.disk.capacity_bytes = 1 << 40
     caplog.clear()
     world.fill(log, 1)
+    world.clock.advance(10_000)
     assert [record.message for record in caplog.records] == ["t-0: written again"]
     assert [offset for offset, _, _ in read(world.crash("kept").get("t", 0))] == [0, 1, 2, 3]
 
@@ -217,3 +218,71 @@ def test_descriptors_are_shared_so_that_some_are_left_for_what_is_opened_shortly
     assert shares.segments + shares.connections + shares.reserve <= limit
     assert shares.reserve >= 32
     assert min(shares.segments, shares.connections) >= limit // 7
+
+
+NEEDS_ROOM = ("create", "write", "make_directory")
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EMFILE])
+@pytest.mark.parametrize("settings", [{"retention_ms": 10_000}, {"retention_bytes": 0}])
+@pytest.mark.parametrize("flushed", [True, False])
+def test_retention_without_room_hinders_the_log_and_frees_room(world, read, code, settings, flushed):
+    """Whatever of a roll finds no room, and however often: nothing fails, and deletion needs none."""
+    log = world.log(**SETTINGS, file_delete_delay_ms=1_000)
+    world.fill(log, 30)
+    world.set(log, **settings)
+    if flushed:
+        log.flush()
+    segments = len(log.segments)
+    met = [0]
+
+    def full(operation, path):
+        if operation in NEEDS_ROOM and "/t-0/" in path:
+            met[0] += 1
+            raise OSError(code, "simulated shortage", path)
+
+    world.disk.on_change = full
+    world.clock.advance(700_000)
+    assert met[0] > 0
+    assert log.failed is None
+    assert log.hindered is not None
+    assert len(log.segments) == 1 < segments, "all but the one that is written to"
+    assert world.append(log, (b"k", b"v")).error is ErrorCode.KAFKA_STORAGE_ERROR
+    world.disk.on_change = None
+    world.clock.advance(700_000)
+    assert (log.log_start_offset, log.log_end_offset, log.failed) == (30, 30, None)
+    world.fill(log, 3)
+    assert log.hindered is None
+    log = world.crash("kept").get("t", 0)
+    assert [offset for offset, _, _ in read(log)] == [30, 31, 32]
+
+
+def test_an_expired_log_needs_no_room_but_for_an_empty_segment(world, read):
+    log = world.log(retention_ms=10_000, file_delete_delay_ms=1_000, segment_bytes=1 << 20, index_interval_bytes=150)
+    world.fill(log, 30, producer_id=-1)
+    world.append(log, (b"k", b"v"), producer_id=7, producer_epoch=0, base_sequence=0)
+    log.set_high_watermark(31)
+    total, free = world.disk.total_and_free_bytes("/data")
+    world.disk.capacity_bytes = total - free  # not one byte more
+    assert world.append(log, (b"k", b"v")).error is ErrorCode.KAFKA_STORAGE_ERROR
+    world.clock.advance(700_000)
+    assert log.failed is None
+    assert log.log_start_offset == 31
+    assert len(log.segments) == 1
+    world.fill(log, 3)
+    assert [offset for offset, _, _ in read(log)] == [31, 32, 33]
+
+
+def test_a_disk_that_is_nearly_full_is_told_once_and_once_when_it_is_over(world, caplog):
+    log = world.log()
+    world.fill(log, 3)
+    with caplog.at_level(logging.WARNING):
+        for number in range(200):  # every other write finds room
+            if number % 2:
+                world.disk.fail("write", ".log", OSError(errno.ENOSPC, "simulated"))
+            world.append(log, (b"k", b"v"))
+            world.clock.advance(100)
+        world.append(log, (b"k", b"v"))
+        world.clock.advance(20_000)
+        told = [record.message.partition(": ")[2][:13] for record in caplog.records if "t-0" in record.message]
+        assert told == ["refused write", "written again"]

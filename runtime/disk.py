@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from barnabas.runtime.ports import Buffer, DirectoryLock, File, SyncFailedError
@@ -194,15 +194,15 @@ class RealDisk:
         """Sync files, then folders. Several at a time: a journaling file system commits them together."""
         failures: dict[str, OSError] = {}
         for paths in (files, directories):
-            results: Iterable[OSError | None]
             if len(paths) < _PARALLEL_FROM:
-                results = map(_sync_path, paths)
+                failures |= _sync_paths(paths)
             else:
                 from concurrent.futures import ThreadPoolExecutor
 
+                shares = [paths[first::_PARALLEL_SYNCS] for first in range(_PARALLEL_SYNCS)]  # one task a path is slow
                 with ThreadPoolExecutor(max_workers=_PARALLEL_SYNCS, thread_name_prefix="sync") as threads:
-                    results = threads.map(_sync_path, paths)
-            failures.update((path, error) for path, error in zip(paths, results) if error is not None)
+                    for failed in threads.map(_sync_paths, shares):
+                        failures |= failed
         return failures
 
     def total_and_free_bytes(self, path: str) -> tuple[int, int]:
@@ -244,6 +244,12 @@ def _sync(descriptor: int) -> None:
         os.fsync(descriptor)
     except OSError as error:
         raise SyncFailedError(*error.args) from error
+
+
+def _sync_paths(paths: Sequence[str]) -> dict[str, OSError]:
+    """What went wrong, by path."""
+    results = [(path, _sync_path(path)) for path in paths]
+    return {path: error for path, error in results if error is not None}
 
 
 def _sync_path(path: str) -> OSError | None:

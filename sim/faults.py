@@ -151,7 +151,7 @@ FAULTS = (
         "if self._recovery_points.get(key, 0) > log.recovery_point and",
         "if False and",
         "a data directory opens",
-        1,
+        5,
         focus="append to followed",
     ),
     Fault(

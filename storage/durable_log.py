@@ -123,7 +123,7 @@ class DurableLog(LogReader):
             return None
         self._last_flush_ms = self._env.clock.monotonic_ms()
         if self.recovery_point >= self.log_end_offset and not (
-            self.leader_epochs.is_unsynced or self._unsynced_files or self._syncing
+            self.leader_epochs.is_unsynced(self.log_end_offset) or self._unsynced_files or self._syncing
         ):
             return None
         try:
@@ -135,7 +135,7 @@ class DurableLog(LogReader):
                     segment.close_time_index()
                     segment.write_indexes()
                     files += segment.index_paths()
-            epochs = self.leader_epochs.write()
+            epochs = self.leader_epochs.write(self.log_end_offset)
         except OSError as error:
             self.hinder(error)
             return None
@@ -277,16 +277,19 @@ class DurableLog(LogReader):
         close_together(self._env.disk, [self])
 
     def seal(self) -> None:
-        """Write the indexes and a producer snapshot, for the next flush to make durable."""
+        """Write the indexes and a producer snapshot, for the next flush to make durable.
+
+        But not those that the next start makes again by one read: of thousands of small logs they take most of a stop.
+        """
         if self.failed is not None or self.closed:
             return
         try:
             for segment in self.segments[self._slot(self.recovery_point) :]:
                 segment.close_time_index()
-                segment.write_indexes()
+                segment.write_indexes(new_files=segment.is_indexed)
             self._unsynced_files += self.active_segment.index_paths()  # also when all records are durable already
-            is_empty = self.log_end_offset == self._bases[0]
-            snapshot = None if is_empty else self.producers.take_snapshot()
+            is_small = len(self.segments) == 1 and self.active_segment.is_small
+            snapshot = None if is_small and not self.producers.entries else self.producers.take_snapshot()
             if snapshot is not None:
                 self._unsynced_files.append(snapshot)
             self.hindered = None  # unless the flush finds another reason

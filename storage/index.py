@@ -52,7 +52,7 @@ class _SparseIndex:
     must be true of the whole.
     """
 
-    __slots__ = ("_base_offset", "_disk", "_firsts", "_seconds", "_stale", "_written", "loaded", "path")
+    __slots__ = ("_base_offset", "_disk", "_firsts", "_seconds", "_stale", "_written", "is_written", "loaded", "path")
 
     entry: ClassVar[Struct]
     typecodes: ClassVar[tuple[str, str]]
@@ -65,6 +65,7 @@ class _SparseIndex:
         self._written = 0
         self._stale = True
         self.loaded = False
+        self.is_written = False  # in this life, so it may have to be synced
 
     @property
     def memory_bytes(self) -> int:
@@ -140,6 +141,7 @@ class _SparseIndex:
         """Bring the file up to date (not synced)."""
         entries = zip(self._firsts[self._written :], self._seconds[self._written :])
         data = b"".join(itertools.starmap(self.entry.pack, entries))
+        self.is_written = True
         _write_entries(self._disk, self.path, self._written * self.entry.size, data)
         self._written = len(self)
         self._stale = False
@@ -313,13 +315,14 @@ class AbortedTransaction(NamedTuple):
 class TransactionIndex:
     """Aborted transactions whose marker is in this segment. The file exists only when there are any."""
 
-    __slots__ = ("_disk", "_entries", "_written", "path")
+    __slots__ = ("_disk", "_entries", "_written", "is_written", "path")
 
     def __init__(self, disk: Disk, path: str, *, on_disk: bool) -> None:
         self._disk = disk
         self.path = path
         self._entries: list[AbortedTransaction] | None = None if on_disk else []
         self._written = 0
+        self.is_written = False  # in this life, and is there
 
     @property
     def entries(self) -> list[AbortedTransaction]:
@@ -350,6 +353,7 @@ class TransactionIndex:
             entries.pop()
         if self._written > len(entries):
             self._written = len(entries)
+            self.is_written = True
             _write_entries(self._disk, self.path, self._written * TRANSACTION_ENTRY_BYTES, b"")
 
     def reset(self) -> None:
@@ -358,12 +362,14 @@ class TransactionIndex:
             self._disk.remove(self.path)
         self._entries = []
         self._written = 0
+        self.is_written = False
 
     def write(self) -> None:
         """Bring the file up to date (not synced)."""
         entries = self.entries
         data = b"".join([_TRANSACTION_ENTRY.pack(0, *entry) for entry in entries[self._written :]])
         if data:
+            self.is_written = True
             _write_entries(self._disk, self.path, self._written * TRANSACTION_ENTRY_BYTES, data)
             self._written = len(entries)
 

@@ -15,17 +15,18 @@ class LeaderEpochCache:
     Changes are marked, and made durable before the log's recovery point passes them: not sooner, so that leading in a
     new epoch costs no sync. What a crash loses does not matter. An epoch that has records is found again in the batches
     behind the recovery point. One that has none began where the next one begins: whoever asks for its end gets the same
-    offset from the epoch before it.
+    offset from the epoch before it. So what only adds such an epoch is not written.
     """
 
-    __slots__ = ("_disk", "_entries", "_path", "_unnamed", "dirty", "written")
+    __slots__ = ("_dirty", "_disk", "_entries", "_on_disk", "_path", "_unnamed", "written")
 
     def __init__(self, disk: Disk, path: str, entries: Sequence[tuple[int, int]] | None = None) -> None:
         """`entries`: what the file says, where it was read already."""
         self._disk = disk
         self._path = path
         self._entries = checkpoints.read_epochs(disk, path) if entries is None else list(entries)
-        self.dirty = False
+        self._on_disk = list(self._entries)
+        self._dirty = False
         self.written = 0  # how often: who writes in the background must see whether another has written since
         self._unnamed = False
 
@@ -49,7 +50,7 @@ class LeaderEpochCache:
         while entries and (entries[-1][0] >= epoch or entries[-1][1] >= start_offset):
             entries.pop()
         entries.append((epoch, start_offset))
-        self.dirty = True
+        self._dirty = True
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
         """The largest epoch ≤ `epoch` that is known, and where it ended. (-1, -1): undefined."""
@@ -72,31 +73,35 @@ class LeaderEpochCache:
         """Forget epochs that began at or after `offset`."""
         while self._entries and self._entries[-1][1] >= offset:
             self._entries.pop()
-            self.dirty = True
+            self._dirty = True
 
     def truncate_from_start(self, offset: int) -> None:
         """Forget epochs that ended by `offset`; the one in force there now begins there."""
         slot = bisect_right(self._entries, offset, key=lambda entry: entry[1])
         if slot and self._entries[slot - 1][1] != offset:
             self._entries[slot - 1] = (self._entries[slot - 1][0], offset)
-            self.dirty = True
+            self._dirty = True
         if slot > 1:
             del self._entries[: slot - 1]
-            self.dirty = True
+            self._dirty = True
 
     def clear(self) -> None:
         """Forget everything."""
-        self.dirty = self.dirty or bool(self._entries)
+        self._dirty = self._dirty or bool(self._entries)
         self._entries.clear()
 
-    @property
-    def is_unsynced(self) -> bool:
-        """Whether the file does not say everything yet."""
-        return self.dirty or self._unnamed
+    def is_unsynced(self, log_end_offset: int) -> bool:
+        """Whether the file lacks anything that matters to a log that ends there, or says what is not true."""
+        if self._dirty and not self._unnamed:
+            known = len(self._on_disk)
+            return self._entries[:known] != self._on_disk or any(
+                start_offset < log_end_offset for _, start_offset in self._entries[known:]
+            )
+        return self._unnamed
 
-    def write(self) -> str | None:
+    def write(self, log_end_offset: int) -> str | None:
         """Write what changed beside the file; the path to sync before `rename`. None: the file is up to date."""
-        if not self.is_unsynced:
+        if not self.is_unsynced(log_end_offset):
             return None
         temporary = self._path + ".tmp"
         file = self._disk.open(temporary, create=True)
@@ -105,7 +110,8 @@ class LeaderEpochCache:
             file.write(0, checkpoints.epochs_text(self._entries).encode())
         finally:
             file.close()
-        self.dirty = False
+        self._dirty = False
+        self._on_disk = list(self._entries)
         self._unnamed = True
         self.written += 1
         return temporary
@@ -118,9 +124,9 @@ class LeaderEpochCache:
         self._unnamed = False
         return True
 
-    def flush(self) -> None:
-        """Make the file durable, if anything changed."""
-        temporary = self.write()
+    def flush(self, log_end_offset: int) -> None:
+        """Make the file durable, if it lacks anything."""
+        temporary = self.write(log_end_offset)
         if temporary is not None:
             failures = self._disk.sync_all([temporary])
             for error in failures.values():

@@ -361,11 +361,11 @@ class Log(DurableLog):
         indexes = self._write_if_room(old.write_indexes, is_needed)
         written = [self._write_if_room(self.producers.take_snapshot, is_needed)]
         if already_flushed:  # the recovery point has passed these indexes: with the next segment they are trusted
-            self._write_if_room(self.leader_epochs.flush, is_needed)
+            self._write_if_room(lambda: self.leader_epochs.flush(self.log_end_offset), is_needed)
             if indexes is not None:
                 self._write_if_room(lambda: self._sync_indexes(old), is_needed)
         else:
-            written.append(self._write_if_room(self.leader_epochs.write, is_needed))
+            written.append(self._write_if_room(lambda: self.leader_epochs.write(self.log_end_offset), is_needed))
             if not old.is_marked_unsynced:
                 old.mark_unsynced()
                 self._names_changed()
@@ -585,7 +585,7 @@ class Log(DurableLog):
         self.recovery_point = min(self.recovery_point, log_end_offset)
         self.log_start_offset = min(self.log_start_offset, log_end_offset)
         self.leader_epochs.truncate_from_end(log_end_offset)
-        self.leader_epochs.flush()
+        self.leader_epochs.flush(log_end_offset)
         at_once(rebuild_producers(self))  # also removes the snapshots of what was cut
         # What was cut must not come back behind what is appended from here on.
         self.active_segment.sync()

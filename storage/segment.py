@@ -195,10 +195,18 @@ class Segment:
         if not self.offset_index.load(self.size) or not self.time_index.load(self.size) or not self._index_ends_right():
             self.rebuild_indexes()
             return
+        if not len(self.time_index):
+            self._look_for_time_zero()
         self._max_timestamp, self._offset_of_max_timestamp = self.time_index.last()
         self._bytes_since_index_entry = self.size - self.offset_index.last_position()
         self._loaded = self._times_known = True
         self._files.indexes.loaded(self)
+
+    def _look_for_time_zero(self) -> None:
+        """An entry of timestamp 0 at the first offset is all zeros, as is what Kafka preallocates: the batch tells."""
+        first = next(self.batches(), None)
+        if first is not None and first.max_timestamp == 0 and first.last_offset == self.base_offset:
+            self.time_index.append(0, self.base_offset)
 
     def _index_ends_right(self) -> bool:
         """Whether the last entry of the offset index, on which most depends, says where a batch is."""
@@ -242,8 +250,11 @@ class Segment:
         except CorruptBatchError as error:
             logger.error("%s; what comes behind is not found by its time", error)
         self.close_time_index()
-        self.offset_index.write_if_possible()
-        self.time_index.write_if_possible()
+        try:
+            self.write_indexes(new_files=self.is_indexed)
+        except OSError as failure:
+            if not may_pass(failure):
+                raise
         self._files.indexes.loaded(self)
 
     def reset_indexes(self) -> None:
@@ -610,12 +621,20 @@ class Segment:
                     index.write()
         return self.index_paths()
 
+    @property
+    def is_indexed(self) -> bool:
+        """Whether the offset index has entries. If not, to make the indexes again takes the headers of few batches."""
+        return not self._loaded or len(self.offset_index) > 0
+
+    @property
+    def is_small(self) -> bool:
+        """Whether one read gets all of it."""
+        return self.size <= _WINDOW_BYTES
+
     def index_paths(self) -> list[str]:
-        """The index files that exist once they are written; an empty segment may have none."""
-        paths = [self.offset_index.path, self.time_index.path]
-        if self.transaction_index.on_disk:
-            paths.append(self.transaction_index.path)
-        return paths if self.size else [path for path in paths if self._files.disk.exists(path)]
+        """The index files that were written since the log was opened: those that may not be durable."""
+        indexes = (self.offset_index, self.time_index, self.transaction_index)
+        return [index.path for index in indexes if index.is_written]
 
     def sync(self) -> None:
         """Make the batches durable (the indexes can be rebuilt)."""

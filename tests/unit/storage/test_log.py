@@ -250,8 +250,49 @@ def test_index_files_are_made_when_there_is_something_to_index(world):
     assert names() == ["log"]
     log = world.manager.get("t", 0)
     world.fill(log, 3)
+    world.restart()
+    assert names() == ["log"], "the next start reads three batches, and needs no files for that"
+    log = world.manager.get("t", 0)
+    assert (log.log_end_offset, log.offset_for_timestamp(0, 3).offset) == (3, 0)
+    world.fill(log, 60)
     world.manager.shutdown()
-    assert names() == ["index", "log", "timeindex", "snapshot"]
+    assert names() == ["index", "log", "timeindex"]
+
+
+def test_clean_restarts_leave_the_newest_snapshot_and_not_one_more_each_time(world):
+    log = world.log()
+    for number in range(4):
+        world.append(log, (b"k", b"v"), producer_id=3, producer_epoch=0, base_sequence=number)
+        log = world.restart().get("t", 0)
+        names = [name for name in world.disk.list_directory("/data/t-0") if name.endswith(".snapshot")]
+        assert names == [f"{number + 1:020d}.snapshot"]
+        assert log.producers.get(3).last_sequence == number
+
+
+def test_a_clean_stop_of_a_log_in_which_nothing_happened_writes_and_syncs_nothing_of_it(world):
+    log = world.log(index_interval_bytes=100)
+    world.append(log, (b"k", b"v"), producer_id=3, producer_epoch=0, base_sequence=0)
+    world.fill(log, 20)
+    world.restart()
+    log = world.manager.get("t", 0)
+    log.leader_epochs.assign(5, log.log_end_offset)  # leads again; no record comes
+    assert log.read(0, 100, upper_bound=20, at_least_one=True).error == 0
+    world.disk.journal = []
+    world.manager.shutdown()
+    assert [change for change in world.disk.journal if "/t-0" in change[1]] == []
+
+
+def test_a_record_of_time_zero_at_the_first_offset_is_found_after_a_restart(world):
+    log = world.log(index_interval_bytes=100)
+    for timestamp in (0, -1, -1, -1, -1):
+        world.append(log, (b"k", b"v" * 100), timestamp=timestamp)
+    world.append(log, (b"k", b"v" * 50), timestamp=-1)
+    log.set_high_watermark(6)
+    log.roll()
+    for _ in range(2):
+        log = world.restart().get("t", 0)
+        assert log.offset_for_timestamp(0, 6) == (0, 0, 0)
+        assert log.max_timestamp_offset() == (0, 0, 0)
 
 
 def leave_stale_indexes(world):

@@ -187,11 +187,11 @@ def test_epochs_are_cut_at_both_ends_and_written(disk):
     assert epochs.entries == [(3, 20), (5, 30)]
     epochs.truncate_from_end(30)
     assert epochs.entries == [(3, 20)]
-    epochs.flush()
+    epochs.flush(100)
     assert content(disk, "/leader-epoch-checkpoint") == b"0\n1\n3 20\n"
     assert cache(disk).entries == [(3, 20)]
     before = disk.operations
-    epochs.flush()
+    epochs.flush(100)
     assert disk.operations == before
     write(disk, "/leader-epoch-checkpoint", b"0\n2\n3 20\n3 30\n")
     with pytest.raises(checkpoints.CheckpointError, match="rise"):

@@ -1,7 +1,4 @@
-"""One broker: its parts, how they are wired, and in which order they start and stop.
-
-Nothing is decided here; whoever wants to know how a broker hangs together reads `__init__` and `start`.
-"""
+"""One broker: its parts, how they are wired (`__init__`), and in which order they start and stop (`start`, `stop`)."""
 
 import asyncio
 import logging
@@ -10,13 +7,12 @@ from typing import TypeVar
 
 from barnabas.broker import adoption
 from barnabas.broker import api as _handlers  # noqa: F401  (importing it fills the table of APIs)
+from barnabas.broker.addresses import Addresses
 from barnabas.broker.auto_topics import AutoTopics
-from barnabas.broker.context import RequestContext
 from barnabas.broker.fetch_sessions import FetchSessionCache
 from barnabas.broker.refusals import Refusals
 from barnabas.broker.server import Server
 from barnabas.config.broker import BrokerConfig
-from barnabas.config.listeners import Endpoint
 from barnabas.coordination import paths
 from barnabas.coordination.port import ConnectionLossError, Coordination
 from barnabas.groups.coordinator import OFFSETS_TOPIC, GroupCoordinator
@@ -26,7 +22,6 @@ from barnabas.replication import registration
 from barnabas.replication.broker_channel import LocalChannel
 from barnabas.replication.config_changes import ConfigChanges
 from barnabas.replication.controller import Controller
-from barnabas.replication.metadata_cache import Endpoint as RegisteredEndpoint
 from barnabas.replication.metadata_cache import MetadataCache
 from barnabas.replication.partition import Partition
 from barnabas.replication.producer_ids import ProducerIds
@@ -41,8 +36,6 @@ logger = logging.getLogger("barnabas.broker")
 
 T = TypeVar("T")
 
-WILDCARD_HOSTS = ("", "0.0.0.0", "::")
-LOOPBACK = "127.0.0.1"
 TREE_ANSWERS_WITHIN_MS = 5_000  # at the start
 TREE_RETRY_BACKOFF_MS = 100
 WORKS_END_WITHIN_MS = 1_000  # what clients asked for just before a stop is done, if that is soon
@@ -107,7 +100,7 @@ class Broker:
         self.auto_topics = AutoTopics(self)
         self.fetch_sessions = FetchSessionCache(env.rng, config.max_incremental_fetch_session_cache_slots)
         self.server = Server(env, config, self, self.refusals)
-        self._advertised: dict[str, Endpoint] = {}
+        self.addresses = Addresses(config, self.server.ports, self.metadata_cache)
         self._offsets_partitions = 0
 
     # ------------------------------------------------------------------ life
@@ -140,7 +133,6 @@ class Broker:
         await in_tree(lambda: adoption.adopt(env, self.config, tree, self.log_manager, node_id, plan.adopted))
         self.cluster_id = await in_tree(lambda: registration.cluster_id(env, tree, self.log_manager.meta.cluster_id))
         self.log_manager.initialise(node_id, self.cluster_id)
-        self._advertised = {endpoint.name: endpoint for endpoint in self.config.advertised_endpoints}
         await self.server.listen()
         self.group_coordinator.start()
         self.replica_manager.start()
@@ -151,7 +143,7 @@ class Broker:
         await self._hear_from_the_controller()
         self.producer_ids.start()
         self.server.serve()
-        logger.info("broker %d of cluster %s serves at %s", self.node_id, self.cluster_id, self.bootstrap)
+        logger.info("broker %d of cluster %s serves at %s", self.node_id, self.cluster_id, self.addresses.bootstrap)
 
     async def _decide(self) -> adoption.Plan:
         """What the start is to do, from the directories and the tree as they are."""
@@ -179,7 +171,7 @@ class Broker:
     async def _register(self) -> None:
         """Say in the tree that this broker lives; again with every new session, before the election."""
         place = registration.Registration(
-            self.env, self.coordination, self.node_id, self._registered_endpoints(), self.config.broker_rack
+            self.env, self.coordination, self.node_id, self.addresses.registered(), self.config.broker_rack
         )
 
         async def register() -> None:
@@ -225,37 +217,6 @@ class Broker:
         self.replica_manager.shutdown()
         self.log_manager.shutdown()
         await self.coordination.close()
-
-    # ------------------------------------------------------------------ addresses
-
-    @property
-    def bootstrap(self) -> str:
-        """host:port of the first listener, for a client on this machine."""
-        first = self.config.endpoints[0]
-        host = LOOPBACK if first.host in WILDCARD_HOSTS else first.host
-        return f"[{host}]:{self.server.ports[first.name]}" if ":" in host else f"{host}:{self.server.ports[first.name]}"
-
-    def _registered_endpoints(self) -> list[RegisteredEndpoint]:
-        """What the tree says, for other brokers and their clients: advertised, or how this machine reaches it."""
-        registered = []
-        for listener in self.config.endpoints:
-            told = self._advertised.get(listener.name)
-            host = told.host if told else LOOPBACK if listener.host in WILDCARD_HOSTS else listener.host
-            port = told.port if told else self.server.ports[listener.name]
-            registered.append(RegisteredEndpoint(listener.name, host, port))
-        return registered
-
-    def endpoint(self, node_id: int, context: RequestContext) -> Endpoint | None:
-        """Where this client finds a live broker on its own listener; None where that broker has none.
-
-        A broker that advertises nothing answers with the address that the client dialled.
-        """
-        name = context.listener_name
-        if node_id == self.node_id:
-            return self._advertised.get(name) or Endpoint(name, context.dialled_host, context.dialled_port)
-        broker = self.metadata_cache.brokers.get(node_id)
-        found = broker.endpoint(name) if broker is not None else None
-        return Endpoint(name, found.host, found.port) if found is not None else None
 
     # ------------------------------------------------------------------ settings
 

@@ -43,7 +43,7 @@ def describe_cluster(broker: "Broker", request: DescribeClusterRequest, context:
                 broker_id=broker_id, host=endpoint.host, port=endpoint.port, rack=cache.brokers[broker_id].rack
             )
             for broker_id in sorted(cache.brokers)
-            if (endpoint := broker.endpoint(broker_id, context)) is not None
+            if (endpoint := broker.addresses.of(broker_id, context)) is not None
         ],
         cluster_authorized_operations=operations,
     )

@@ -166,7 +166,7 @@ class _Fetch:
     ) -> None:
         """Who leads, and where that broker is (KIP-951)."""
         answer.current_leader = FetchResponse.LeaderIdAndEpoch(leader_id=leader_id, leader_epoch=leader_epoch)
-        endpoint = self.broker.endpoint(leader_id, self.context)
+        endpoint = self.broker.addresses.of(leader_id, self.context)
         if endpoint is not None and all(known.node_id != leader_id for known in response.node_endpoints):
             response.node_endpoints.append(
                 FetchResponse.NodeEndpoint(

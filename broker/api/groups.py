@@ -98,7 +98,7 @@ def find_coordinator(broker: Broker, request: FindCoordinatorRequest, context: R
 
 def _coordinator(broker: Broker, key: str, key_type: int, context: RequestContext) -> tuple[ErrorCode, int, str, int]:
     if key_type == TRANSACTION:
-        own = broker.endpoint(broker.node_id, context)
+        own = broker.addresses.of(broker.node_id, context)
         assert own is not None
         return ErrorCode.NONE, broker.node_id, own.host, own.port
     if key_type != GROUP:
@@ -108,7 +108,7 @@ def _coordinator(broker: Broker, key: str, key_type: int, context: RequestContex
         broker.auto_topics.create(OFFSETS_TOPIC)
     else:
         leader = cache.leader(OFFSETS_TOPIC, partition_for(key, broker.offsets_partition_count()))
-        endpoint = None if leader is None else broker.endpoint(leader.broker_id, context)
+        endpoint = None if leader is None else broker.addresses.of(leader.broker_id, context)
         if leader is not None and endpoint is not None:
             return ErrorCode.NONE, leader.broker_id, endpoint.host, endpoint.port
     return ErrorCode.COORDINATOR_NOT_AVAILABLE, -1, "", -1

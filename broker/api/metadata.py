@@ -119,7 +119,7 @@ def _metadata(
                 node_id=node_id, host=endpoint.host, port=endpoint.port, rack=cache.brokers[node_id].rack
             )
             for node_id in cache.brokers
-            if (endpoint := broker.endpoint(node_id, context)) is not None
+            if (endpoint := broker.addresses.of(node_id, context)) is not None
         ],
         cluster_id=broker.cluster_id,
         controller_id=cache.controller_id,
@@ -143,7 +143,7 @@ def _partition(
         isr = [replica for replica in isr if cache.is_alive(replica)]
     if not cache.is_alive(leader_id):
         error, leader_id = ErrorCode.LEADER_NOT_AVAILABLE, -1
-    elif broker.endpoint(leader_id, context) is None:
+    elif broker.addresses.of(leader_id, context) is None:
         error = ErrorCode.LISTENER_NOT_FOUND if version >= 6 else ErrorCode.LEADER_NOT_AVAILABLE
         leader_id = -1
     return Partition(

@@ -205,7 +205,7 @@ def tell_leader(
         return
     leader_id, leader_epoch = leader
     answer.current_leader = ProduceResponse.LeaderIdAndEpoch(leader_id=leader_id, leader_epoch=leader_epoch)
-    endpoint = broker.endpoint(leader_id, context)
+    endpoint = broker.addresses.of(leader_id, context)
     if endpoint is not None and all(known.node_id != leader_id for known in response.node_endpoints):
         rack = broker.metadata_cache.brokers[leader_id].rack
         response.node_endpoints.append(

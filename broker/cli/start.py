@@ -392,7 +392,7 @@ def _say_ready(broker: "Broker", data: str, order: Order) -> None:
     if order.as_json:
         ready = {
             "event": "ready",
-            "bootstrap": broker.bootstrap,
+            "bootstrap": broker.addresses.bootstrap,
             "node_id": broker.node_id,
             "cluster_id": broker.cluster_id,
             "data": data,
@@ -403,7 +403,7 @@ def _say_ready(broker: "Broker", data: str, order: Order) -> None:
         return
     where = f"data in {data}" + (", removed at the end" if order.temporary_directory else "")
     who = f"node {broker.node_id}, cluster {broker.cluster_id}, {where}"
-    print(f"Barnabas serves at {broker.bootstrap} ({who}). Ctrl-C stops it.")
+    print(f"Barnabas serves at {broker.addresses.bootstrap} ({who}). Ctrl-C stops it.")
 
 
 def _what_to_do(error: OSError, config: "BrokerConfig", data: str) -> str:

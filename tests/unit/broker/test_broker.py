@@ -53,12 +53,12 @@ def test_it_says_where_it_is(env: SimEnv) -> None:
     )
     port = broker.server.ports["PLAINTEXT"]
     assert port > 0
-    assert broker.bootstrap == f"127.0.0.1:{port}"
+    assert broker.addresses.bootstrap == f"127.0.0.1:{port}"
     assert len(broker.cluster_id) == 22
 
     def told(node_id: int, listener: str) -> tuple[str, int] | None:
         context = RequestContext(3, 9, 1, None, "/192.0.2.1", listener, "192.0.2.9", 7777)
-        endpoint = broker.endpoint(node_id, context)
+        endpoint = broker.addresses.of(node_id, context)
         return None if endpoint is None else (endpoint.host, endpoint.port)
 
     assert told(0, "PLAINTEXT") == ("192.0.2.9", 7777), "nothing is advertised: the address dialled"

@@ -8,6 +8,7 @@ or drops it. A swap that has begun is brought to its end, at once where somebody
 
 import logging
 from collections.abc import Generator, Iterator
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from barnabas.protocol import record_batch
@@ -69,44 +70,52 @@ def _map_key(key: bytes) -> bytes:
     return b"#" + blake2b(key, digest_size=16).digest()
 
 
-class DirtyRange:
+class DirtyRange(NamedTuple):
     """What of a log could be compacted now, and how much of it that is."""
 
-    __slots__ = ("first_dirty", "first_uncleanable", "must", "ratio")
+    first_dirty: int
+    first_uncleanable: int
+    ratio: float
+    must: bool  # max.compaction.lag.ms wants it done now
+    is_unfinished: bool  # the last compaction ended inside of a segment, because there was no room for more keys
 
-    def __init__(self, first_dirty: int, first_uncleanable: int, ratio: float, must: bool) -> None:
-        self.first_dirty = first_dirty
-        self.first_uncleanable = first_uncleanable
-        self.ratio = ratio
-        self.must = must
+    def deserves(self, min_ratio: float) -> bool:
+        """Whether it is worth a compaction."""
+        return self.ratio > 0 and (self.must or self.is_unfinished or self.ratio > min_ratio)
 
 
 def dirty_range(log: Log, checkpoint: int | None, now_ms: int) -> DirtyRange:
-    """Where the dirty part begins and ends, its share, and whether max.compaction.lag.ms wants it done now."""
+    """Where the dirty part begins and ends, its share, and whether it is urgent.
+
+    As in Kafka, a segment in which the dirty part begins counts as dirty and as clean.
+    """
     first_dirty = log.log_start_offset if checkpoint is None else checkpoint
     if not log.log_start_offset <= first_dirty <= log.log_end_offset:
         first_dirty = log.log_start_offset
     first_uncleanable = min(log.active_segment.base_offset, log.last_stable_offset)
     clean = dirty = 0
-    must = False
-    for segment in log.segments[:-1]:
+    must = is_unfinished = False
+    for segment, following in pairwise(log.segments):
         if segment.base_offset >= first_uncleanable:
             break
         if segment.base_offset < first_dirty:
             clean += segment.size
+        if following.base_offset <= first_dirty:
             continue
         lag_ms = log.config.min_compaction_lag_ms
         if lag_ms > 0 and segment.largest_timestamp > now_ms - lag_ms:
             first_uncleanable = segment.base_offset
             break
         dirty += segment.size
+        is_begun = max(segment.base_offset, log.log_start_offset) < first_dirty
+        is_unfinished = is_unfinished or (is_begun and following.base_offset <= first_uncleanable)
         first_timestamp = segment.first_timestamp
         if not must and segment.size:
             age_ms = now_ms - (first_timestamp if first_timestamp >= 0 else segment.largest_timestamp)
             must = age_ms > log.config.max_compaction_lag_ms
     first_uncleanable = max(first_uncleanable, first_dirty)
-    ratio = dirty / (clean + dirty) if dirty else 0.0
-    return DirtyRange(first_dirty, first_uncleanable, ratio, must)
+    ratio = dirty / (clean + dirty) if dirty and first_uncleanable > first_dirty else 0.0
+    return DirtyRange(first_dirty, first_uncleanable, ratio, must, is_unfinished)
 
 
 class _Transactions:
@@ -311,7 +320,7 @@ class Cleaner:
                     raise
                 task.set_aside(log, error)
                 continue
-            if found.ratio <= 0 or not (found.must or found.ratio > log.config.min_cleanable_dirty_ratio):
+            if not found.deserves(log.config.min_cleanable_dirty_ratio):
                 continue
             rank = (found.must, found.ratio)
             if best is None or rank > best:

@@ -194,6 +194,52 @@ def test_a_full_map_compacts_a_part_and_goes_on_next_time(make_world, read):
     assert left == expected(history, log.active_segment.base_offset)
 
 
+@pytest.mark.parametrize("lag", [False, True])
+def test_a_full_map_holds_nothing_up_though_no_other_segment_closes(make_world, read, lag):
+    world = make_world()
+    world.broker.log_cleaner_dedupe_buffer_size = 2300  # ten keys
+    world.broker.log_cleaner_backoff_ms = 1_000
+    settings = {"min_cleanable_dirty_ratio": 1.0, "max_compaction_lag_ms": 5_000} if lag else {}
+    log = compacted(world, segment_bytes=1 << 20, **settings)
+    for round_number in range(3):
+        for number in range(100):
+            world.append(log, (b"k%d" % number, b"v%d" % round_number))
+    log.roll()
+    world.append(log, (b"end", b""))
+    log.set_high_watermark(log.log_end_offset)
+    history = read(log)
+    runs = [0]
+    original = world.manager.cleaner._compact
+
+    def compact(log):
+        runs[0] += 1
+        return original(log)
+
+    world.manager.cleaner._compact = compact
+    world.clock.advance(120_000)
+    assert read(log) == expected(history, log.active_segment.base_offset)
+    assert runs[0] == 30, "ten keys each time"
+    world.clock.advance(120_000)
+    assert runs[0] == 30, "and then there is nothing to do"
+
+
+def test_a_compaction_that_an_open_transaction_ended_is_not_done_again_for_each_record(world):
+    log = compacted(world, segment_bytes=1 << 20, min_cleanable_dirty_ratio=0.9)
+    for number in range(50):
+        world.append(log, (b"k%d" % (number % 3), b"v" * 50))
+    log.roll()
+    world.append(log, (b"end", b""))
+    log.set_high_watermark(20)  # in the middle of the segment, as an open transaction holds it
+    world.manager.cleaner.run(log)
+    key, directory = (log.topic, log.partition), world.manager.directories[0]
+    assert directory.cleaner_offsets[key] == 20
+    assert world.manager.cleaner.dirtiest() is None
+    log.set_high_watermark(21)
+    assert world.manager.cleaner.dirtiest() is None
+    log.set_high_watermark(log.log_end_offset)
+    assert world.manager.cleaner.dirtiest() is log
+
+
 def test_the_cleaner_picks_the_dirtiest_log_by_itself_and_remembers_how_far_it_came(world, read):
     world.open()
     clean_log, dirty = compacted(world, "clean"), compacted(world, "dirty")

@@ -9,6 +9,7 @@ from random import Random
 
 import barnabas.config
 from barnabas.broker.broker import Broker
+from barnabas.broker.cli.exits import Failure
 from barnabas.broker.cli.start import _configure
 from barnabas.config.broker_settings import BROKER_SETTINGS
 from barnabas.config.profiles import NO_PROFILE
@@ -81,7 +82,9 @@ def complaint(content: bytes, starts: bool) -> str | None:
     try:
         with contextlib.redirect_stderr(said):
             config, _ = _configure(env, PATH, NO_PROFILE, {"coordination.path": ":memory:"}, None)
-    except SystemExit:
+    except Failure as failure:
+        with contextlib.redirect_stderr(said):
+            failure.tell(as_json=False)
         lines = said.getvalue().splitlines()
         odd = [line for line in lines if not SENTENCE.fullmatch(line)]  # one line each, whatever is quoted in it
         return f"refused with {odd or 'nothing'}" if odd or not lines else None

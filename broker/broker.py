@@ -126,9 +126,10 @@ class Broker:
         await tree.start()
         await in_tree(lambda: registration.make_persistent_paths(tree))
         await in_tree(self.config_changes.start)
-        adoption.say_strays(plan.strays, self.log_manager.contents)
-        self.log_manager.set_aside(plan.strays)
+        self.log_manager.leave_out(plan.strays)
         await self.log_manager.load()
+        adoption.say_strays(plan.strays, self.log_manager.contents)
+        self.log_manager.set_aside(plan.strays)  # behind the recovery, which may be given up
         await in_tree(lambda: adoption.say_what_is_missing(tree, self.log_manager, node_id))
         await in_tree(lambda: adoption.adopt(env, self.config, tree, self.log_manager, node_id, plan.adopted))
         self.cluster_id = await in_tree(lambda: registration.cluster_id(env, tree, self.log_manager.meta.cluster_id))

@@ -23,7 +23,7 @@ _LOG_FILE = re.compile(
 )
 _DELETED_FOLDER = re.compile(r".+\.[0-9a-f]{32}-delete\Z")
 _SET_ASIDE_FOLDER = re.compile(r".+\.[0-9a-f]{32}-(stray|future)\Z")
-_TREE_NAME = re.compile(r"coordination\.sqlite(-wal|-shm|-journal|\.session-\d+)?\Z")
+_BESIDE_THE_TREE = re.compile(r"(-wal|-shm|-journal|\.session-\d+)?\Z")
 _KAFKA_NAMES = frozenset(("__cluster_metadata-0", "bootstrap.checkpoint", "remote-log-index-cache"))
 _DIRECTORY_KEY = "barnabas.directory."  # in meta.properties, before the id of another directory of the same broker
 _CHECKPOINT_NAMES = (*OFFSET_CHECKPOINTS, checkpoints.CLEANER_OFFSETS)
@@ -100,6 +100,7 @@ class DirectoryContents:
     offsets: dict[str, dict[tuple[str, int], int]] = field(default_factory=dict)  # by checkpoint file
     foreign: list[str] = field(default_factory=list)
     error: OSError | None = None  # why it could not be read; nothing else is known then
+    tree_name: str = TREE_FILE
 
     @property
     def is_formatted(self) -> bool:
@@ -118,8 +119,14 @@ class DirectoryContents:
         return [
             name
             for name in self.names
-            if not name.startswith(".") and name not in ("lost+found", begun) and not _TREE_NAME.match(name)
+            if not name.startswith(".") and name not in ("lost+found", begun) and not self.is_of_tree(name)
         ]
+
+    def is_of_tree(self, name: str) -> bool:
+        """Whether this is the coordination tree, or a file that it has beside it."""
+        return any(
+            name.startswith(tree) and _BESIDE_THE_TREE.match(name, len(tree)) for tree in (TREE_FILE, self.tree_name)
+        )
 
     @property
     def has_tree(self) -> bool:
@@ -132,11 +139,11 @@ class DirectoryContents:
         return checkpoints.CLEAN_SHUTDOWN in self.names
 
 
-def read_contents(disk: Disk, path: str) -> DirectoryContents:
+def read_contents(disk: Disk, path: str, tree_name: str = TREE_FILE) -> DirectoryContents:
     """Look into a directory. OSError when it cannot be read, CheckpointError when a file is damaged."""
     if not disk.exists(path):
         return DirectoryContents(path, exists=False)
-    found = DirectoryContents(path, names=disk.list_directory(path))
+    found = DirectoryContents(path, names=disk.list_directory(path), tree_name=tree_name)
     found.meta = read_meta(disk, path)
     found.offsets = {name: checkpoints.read_offsets(disk, f"{path}/{name}") for name in OFFSET_CHECKPOINTS}
     remembered = set().union(*found.offsets.values())
@@ -150,7 +157,7 @@ def read_contents(disk: Disk, path: str) -> DirectoryContents:
             if name == f"{key[0]}-{key[1]}" and (is_log(folder.files) or (key in remembered and not folder.files)):
                 found.folders[key] = folder
                 continue
-        if not _is_ours(disk, path, name):
+        if not found.is_of_tree(name) and not _is_ours(disk, path, name):
             found.foreign.append(name)
     return found
 
@@ -194,7 +201,7 @@ def _read_folder(disk: Disk, directory: str, name: str, *, was_clean: bool) -> L
 
 def _is_ours(disk: Disk, directory: str, name: str) -> bool:
     stem = name.removesuffix(".tmp")
-    if stem in (checkpoints.META_PROPERTIES, *_CHECKPOINT_NAMES) or name == "lost+found" or _TREE_NAME.match(name):
+    if stem in (checkpoints.META_PROPERTIES, *_CHECKPOINT_NAMES) or name == "lost+found":
         return True
     return _DELETED_FOLDER.match(name) is not None and disk.is_directory(f"{directory}/{name}")
 

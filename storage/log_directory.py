@@ -47,12 +47,14 @@ class LogDirectory:
         topic_config: Callable[[str], TopicConfig],
         on_failed: Callable[[Log], None],
         on_hindered: Callable[[Log], None],
+        tree_name: str,
     ) -> None:
         self._env = env
         self._files = files
         self._topic_config = topic_config
         self._on_failed = on_failed
         self._on_hindered = on_hindered
+        self._tree_name = tree_name  # which name in it is the coordination tree's
         self.path = path
         self.contents = DirectoryContents(path)  # as they were found
         self.folders: dict[tuple[str, int], LogFolder] = {}  # of the logs that are to be opened
@@ -95,7 +97,7 @@ class LogDirectory:
         """See what is in it, and change nothing: a lock file that is missing is not made, either."""
         if self._env.disk.exists(self.path_of(checkpoints.LOCK)):
             self._take_lock()
-        self.contents = read_contents(self._env.disk, self.path)
+        self.contents = read_contents(self._env.disk, self.path, self._tree_name)
         self.folders = dict(self.contents.folders)
 
     def take(self) -> None:
@@ -113,8 +115,10 @@ class LogDirectory:
             logger.warning("%s holds what is no broker's, and is left alone: %s", self.path, names)
 
     def set_aside(self, key: tuple[str, int]) -> None:
-        """Keep a log folder that is not to be opened, under a name that ends with `-stray`."""
-        path, target = self.path_of(self.folders.pop(key).name), self.path_of(self._name_taken_away(*key, "stray"))
+        """Keep the folder of a log that is not served, under a name that ends with `-stray`."""
+        self.folders.pop(key, None)
+        path = self.path_of(self.contents.folders[key].name)
+        target = self.path_of(self._name_taken_away(*key, "stray"))
         try:
             self._env.disk.rename(path, target)
         except OSError as error:

@@ -17,6 +17,7 @@ from barnabas.runtime.upkeep import Task
 from barnabas.storage import checkpoints
 from barnabas.storage.cleaner import Cleaner
 from barnabas.storage.directory_contents import (
+    TREE_FILE,
     DataDirectoryError,
     DirectoryContents,
     Meta,
@@ -82,7 +83,11 @@ class LogManager:
         self.cleaner = Cleaner(env, self._files, self)
 
     def _directory(self, path: str) -> LogDirectory:
-        return LogDirectory(self._env, self._files, path, self.topic_config, self._log_failed, self._log_hindered)
+        folder, _, name = (self.config.coordination_path or "").rpartition("/")
+        tree_name = name if folder == path else TREE_FILE
+        return LogDirectory(
+            self._env, self._files, path, self.topic_config, self._log_failed, self._log_hindered, tree_name
+        )
 
     # -- start and stop
 
@@ -103,11 +108,17 @@ class LogManager:
             with self._giving_up():
                 at_once(self._in_each(LogDirectory.take))
 
+    def leave_out(self, partitions: Iterable[tuple[str, int]]) -> None:
+        """Before `load`: do not open these logs."""
+        for key in partitions:
+            for directory in self.directories:
+                directory.folders.pop(key, None)
+
     def set_aside(self, partitions: Iterable[tuple[str, int]]) -> None:
-        """Between `take` and `start`: these logs are not served. Their folders are renamed to `….-stray` and stay."""
+        """Rename the folders of logs that are left out to `….-stray`. They stay."""
         for key in partitions:
             for directory in self.open_directories:
-                if key in directory.folders:
+                if key in directory.contents.folders:
                     directory.set_aside(key)
 
     async def load(self) -> None:
@@ -275,15 +286,19 @@ class LogManager:
         key = (log.topic, log.partition)
         return next((directory for directory in self.directories if directory.logs.get(key) is log), None)
 
-    def _place(self, topic: str, partition: int) -> LogDirectory:
-        """Where a new log goes: into the directory with the fewest, the first of several.
+    def _place(self, topic: str, partition: int, *, is_new: bool) -> LogDirectory:
+        """Where a log is made: where its folder is already, which an attempt that failed may have left. It must not be
+        in two directories.
 
-        But where its folder is already, which an attempt that failed may have left: it must not be in two.
+        Else in the directory with the fewest, the first of several. OSError when it may be in one that is offline.
         """
         places = self.open_directories
-        if len(places) > 1:
+        if len(self.directories) > 1:
             name = f"{topic}-{partition}"
             begun = [place for place in places if self._env.disk.is_directory(place.path_of(name))]
+            if self.failed_directories and not is_new and not begun:
+                paths = ", ".join(directory.path for directory in self.failed_directories)
+                raise OSError(errno.EIO, f"it may be in a data directory that is offline: {paths}")
             places = begun or sorted(places, key=lambda place: len(place.logs))
         return places[0]
 
@@ -316,12 +331,9 @@ class LogManager:
     def _get_or_create(self, topic: str, partition: int, topic_id: bytes | None, is_new: bool) -> Log:
         log = self.get(topic, partition)
         if log is None:
-            if self.failed_directories and not is_new:
-                paths = ", ".join(directory.path for directory in self.failed_directories)
-                raise OSError(errno.EIO, f"it may be in a data directory that is offline: {paths}")
             for directory in self.open_directories:
                 directory.settle_deletion(topic, partition)
-            log = self._place(topic, partition).create(topic, partition)
+            log = self._place(topic, partition, is_new=is_new).create(topic, partition)
         if topic_id is not None and log.topic_id is None and topic_id != uuids.ZERO:
             log.write_topic_id(topic_id)
         return log

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from barnabas.protocol.api_keys import ApiKey
+from barnabas.protocol.messages import DescribeLogDirsRequest
 from broker_process import Client, Process, batch
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "kafka-4.1.0"
@@ -313,6 +315,27 @@ def test_one_stray_among_topics_that_are_known_is_set_aside(images: dict[str, Pa
     assert len(list(data.glob("orders-*-stray"))) == 2
 
 
+def test_a_log_that_cannot_be_opened_refuses_the_start_before_strays_are_renamed(
+    images: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = tmp_path / "all"
+    shutil.copytree(images["stopped"], folder)
+    forget_topics(folder / "d" / "coordination.sqlite", "orders")
+    segment = folder / "d" / "letters-0" / f"{0:020}.log"
+    whole = segment.read_bytes()
+    segment.write_bytes(whole[:16] + b"\x01" + whole[17:])  # a batch of an older format
+    before = state(folder)
+    refused = start("--data", f"{folder}/d")
+    assert refused.returncode == 1
+    assert str(segment) in refused.stderr
+    after = state(folder)
+    # The tree has had a session: which topics have which settings must be known to open a log.
+    assert {name for name in before | after if before.get(name) != after.get(name)} <= {"d", "d/coordination.sqlite"}
+    segment.write_bytes(whole)
+    Process(folder / "d", words=["--adopt"]).end()
+    check_all_is_served(folder)
+
+
 # ------------------------------------------------------------------ what is not ours in a directory of ours
 
 
@@ -373,6 +396,8 @@ def test_a_directory_that_log_dirs_leaves_out_is_offline_until_it_is_back(
             error = client.produce(topic, index, batch([b"x"])).error_code
             assert (error in (6, 56)) == (name in offline), name
             assert not (folder / kept / name).exists() or name not in offline
+    results = client.ask(ApiKey.DESCRIBE_LOG_DIRS, 4, DescribeLogDirsRequest(topics=None)).results
+    assert {result.log_dir.rpartition("/")[2]: result.error_code for result in results} == {kept: 0, left_out: 56}
     process.end()
     assert "log.dirs does not name it" in (folder / "d.log").read_text()
 
@@ -428,6 +453,7 @@ def test_a_directory_that_is_lost_for_good_is_given_up_by_its_id(images: dict[st
     assert Client(process.port).produce(topic, int(index), batch([b"x"])).base_offset == 0
     process.end()
     assert other not in (folder / "d" / "meta.properties").read_text()
+    assert "is given up: the partitions that were in it begin empty" in (folder / "d.log").read_text()
     Process(folder / "d").end()
     assert "offline" not in (folder / "d.log").read_text()
 
@@ -446,3 +472,17 @@ def test_new_directories_where_the_tree_has_partitions_of_this_broker_are_a_reas
     process = Process(tmp_path / "d", settings=tree, words=["--give-up", f"{tmp_path}/d"])
     assert Client(process.port).produce("t", 0, batch([b"x"])).base_offset == 0
     process.end()
+
+
+def test_a_tree_of_another_name_in_a_data_directory_is_not_foreign(tmp_path: Path) -> None:
+    tree = {"coordination.path": f"{tmp_path}/d/tree.sqlite"}
+    Process(tmp_path / "d", settings=tree).end(signal.SIGKILL)
+    (tmp_path / "d" / "meta.properties").unlink()  # as when it was killed before it was written
+    for topic in (tmp_path / "d").glob("__consumer_offsets-*"):
+        shutil.rmtree(topic)
+    for name in (tmp_path / "d").glob("*-checkpoint"):
+        name.unlink()
+    refused = start("--data", f"{tmp_path}/d", "--set", f"coordination.path={tmp_path}/d/tree.sqlite")
+    assert "and its data directories are new" in refused.stderr, "the tree is no reason to call the directory used"
+    Process(tmp_path / "d", settings=tree, words=["--give-up", f"{tmp_path}/d"]).end()
+    assert "no broker's" not in (tmp_path / "d.log").read_text()

@@ -209,6 +209,17 @@ def test_a_log_that_could_not_be_made_is_not_made_in_another_directory(disks):
     assert disks.log("t").directory == "/a/t-0"
 
 
+def test_a_log_whose_folder_is_there_is_made_though_another_directory_is_offline(disks):
+    disks.open().initialise(1, "c")
+    disks.manager.shutdown()
+    disks.disk.make_directory("/a/t-0")  # a crash has left it empty
+    disks.disk.fail("list", "/b", times=1000)
+    disks.open()
+    assert disks.log("t").directory == "/a/t-0"
+    with pytest.raises(OSError, match="it may be in a data directory that is offline: /b"):
+        disks.log("u")
+
+
 def test_a_crash_does_not_bring_a_deleted_log_back_beside_its_successor(disks):
     disks.log("t")
     disks.manager.checkpoint()

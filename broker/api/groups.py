@@ -67,10 +67,19 @@ def find_coordinator_failed(request: FindCoordinatorRequest, error: ErrorCode) -
 def find_coordinator(broker: Broker, request: FindCoordinatorRequest, context: RequestContext) -> Reply:
     """FindCoordinator (key 10), versions 0-6: the broker that answers for a group.
 
-    The first question makes `__consumer_offsets`, and is told to come back. For transactional ids (key type 1) every
-    broker names itself: there is no transaction coordinator yet, and its InitProducerId says so, where an error here
+    The first question makes `__consumer_offsets`, and its answer waits a moment for it. For transactional ids (key type
+    1) every broker names itself: there is no transaction coordinator yet, and its InitProducerId says so. An error here
     would keep the producer asking until its time is out. Left out: share groups (2) are answered INVALID_REQUEST.
     """
+    if request.key_type == GROUP and not broker.metadata_cache.contains(OFFSETS_TOPIC):
+        broker.auto_topics.create(OFFSETS_TOPIC)
+        return broker.auto_topics.made([OFFSETS_TOPIC]).map(lambda _: _find_coordinator(broker, request, context))
+    return _find_coordinator(broker, request, context)
+
+
+def _find_coordinator(
+    broker: Broker, request: FindCoordinatorRequest, context: RequestContext
+) -> FindCoordinatorResponse:
     if context.api_version >= 4:
         coordinators = []
         for key in request.coordinator_keys:
@@ -104,9 +113,7 @@ def _coordinator(broker: Broker, key: str, key_type: int, context: RequestContex
     if key_type != GROUP:
         return ErrorCode.INVALID_REQUEST, -1, "", -1
     cache = broker.metadata_cache
-    if not cache.contains(OFFSETS_TOPIC):
-        broker.auto_topics.create(OFFSETS_TOPIC)
-    else:
+    if cache.contains(OFFSETS_TOPIC):
         leader = cache.leader(OFFSETS_TOPIC, partition_for(key, broker.offsets_partition_count()))
         endpoint = None if leader is None else broker.addresses.of(leader.broker_id, context)
         if leader is not None and endpoint is not None:

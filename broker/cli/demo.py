@@ -77,7 +77,7 @@ class DemoBroker:
 
     def __init__(self, directory: str, port: int) -> None:
         command = [sys.executable, "-m", "barnabas.broker.main", "start", "--json", "--log-level", "warning"]
-        command += ["--data", directory, "--listeners", f"PLAINTEXT://127.0.0.1:{port}"]
+        command += ["--exit-with-parent", "--data", directory, "--listeners", f"PLAINTEXT://127.0.0.1:{port}"]
         command += ["--set", "group.initial.rebalance.delay.ms=0"]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from barnabas.protocol import frames, record_batch
+from barnabas.protocol import frames, messages, record_batch
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import (
@@ -351,3 +351,11 @@ def test_metadata_of_what_cannot_be(world: World, name: str, may_create: bool, e
     topics = [MetadataRequest.MetadataRequestTopic(name=name)]
     request = MetadataRequest(topics=topics, allow_auto_topic_creation=may_create)
     assert world.ask(ApiKey.METADATA, 9, request).topics[0].error_code == error
+
+
+def test_the_first_question_for_a_coordinator_is_answered_when_there_is_one(make_world: type[World]) -> None:
+    world = make_world()
+    find = messages.FindCoordinatorRequest(coordinator_keys=["a", "b"], key_type=0)
+    answer = world.ask(ApiKey.FIND_COORDINATOR, 4, find)
+    assert [(found.error_code, found.node_id) for found in answer.coordinators] == [(0, 0), (0, 0)]
+    world.env.run(world.broker.stop())

@@ -51,6 +51,12 @@ async function main() {
   assert.equal(await admin.createTopics({ topics: [wanted] }), true);
   assert.equal(await admin.createTopics({ topics: [wanted] }), false);
 
+  // The client gets a topic that is created by asking for it with the first answer: it need not try again.
+  const hasty = kafka.producer({ retry: { retries: 0 } });
+  await hasty.connect();
+  await hasty.send({ topic: `${topic}-by-asking`, messages: [{ value: "first" }] });
+  await hasty.disconnect();
+
   await produce({ idempotent: true, maxInFlightRequests: 1 }, CompressionTypes.GZIP, range(0, 60));
   await produce({}, CompressionTypes.None, range(60, 90));
   const first = await read(90);

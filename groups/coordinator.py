@@ -542,11 +542,10 @@ class GroupCoordinator:
                 end(ErrorCode.NON_EMPTY_GROUP)
                 return
             logger.info("group %s: deleted", group_id)
-            self._write_both(
-                lambda done: self.offsets.remove(shard, group_id, None, done),
-                lambda done: shard.remove_group(group_id, done),
-                removed,
-            )
+            both: tuple[Pending[ErrorCode], Pending[ErrorCode]] = (Pending(), Pending())
+            Pending.all(both).then(lambda errors: removed(next(filter(None, errors), ErrorCode.NONE)))
+            self.offsets.remove(shard, group_id, None, both[0].complete)  # two writes of one pass of the loop
+            shard.remove_group(group_id, both[1].complete)
 
         shard.hold(group_id, act)
 
@@ -566,23 +565,6 @@ class GroupCoordinator:
             reply.then(found)
         else:
             found(reply)
-
-    def _write_both(
-        self,
-        first: Callable[[Callable[[ErrorCode], None]], None],
-        second: Callable[[Callable[[ErrorCode], None]], None],
-        done: Callable[[ErrorCode], None],
-    ) -> None:
-        """Two writes of one pass of the loop; `done` after both, with the first error."""
-        outcomes: list[ErrorCode] = []
-
-        def one(error: ErrorCode) -> None:
-            outcomes.append(error)
-            if len(outcomes) == 2:
-                done(next((outcome for outcome in outcomes if outcome), ErrorCode.NONE))
-
-        first(one)
-        second(one)
 
     def on_partitions_deleted(self, partitions: Iterable[tuple[str, int]]) -> None:
         """Topics are gone: their offsets go too, in every group of this broker (UpdateMetadata with leader -2)."""

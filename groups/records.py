@@ -37,7 +37,7 @@ class GroupRecord:
         """The record's value; None is a tombstone."""
         return None if self.metadata is None else stored.encode_versioned(self.metadata, GROUP_VALUE_VERSION)
 
-    def write(self, records: PlainRecords) -> None:
+    def append_to(self, records: PlainRecords) -> None:
         """Append the record to those of a batch."""
         records.add(self.key(), self.value())
 

@@ -248,7 +248,7 @@ class Shard:
         records = PlainRecords()
         for write in writes:
             if write.records is not None:
-                write.records.write(records)
+                write.records.append_to(records)
         if not records.count:
             end_offset = self._in_flight[-1].end_offset if self._in_flight else self.log.high_watermark
             self._park(writes, end_offset, end_offset)

@@ -93,7 +93,7 @@ class OffsetCommits:
     def __repr__(self) -> str:
         return f"OffsetCommits({self.group_id!r}, {self.offsets!r})"
 
-    def write(self, records: PlainRecords) -> None:
+    def append_to(self, records: PlainRecords) -> None:
         """Append the records.
 
         What the commits of one topic have in common is made once, and one `pack` writes all that stands behind a
@@ -153,7 +153,7 @@ class OffsetRemovals:
         """How many records."""
         return len(self.partitions)
 
-    def write(self, records: PlainRecords) -> None:
+    def append_to(self, records: PlainRecords) -> None:
         """Append the tombstones."""
         for topic, partition in self.partitions:
             records.add(encode_key(self.group_id, topic, partition), None)

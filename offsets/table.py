@@ -42,7 +42,7 @@ class OffsetTable:
                 self._remove(group_id, topic, partition)
             return
         assert type(records) is OffsetCommits
-        held = self._held(group_id, producer_id)
+        held = self._offsets_of(group_id, producer_id)
         for topic, offsets in records.offsets.items():
             for committed in offsets.values():
                 committed.record_offset = record_offset
@@ -53,7 +53,7 @@ class OffsetTable:
             else:
                 partitions.update(offsets)
 
-    def _held(self, group_id: str, producer_id: int) -> GroupOffsets:
+    def _offsets_of(self, group_id: str, producer_id: int) -> GroupOffsets:
         """Where the offsets of a group are put."""
         if producer_id < 0:
             held = self.committed.get(group_id)

@@ -2,6 +2,8 @@
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Generic, TypeVar
 
 from barnabas.config.broker import BrokerConfig
 from barnabas.coordination.port import Coordination
@@ -35,6 +37,7 @@ logger = logging.getLogger("barnabas.replication")
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 NO_LEADER_EPOCH = -1
 
+R = TypeVar("R")
 TopicPartition = tuple[str, int]
 LeadershipListener = Callable[[list[Partition], list[Partition]], None]
 
@@ -189,7 +192,7 @@ class ReplicaManager:
         if not -1 <= required_acks <= 1:
             return [AppendResult(ErrorCode.INVALID_REQUIRED_ACKS) for _ in entries]
         results: list[AppendResult] = []
-        wait: AppendWait | None = None
+        wait: ReplicaWait[AppendResult] | None = None
         partitions = self.partitions
         internal_refused = origin is AppendOrigin.CLIENT and not internal_topics_allowed
         for topic, index, records in entries:
@@ -206,8 +209,8 @@ class ReplicaManager:
             committed = partition.log.high_watermark > result.last_offset  # at once, where the ISR is this broker alone
             if required_acks == ALL_IN_SYNC and result.error is ErrorCode.NONE and not committed:
                 if wait is None:
-                    wait = AppendWait(results)
-                wait.park(partition, len(results), result.last_offset + 1)
+                    wait = ReplicaWait(results, _append_ended)
+                wait.park(len(results), partial(partition.park_until, result.last_offset + 1))
             results.append(result)
         if wait is None:
             return results
@@ -287,7 +290,13 @@ class ReplicaManager:
         Answered when the low watermark of each has got there; after `timeout_ms` the rest says REQUEST_TIMED_OUT.
         """
         results: list[DeleteRecordsResult] = []
-        wait: DeleteRecordsWait | None = None
+        wait: ReplicaWait[DeleteRecordsResult] | None = None
+
+        def ended(result: DeleteRecordsResult, error: ErrorCode) -> DeleteRecordsResult:
+            partition = self.partition(result.topic, result.index)
+            low_watermark = partition.low_watermark if isinstance(partition, Partition) and not error else -1
+            return DeleteRecordsResult(result.topic, result.index, error, low_watermark)
+
         for topic, index, offset in entries:
             partition = self._deletable(topic, index)
             if not isinstance(partition, Partition):
@@ -301,8 +310,8 @@ class ReplicaManager:
             result = DeleteRecordsResult(topic, index, ErrorCode.NONE, partition.low_watermark)
             if result.low_watermark < target:
                 if wait is None:
-                    wait = DeleteRecordsWait(results)
-                wait.park(partition, len(results), target)
+                    wait = ReplicaWait(results, ended)
+                wait.park(len(results), partial(partition.park_until_deleted, target))
             results.append(result)
         if wait is None:
             return results
@@ -489,34 +498,37 @@ class ReplicaManager:
         return UpdateMetadataResponse()
 
 
-class AppendWait:
-    """One produce with acks -1: parked in every partition it appended to, answered once."""
+def _append_ended(result: AppendResult, error: ErrorCode) -> AppendResult:
+    return AppendResult(error) if error else result
 
-    __slots__ = ("_missing", "_results", "_tickets", "_timer", "pending")
 
-    def __init__(self, results: list[AppendResult]) -> None:
+class ReplicaWait(Generic[R]):
+    """A request that is parked in several partitions until the replicas of each have followed, answered once.
+
+    `ended` makes the final result of a partition, of the first one and how the wait for it ended.
+    """
+
+    __slots__ = ("_ended", "_results", "_tickets", "_timer", "pending")
+
+    def __init__(self, results: list[R], ended: Callable[[R, ErrorCode], R]) -> None:
         self._results = results
+        self._ended = ended
         self._tickets: dict[int, Ticket[ErrorCode]] = {}
-        self._missing = False
         self._timer: Timer | None = None
-        self.pending: Pending[list[AppendResult]] = Pending()
+        self.pending: Pending[list[R]] = Pending()
         self.pending.on_cancel = self._leave
 
-    def park(self, partition: Partition, position: int, offset: int) -> None:
-        """Wait in one partition; answers itself as `results[position]`."""
-        self._tickets[position] = partition.park_until(offset, lambda error: self._decided(position, error))
-        if partition.high_watermark < offset:
-            self._missing = True
+    def park(self, position: int, park: Callable[[Callable[[ErrorCode], None]], Ticket[ErrorCode]]) -> None:
+        """Wait in one partition for what becomes of `results[position]`."""
+        self._tickets[position] = park(partial(self._decided, position))
 
     def begin(self, clock: Clock, timeout_ms: int) -> None:
-        """All are parked. If all is committed already, it is answered in this pass of the loop and needs no timer."""
-        if self._missing:
-            self._timer = clock.call_later(max(timeout_ms, 0), self._expire)
+        """All are parked: start the one timer."""
+        self._timer = clock.call_later(max(timeout_ms, 0), self._expire)
 
     def _decided(self, position: int, error: ErrorCode) -> None:
         del self._tickets[position]
-        if error is not ErrorCode.NONE:
-            self._results[position] = AppendResult(error)
+        self._results[position] = self._ended(self._results[position], error)
         if not self._tickets:
             if self._timer is not None:
                 self._timer.cancel()
@@ -525,54 +537,7 @@ class AppendWait:
     def _expire(self) -> None:
         for position, ticket in self._tickets.items():
             ticket.cancel()
-            self._results[position] = AppendResult(ErrorCode.REQUEST_TIMED_OUT)
-        self._tickets.clear()
-        self.pending.complete(self._results)
-
-    def _leave(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        for ticket in self._tickets.values():
-            ticket.cancel()
-
-
-class DeleteRecordsWait:
-    """One DeleteRecords: parked in every partition whose replicas have not all followed, answered once."""
-
-    __slots__ = ("_results", "_tickets", "_timer", "pending")
-
-    def __init__(self, results: list[DeleteRecordsResult]) -> None:
-        self._results = results
-        self._tickets: dict[int, Ticket[ErrorCode]] = {}
-        self._timer: Timer | None = None
-        self.pending: Pending[list[DeleteRecordsResult]] = Pending()
-        self.pending.on_cancel = self._leave
-
-    def park(self, partition: Partition, position: int, offset: int) -> None:
-        """Wait in one partition; answers itself as `results[position]`."""
-
-        def decided(error: ErrorCode) -> None:
-            result = self._results[position]
-            result.error = error
-            result.low_watermark = partition.low_watermark if error is ErrorCode.NONE else -1
-            del self._tickets[position]
-            if not self._tickets:
-                if self._timer is not None:
-                    self._timer.cancel()
-                self.pending.complete(self._results)
-
-        self._tickets[position] = partition.park_until_deleted(offset, decided)
-
-    def begin(self, clock: Clock, timeout_ms: int) -> None:
-        """All are parked: start the one timer."""
-        self._timer = clock.call_later(max(timeout_ms, 0), self._expire)
-
-    def _expire(self) -> None:
-        for position, ticket in self._tickets.items():
-            ticket.cancel()
-            result = self._results[position]
-            result.error = ErrorCode.REQUEST_TIMED_OUT
-            result.low_watermark = -1
+            self._results[position] = self._ended(self._results[position], ErrorCode.REQUEST_TIMED_OUT)
         self._tickets.clear()
         self.pending.complete(self._results)
 

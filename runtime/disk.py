@@ -17,7 +17,7 @@ _PARALLEL_FROM = 8  # fewer are synced before the threads would have started
 OPEN_FILES_MAX = 1024  # where the system tells no limit
 
 # Locks held by this process, by device and inode: POSIX locks do not exclude their own process.
-_held: set[tuple[int, int]] = set()
+_locked: set[tuple[int, int]] = set()
 
 
 class RealFile:
@@ -98,7 +98,7 @@ class RealDirectoryLock:
         """Give the lock up; harmless when given up already."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
-            _held.discard(self._identity)
+            _locked.discard(self._identity)
             os.close(descriptor)
 
 
@@ -225,7 +225,7 @@ class RealDisk:
 
         if os.path.exists(path):  # before opening: closing any descriptor of the file would drop our own lock
             status = os.stat(path)
-            if (status.st_dev, status.st_ino) in _held:
+            if (status.st_dev, status.st_ino) in _locked:
                 raise BlockingIOError(f"{path} is locked by this process")
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -235,7 +235,7 @@ class RealDisk:
             raise BlockingIOError(f"{path} is locked by another process") from error
         status = os.fstat(descriptor)
         identity = (status.st_dev, status.st_ino)
-        _held.add(identity)
+        _locked.add(identity)
         return RealDirectoryLock(descriptor, identity)
 
 

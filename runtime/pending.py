@@ -1,6 +1,7 @@
 """A value that is not there yet: what a request that must wait returns instead of its answer."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -76,6 +77,23 @@ class Pending(Generic[T]):
         self.on_failure = changed.fail
         self.then(lambda value: changed.complete(change(value)))
         return changed
+
+    @staticmethod
+    def all(pendings: "Sequence[Pending[R]]") -> "Pending[list[R]]":
+        """All values, in their order, as soon as the last of them is there."""
+        every: Pending[list[R]] = Pending()
+        found: dict[int, R] = {}
+
+        def take(position: int, value: R) -> None:
+            found[position] = value
+            if len(found) == len(pendings):
+                every.complete([found[position] for position in range(len(pendings))])
+
+        for position, pending in enumerate(pendings):
+            pending.then(partial(take, position))
+        if not pendings:
+            every.complete([])
+        return every
 
     def cancel(self) -> bool:
         """Nobody waits any more. Returns whether the owner has let the wait go: then the observer is not called.

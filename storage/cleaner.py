@@ -133,8 +133,8 @@ class _Transactions:
             entry = self._waiting.pop()
             self._aborted.setdefault(entry.producer_id, entry)
 
-    def is_aborted(self, batch: StoredBatch) -> bool:
-        """A transactional data batch passes: whether its records were taken back."""
+    def pass_data(self, batch: StoredBatch) -> bool:
+        """A transactional data batch passes. Whether its records were taken back."""
         self._consume(batch.last_offset)
         if batch.producer_id in self._aborted:
             self._aborted_seen[batch.producer_id] = True
@@ -142,8 +142,8 @@ class _Transactions:
         self._committed.add(batch.producer_id)
         return False
 
-    def is_marker_needless(self, batch: StoredBatch, commit: bool) -> bool:
-        """A marker passes: whether no batch of its transaction came before it."""
+    def pass_marker(self, batch: StoredBatch, commit: bool) -> bool:
+        """A marker passes. Whether it is needless, because no batch of its transaction came before it."""
         self._consume(batch.last_offset)
         if commit:
             needless = batch.producer_id not in self._committed
@@ -380,8 +380,8 @@ class Cleaner:
             if batch.attributes & _CONTROL:
                 marker = marker_of(segment.batch_bytes(batch))
                 if marker is not None:
-                    transactions.is_marker_needless(batch, marker.commit)
-            elif not (batch.attributes & _TRANSACTIONAL and transactions.is_aborted(batch)) and batch.record_count:
+                    transactions.pass_marker(batch, marker.commit)
+            elif not (batch.attributes & _TRANSACTIONAL and transactions.pass_data(batch)) and batch.record_count:
                 for record in record_batch.records(segment.batch_bytes(batch)):
                     if record.key is not None and record.offset >= found.first_dirty:
                         if len(latest) >= keys_max and _map_key(record.key) not in latest:
@@ -488,7 +488,7 @@ class Cleaner:
         needed_empty = _is_last_of_producer(log, batch)
         if batch.attributes & _CONTROL:
             marker = marker_of(whole)
-            needless = marker is not None and transactions.is_marker_needless(batch, marker.commit)
+            needless = marker is not None and transactions.pass_marker(batch, marker.commit)
             if not needless or batch.base_offset >= map_end or batch.record_count == 0:
                 return whole if batch.record_count or needed_empty else None
             if expired:
@@ -498,7 +498,7 @@ class Cleaner:
             return record_batch.rebuild(
                 record_batch.read_header(whole), record_batch.records(whole), delete_horizon_ms=horizon_ms
             )
-        aborted = bool(batch.attributes & _TRANSACTIONAL) and transactions.is_aborted(batch)
+        aborted = bool(batch.attributes & _TRANSACTIONAL) and transactions.pass_data(batch)
         if aborted or not batch.record_count:
             return _emptied(whole) if needed_empty else None
         records = list(record_batch.records(whole))

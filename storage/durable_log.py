@@ -166,7 +166,7 @@ class DurableLog(LogReader):
         self._unsynced_folders.clear()
         self._syncing.clear()
         self._raise_recovery_point(offset)
-        self.go_on()
+        self.end_hindrance()
 
     def _raise_recovery_point(self, offset: int) -> None:
         """Everything below the offset is durable: no segment there can lose its end any more."""
@@ -201,8 +201,8 @@ class DurableLog(LogReader):
         epochs_written = self.leader_epochs.written
         names: dict[str, object] = {}
 
-        def is_awaited(error: OSError | None) -> bool:
-            """Whether it is of use: not after a failure, nor when all was flushed or truncated meanwhile."""
+        def settle(error: OSError | None) -> bool:
+            """Act on a failure. Whether the sync is of use: not when all was flushed or truncated meanwhile."""
             if error is not None and not self.closed:
                 if not may_pass(error):
                     self.fail(error)
@@ -213,7 +213,7 @@ class DurableLog(LogReader):
             return error is None and not self.closed and any(state is other for other in self._syncing)
 
         def files_synced(error: OSError | None) -> None:
-            if not is_awaited(error):
+            if not settle(error):
                 return
             if self.leader_epochs.written != epochs_written:  # a later sync will name them and lift the point further
                 self._syncing = [other for other in self._syncing if other is not state]
@@ -224,7 +224,7 @@ class DurableLog(LogReader):
                 disk.sync_in_background([], folders_synced, folders)
 
         def folders_synced(error: OSError | None) -> None:
-            if not is_awaited(error):
+            if not settle(error):
                 return
             for folder, change in names.items():
                 if self._unsynced_folders.get(folder) is change:
@@ -238,7 +238,7 @@ class DurableLog(LogReader):
             files.extend(disk.open(path) for path in paths)
             disk.sync_in_background(files, files_synced)
         except OSError as error:
-            is_awaited(error)
+            settle(error)
         finally:
             for file in files:
                 file.close()

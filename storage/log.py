@@ -301,7 +301,7 @@ class Log(DurableLog):
             return self._refuse(error)
         self.log_end_offset = next_offset
         if self.hindered is not None:
-            self.go_on()
+            self.end_hindrance()
         return None
 
     def _must_roll(self, segment: Segment, size: int, last_offset: int, max_timestamp: int, now_ms: int) -> bool:

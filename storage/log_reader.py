@@ -123,7 +123,7 @@ class LogReader:
             if self.on_hindered is not None:
                 self.on_hindered()
 
-    def go_on(self) -> None:
+    def end_hindrance(self) -> None:
         """It could be written again."""
         if self.hindered is not None:
             self.hindered = None

@@ -79,7 +79,7 @@ def test_a_group_of_the_consumer_protocol_is_kept_apart(world: GroupWorld) -> No
 
 def written(records: OffsetCommits | OffsetRemovals) -> tuple[bytes | None, bytes | None]:
     content = PlainRecords()
-    records.write(content)
+    records.append_to(content)
     (record,) = record_batch.records(record_batch.build_plain(content, 0))
     return record.key, record.value
 

@@ -97,7 +97,7 @@ def test_commits_are_written_as_key_and_value_would_be() -> None:
         next(iter(offsets["t"].values())).topic_id = TOPIC_ID  # not that of the others
         commits = OffsetCommits("gruppe-ß", offsets)
         written, expected = PlainRecords(), PlainRecords()
-        commits.write(written)
+        commits.append_to(written)
         for topic, partition in partitions_of(offsets):
             value = encode_value(offsets[topic][partition])
             expected.add(encode_key("gruppe-ß", topic, partition), value)
@@ -108,7 +108,7 @@ def test_commits_are_written_as_key_and_value_would_be() -> None:
 def test_removals_are_tombstones() -> None:
     records = PlainRecords()
     removals = OffsetRemovals("g", [("t", 0), ("t", 300)])
-    removals.write(records)
+    removals.append_to(records)
     assert removals.count == 2
     found = [(record.key, record.value) for record in record_batch.records(record_batch.build_plain(records, 5))]
     assert found == [(encode_key("g", "t", 0), None), (encode_key("g", "t", 300), None)]

@@ -25,3 +25,29 @@ def test_nobody_waits_for_the_first_when_nobody_waits_for_what_is_made_of_it() -
     first.map(str).cancel()
     assert left == [True]
     assert first.cancelled
+
+
+def test_all_values_come_in_their_order_with_the_last() -> None:
+    pendings: list[Pending[str]] = [Pending() for _ in range(3)]
+    pendings[1].complete("b")
+    heard: list[list[str]] = []
+    Pending.all(pendings).then(heard.append)
+    pendings[2].complete("c")
+    assert heard == []
+    pendings[0].complete("a")
+    assert heard == [["a", "b", "c"]]
+
+
+def test_all_of_none_are_there() -> None:
+    nothing: list[Pending[int]] = []
+    assert Pending.all(nothing).done
+
+
+def test_what_its_owner_cannot_let_go_of_stays() -> None:
+    pending: Pending[int] = Pending()
+    heard: list[str] = []
+    changed = pending.map(str)
+    changed.then(heard.append)
+    assert not changed.cancel()
+    pending.complete(7)
+    assert heard == ["7"]

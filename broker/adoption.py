@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from barnabas.broker.auto_topics import internal_settings
+from barnabas.broker.open_transactions import end_open_transactions
 from barnabas.config.broker import BrokerConfig
 from barnabas.coordination import paths
 from barnabas.coordination.payloads import (
@@ -242,6 +243,7 @@ async def adopt(
         len(topics),
         ", ".join(sorted({log.directory.rpartition("/")[0] for log in adopted})),
     )
+    end_open_transactions(adopted, env.clock.now_ms())
     await _reserve_producer_ids(coordination, adopted, node_id)
     for name, logs in by_topic.items():
         if not logs:  # its directory has gone offline since

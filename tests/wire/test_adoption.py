@@ -1,10 +1,12 @@
 """Data directories whose topics the tree does not know: of Apache Kafka, of a lost tree, of topics that are gone."""
 
+import struct
 import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+from barnabas.config.broker import BrokerConfig
 from barnabas.protocol import record_batch
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.messages import (
@@ -17,6 +19,9 @@ from barnabas.protocol.messages import (
 )
 from barnabas.protocol.record_batch import Record
 from barnabas.sim.env import SimEnv, sim_env
+from barnabas.storage.log import Log
+from barnabas.storage.log_manager import LogManager
+from barnabas.storage.validation import AppendOrigin
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "kafka-4.1.0"
 META_OF_3_9 = "version=0\nbroker.id=4\ncluster.id=_Q9nVnKJQCGGWlmvRK6gKg\n"
@@ -164,6 +169,67 @@ def test_an_adopted_topic_can_be_written_to(make_world: Any, kafka: SimEnv) -> N
     (answer,) = again.ask(ApiKey.LIST_OFFSETS, 7, ListOffsetsRequest(topics=[latest])).topics[0].partitions
     assert answer.offset == result.base_offset + 1
     again.env.run(again.broker.stop())
+
+
+def begin_transaction(log: Log, producer_id: int, now_ms: int) -> None:
+    batch = record_batch.build(
+        [Record(timestamp=now_ms, value=b"pending")],
+        producer_id=producer_id,
+        producer_epoch=3,
+        base_sequence=0,
+        transactional=True,
+    )
+    result = log.append_as_leader(batch, leader_epoch=0, origin=AppendOrigin.CLIENT, now_ms=now_ms)
+    assert result.error == 0
+
+
+def write_state(log: Log, transactional_id: bytes, producer_id: int, state: int, now_ms: int) -> None:
+    """As Kafka's transaction coordinator does: version, producer, epoch, time-out, state, and what is not read here."""
+    key = struct.pack(">hh", 0, len(transactional_id)) + transactional_id
+    value = struct.pack(">hqhibiqq", 0, producer_id, 3, 60_000, state, -1, now_ms, now_ms)
+    batch = record_batch.build([Record(timestamp=now_ms, key=key, value=value)])
+    result = log.append_as_leader(batch, leader_epoch=0, origin=AppendOrigin.COORDINATOR, now_ms=now_ms)
+    assert result.error == 0
+
+
+def test_transactions_that_nobody_can_end_any_more_hold_no_reader_back(
+    make_world: Any, kafka: SimEnv, caplog: Any
+) -> None:
+    manager = LogManager(kafka, "/data", BrokerConfig.of({}), lambda topic: {})
+    manager.start()
+    now_ms = kafka.clock.now_ms()
+    log, states = manager.get("orders-none", 0), manager.get("__transaction_state", 1)
+    assert log is not None
+    assert states is not None
+    abandoned, decided = log.log_end_offset, log.log_end_offset + 1
+    begin_transaction(log, 701, now_ms)  # its producer went on holiday
+    begin_transaction(log, 702, now_ms)  # to be committed, and this partition has not heard of it
+    write_state(states, b"holiday", 701, 2, now_ms)  # an earlier transaction, of which all is long done
+    write_state(states, b"holiday", 701, 1, now_ms)
+    write_state(states, b"decided", 702, 2, now_ms)
+    manager.shutdown()
+
+    world = make_world(kafka)
+    assert f"orders-none-0: transactions of the producers 701, 702 are open from offset {abandoned} on" in caplog.text
+    wanted = FetchRequest.FetchTopic(
+        topic="orders-none",
+        partitions=[FetchRequest.FetchPartition(fetch_offset=abandoned, partition_max_bytes=1 << 20)],
+    )
+    request = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1 << 20, isolation_level=1, topics=[wanted])
+    (partition,) = world.ask(ApiKey.FETCH, 11, request).responses[0].partitions
+    assert partition.last_stable_offset == partition.high_watermark == decided + 3, "two records, two markers"
+    assert [(row.producer_id, row.first_offset) for row in partition.aborted_transactions] == [(701, abandoned)]
+    kinds = [
+        record_batch.control_type(record.key)
+        for header, batch in record_batch.batches(partition.records)
+        for record in record_batch.records(batch)
+        if header.is_control
+    ]
+    assert kinds == [record_batch.CONTROL_ABORT, record_batch.CONTROL_COMMIT]
+
+    entry = world.broker.log_manager.get("orders-none", 0).producers.get(701)
+    assert entry.producer_epoch == 4, "the producer that began it is fenced, should it come back"
+    world.env.run(world.broker.stop())
 
 
 def test_a_directory_of_kafka_with_zookeeper_gives_number_and_cluster(make_world: Any) -> None:

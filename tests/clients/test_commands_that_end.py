@@ -190,18 +190,36 @@ def test_a_broker_that_never_answers_ends_every_command(silent_server: socket.so
         assert "no answer in" in json.loads(said)["error"], (words, said)
 
 
-@pytest.mark.parametrize("words", [("topics", "list"), ("produce",), ("consume",), ("offsets", "set")])
-def test_ctrl_c_ends_a_command_that_waits(silent_server: socket.socket, words: tuple[str, ...]) -> None:
-    command = [*COMMAND, *words, *COMPLETE[words], "--bootstrap", bootstrap_of(silent_server)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    for _ in range(2):  # one connection looks whether somebody listens, the next one asks
-        connection, _ = silent_server.accept()
+def test_ctrl_c_ends_every_command_that_waits() -> None:
+    waiting = {}
+    for words, rest in COMPLETE.items():
+        server = socket.create_server(("127.0.0.1", 0))
+        command = [*COMMAND, *words, *rest, "--bootstrap", bootstrap_of(server)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        waiting[words] = server, process
+    for words, (server, process) in waiting.items():
+        with server:
+            # One connection looks whether somebody listens, the next one asks.
+            connections = [server.accept()[0] for _ in range(2)]
+            process.send_signal(signal.SIGINT)
+            shown, said = process.communicate(timeout=60)
+            for connection in connections:
+                connection.close()
+        assert process.returncode == 130, (words, said)
+        assert (shown, "Traceback" in said) == ("", False), (words, said)
+
+
+def test_ctrl_c_ends_the_demo_and_its_broker() -> None:
+    process = subprocess.Popen([*COMMAND, "demo"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    line = next(line for line in process.stdout if "serves at" in line)
+    host, _, port = line.split("serves at ", 1)[1].split()[0].rpartition(":")
     process.send_signal(signal.SIGINT)
-    shown, said = process.communicate(timeout=20)
-    connection.close()
+    _, said = process.communicate(timeout=60)
     assert process.returncode == 130, said
-    assert shown == ""
     assert "Traceback" not in said
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((host, int(port)), 5)
 
 
 def test_the_reader_of_the_output_may_leave(broker: Any, name: str) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from barnabas.protocol import record_batch
 from barnabas.protocol.record_batch import Record
 from barnabas.runtime.pending import Pending
-from barnabas.runtime.ports import Env, File
+from barnabas.runtime.ports import Env, File, may_pass
 from barnabas.runtime.upkeep import Task
 from barnabas.storage import checkpoints
 from barnabas.storage.index import AbortedTransaction
@@ -34,6 +34,7 @@ _LONG_KEY = 16
 _INT32_MAX = 2**31 - 1
 _INT64_MAX = 2**63 - 1
 _TRANSACTIONAL, _CONTROL, _HORIZON = 0x10, 0x20, 0x40
+_SYNC_AGAIN_MS = 1_000.0
 _FLUSH_POLL_MS = 20.0
 _FLUSH_AGAIN_EVERY, _FLUSH_POLLS_MAX = 50, 500
 
@@ -214,6 +215,11 @@ class Cleaner:
                 error = None
                 if isinstance(awaited, _Sync):
                     failure = yield self._sync_in_background(awaited)
+                    while failure is not None and may_pass(failure) and log.finish_swap is not None:
+                        yield _SYNC_AGAIN_MS  # no free descriptor: nothing happened, and a swap must be ended
+                        if self._awaited is not awaited:
+                            break
+                        failure = yield self._sync_in_background(awaited)
                     if self._awaited is awaited:  # else somebody could not wait
                         error = failure
                 elif isinstance(awaited, _Flush):

@@ -392,6 +392,11 @@ class TransactionIndex:
             _write_entries(self._disk, self.path, self._written * TRANSACTION_ENTRY_BYTES, data)
             self._written = len(entries)
 
+    def write_rest(self) -> None:
+        """Write the entries for which there was no room before."""
+        if self._entries is not None and self._written < len(self._entries):
+            self.write()
+
     @property
     def on_disk(self) -> bool:
         """Whether there is a file."""

@@ -265,7 +265,7 @@ class Log(DurableLog):
                 try:
                     self.active_segment.transaction_index.append(aborted)
                 except OSError as error:
-                    self.fail(error)
+                    self.hinder(error)  # the entry is in memory, and written with the other indexes
         elif not header.attributes & _CONTROL:
             self.producers.update_data(
                 header.producer_id,

@@ -619,6 +619,7 @@ class Segment:
             for index in (self.offset_index, self.time_index):
                 if index.dirty and ((new_files and self.size) or self._files.disk.exists(index.path)):
                     index.write()
+        self.transaction_index.write_rest()
         return self.index_paths()
 
     @property

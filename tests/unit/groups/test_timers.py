@@ -1,8 +1,10 @@
 """One timer per group, armed lazily: signs of life move a deadline and touch no timer."""
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.upkeep import Task
@@ -146,3 +148,32 @@ def test_a_group_whose_timer_was_lost_is_noticed() -> None:
     world.clock.advance(30_000)
     assert heartbeat(world, member_id) == ErrorCode.UNKNOWN_MEMBER_ID
     assert not group.members
+
+
+def test_a_group_that_cannot_be_stored_says_so_once_however_often_it_tries(caplog: pytest.LogCaptureFixture) -> None:
+    world = GroupWorld()
+    caplog.set_level(logging.INFO, "barnabas.groups")
+    member_id = joined(world)
+    world.logs[0].failures = [ErrorCode.KAFKA_STORAGE_ERROR] * 10_000
+    protocol = messages.JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=b"other")
+    for attempt in range(100):
+        request = messages.JoinGroupRequest(
+            group_id="g",
+            session_timeout_ms=10_000,
+            rebalance_timeout_ms=60_000,
+            member_id=member_id,
+            protocol_type="consumer",
+            protocols=[protocol],
+        )
+        answers: list[Any] = []
+        world.call("join_group", request, 3).then(answers.append)
+        world.settle()
+        generation = answers[0].generation_id
+        sync = messages.SyncGroupRequest(group_id="g", generation_id=generation, member_id=member_id)
+        world.call("sync_group", sync, 3).then(answers.append)
+        world.settle()
+        assert answers[1].error_code == ErrorCode.NOT_COORDINATOR, attempt
+        world.clock.advance(100)
+    told = [record for record in caplog.records if "could not be stored" in record.message]
+    assert len([record for record in told if record.levelno == logging.WARNING]) == 1
+    assert len([record for record in caplog.records if record.levelno >= logging.INFO]) < 12

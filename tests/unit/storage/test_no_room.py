@@ -286,3 +286,44 @@ def test_a_disk_that_is_nearly_full_is_told_once_and_once_when_it_is_over(world,
         world.clock.advance(20_000)
         told = [record.message.partition(": ")[2][:13] for record in caplog.records if "t-0" in record.message]
         assert told == ["refused write", "written again"]
+
+
+def test_a_swap_that_finds_no_free_descriptor_is_ended_when_there_is_one(world, read, monkeypatch):
+    log = world.log(cleanup_policy=("compact",), min_cleanable_dirty_ratio=0.01, **SETTINGS)
+    for number in range(40):
+        world.append(log, (b"k%d" % (number % 3), bytes(50)))
+    log.set_high_watermark(40)
+    original, met = world.disk.sync_directory, [0]
+
+    def sync_directory(path):
+        if log.finish_swap is not None and met[0] < 5:
+            met[0] += 1
+            raise OSError(errno.EMFILE, "simulated shortage", path)
+        original(path)
+
+    monkeypatch.setattr(world.disk, "sync_directory", sync_directory)
+    world.clock.advance(60_000)
+    assert met[0] == 5
+    assert (log.failed, log.finish_swap) == (None, None)
+    assert len(read(log)) < 15
+
+
+@pytest.mark.parametrize("ending", ["restart", "crash"])
+def test_an_aborted_transaction_whose_index_found_no_room_stays_aborted(world, ending):
+    log = world.log()
+    ids = {"producer_id": 5, "producer_epoch": 0, "transactional": True}
+    world.append(log, (b"a", b"aborted"), base_sequence=0, **ids)
+    world.disk.fail("create", ".txnindex", OSError(errno.ENOSPC, "simulated"))
+    assert world.marker(log, 5, commit=False).error == 0
+    assert log.failed is None
+    assert log.aborted_transactions(0, 2) == [(5, 0)]
+    log.set_high_watermark(2)
+    world.fill(log, 1)
+    if ending == "restart":
+        log = world.restart().get("t", 0)
+    else:
+        log.roll()
+        world.fill(log, 1)
+        log.flush()
+        log = world.crash("lost").get("t", 0)
+    assert log.aborted_transactions(0, 2) == [(5, 0)]

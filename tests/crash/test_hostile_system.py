@@ -133,3 +133,25 @@ def test_who_connects_before_the_broker_serves_is_answered_when_it_does(start: C
                 assert process.process.poll() is None
         assert client.create_topic(f"early-{number}", 1) == 0
         process.end()
+
+
+def test_flush_ms_comes_round_to_two_hundred_busy_partitions_with_few_descriptors(
+    start: Callable[..., Process], tmp_path: Path
+) -> None:
+    process = start(open_files=256, settings={"log.flush.offset.checkpoint.interval.ms": "200"})
+    client = Client(process.port)
+    assert client.create_topic("busy", 200, flush_ms="100") == 0
+    checkpoint = tmp_path / "data" / "recovery-point-offset-checkpoint"
+    durable: list[set[int]] = [set() for _ in range(200)]
+    deadline = time.monotonic() + 60
+    while min(map(len, durable)) < 2:
+        assert time.monotonic() < deadline, [index for index, seen in enumerate(durable) if len(seen) < 2]
+        assert {client.produce("busy", index, batch([b"v"])).error_code for index in range(200)} == {0}
+        for line in checkpoint.read_text().splitlines()[2:] if checkpoint.exists() else ():
+            topic, index, offset = line.split()
+            if topic == "busy" and offset != "0":
+                durable[int(index)].add(int(offset))
+    process.end()
+    text = process.log.read_text()
+    assert "too many open files" not in text
+    assert "offline" not in text

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.record_batch import Record, build
 from broker_process import Client, Process, batch, free_port
 from kill_rounds import Options, Rounds
 
@@ -155,3 +156,25 @@ def test_flush_ms_comes_round_to_two_hundred_busy_partitions_with_few_descriptor
     text = process.log.read_text()
     assert "too many open files" not in text
     assert "offline" not in text
+
+
+def test_settings_at_their_largest_values_end_no_compaction(start: Callable[..., Process]) -> None:
+    """Each is added to a time somewhere; what is written of the sum has 64 bits."""
+    process = start(log_level="info")
+    client = Client(process.port)
+    compact = {"cleanup_policy": "compact,delete", "min_cleanable_dirty_ratio": "0.01", "segment_bytes": "1048576"}
+    names = """delete.retention.ms max.compaction.lag.ms retention.ms flush.ms segment.ms segment.jitter.ms
+    message.timestamp.before.max.ms message.timestamp.after.max.ms file.delete.delay.ms"""
+    largest = {name.replace(".", "_"): str(2**63 - 1) for name in names.split()}
+    assert client.create_topic("largest", 1, **compact, **largest) == 0
+    assert client.create_topic("other", 1, **compact) == 0
+    for topic in ("largest", "other"):
+        for _ in range(5):
+            records = [Record(key=b"gone", value=None), Record(key=b"kept", value=bytes(600_000))]
+            assert client.produce(topic, 0, build(records)).error_code == 0
+        deadline = time.monotonic() + 30
+        while f"{topic}-0: compacted up to" not in process.log.read_text():
+            assert time.monotonic() < deadline, process.log.read_text()[-2000:]
+            time.sleep(0.05)
+    process.end()
+    assert "set aside" not in process.log.read_text()

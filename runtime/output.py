@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import TextIO, cast
 
 WAITING_CHARACTERS_MAX = 1 << 20
-LAST_MOMENT_S = 0.5  # at exit: how long what still waits may take
+LAST_MOMENT_S = 0.3  # at exit: how long what still waits may take
 FILE_MODE = 0o644
 
 # Writes the bytes; returns how many were written, fewer than all where it failed. May block for as long as it likes.

@@ -65,6 +65,15 @@ def run(words: Sequence[str]) -> int:
     said = _parser().parse_args(words)
     output.take_standard_streams()
     _begin_log(said)
+    try:
+        return _run_as_said(said, parent)
+    except Failure as failure:
+        if said.log_file is not None:  # a reader of the log does not see standard error
+            logger.error("this broker does not serve: %s", failure.message)
+        raise
+
+
+def _run_as_said(said: argparse.Namespace, parent: int) -> int:
     from barnabas.runtime.env import real
     from barnabas.storage.directory_plan import StartChoice
 
@@ -329,7 +338,11 @@ async def _run_until_told(env: "Env", order: Order) -> int:
         call_when_parent_is_gone(order.parent, partial(_end_with_parent, order.parent, loop, told_to_stop))
     if order.temporary_directory is None:
         return await _serve(env, order, stop)
-    temporary.make(order.temporary_directory)
+    try:
+        temporary.make(order.temporary_directory)
+    except OSError as error:
+        why = f"{order.temporary_directory} cannot be made: {error.strerror}"
+        fail(f"{why}. Set TMPDIR to a folder that can be written, or name a directory with --data.")
     try:
         return await _serve(env, order, stop)
     finally:

@@ -152,6 +152,13 @@ def test_a_log_file_with_its_predecessors(start: Start, tmp_path: Path) -> None:
     assert "has stopped" in log.read_text()
 
 
+def test_a_start_that_fails_says_so_in_the_log_file_too(start: Start, tmp_path: Path) -> None:
+    log = tmp_path / "broker.log"
+    process = start("--log-file", str(log), "--listeners", "PLAINTEXT://192.0.2.7:1", command=START[:-2])
+    assert process.wait(20) == 1
+    assert "ERROR barnabas.broker: this broker does not serve: this machine cannot listen at" in log.read_text()
+
+
 def test_a_log_file_that_cannot_be_written_ends_the_start(start: Start, tmp_path: Path) -> None:
     process = start("--log-file", str(tmp_path / "missing" / "broker.log"), stderr=subprocess.PIPE)
     errors = process.communicate()[1]
@@ -288,6 +295,14 @@ def test_temporary_data_goes_when_the_start_fails(start: Start, temporary: Path)
     second = start(command=command)
     assert second.wait(20) == 1
     assert len(list(temporary.iterdir())) == 1
+
+
+def test_no_place_for_temporary_data(start: Start, temporary: Path) -> None:
+    temporary.rmdir()
+    process = start(stderr=subprocess.PIPE)
+    errors = process.communicate()[1]
+    assert process.returncode == 1
+    assert "cannot be made: No such file or directory. Set TMPDIR" in errors
 
 
 def test_what_killed_brokers_left_is_removed_by_the_next_start(start: Start, temporary: Path) -> None:

@@ -61,6 +61,15 @@ def test_two_producers_of_one_group_are_counted_apart() -> None:
     assert offset_of(table) == 5
 
 
+def test_a_group_is_known_until_its_last_transaction_has_ended() -> None:
+    table = OffsetTable()
+    for producer_id in (1, 2, 3):
+        put(table, 5, 10, producer_id=producer_id)
+    for producer_id, left in ((1, ["g"]), (2, ["g"]), (3, [])):
+        table.replay_end_transaction(producer_id, False)
+        assert table.groups() == left
+
+
 def test_deletion_takes_pending_offsets_too() -> None:
     table = OffsetTable()
     put(table, 5, 10, producer_id=1)

@@ -116,7 +116,9 @@ def test_assignment_over_racks():
 
 def test_more_replicas_than_racks_uses_every_rack_and_every_broker_once():
     racks = {0: "a", 1: "b", 2: "a", 3: "b"}
-    for replicas in assign(racks, 8, 3, start=1, shift=2).values():
+    assigned = assign(racks, 8, 3, start=1, shift=2)
+    assert len(assigned) == 8
+    for replicas in assigned.values():
         assert len(set(replicas)) == 3
         assert {racks[replica] for replica in replicas} == {"a", "b"}
 

@@ -183,6 +183,14 @@ def test_offsets_outside_the_log_are_out_of_range(world, offset, error):
     assert log.read(offset, 1000, upper_bound=20, at_least_one=True).error == error
 
 
+def test_the_high_watermark_is_never_below_the_log_start(world):
+    log = world.log()
+    world.fill(log, 10)
+    log.high_watermark = 4  # as a checkpoint may say after a crash
+    log.delete_records_before(7)
+    assert (log.log_start_offset, log.high_watermark) == (7, 7)
+
+
 def test_bytes_between_is_exact_at_the_end_of_the_log(world):
     log = world.log(segment_bytes=3000)
     world.fill(log, 50)

@@ -3,9 +3,10 @@ import dataclasses
 import random
 
 import pytest
-from barnabas.protocol.record_batch import Record, build
+from barnabas.protocol.record_batch import Record, batches, build
 from barnabas.sim.disk import PowerLoss
-from barnabas.storage.checkpoints import CheckpointError
+from barnabas.sim.storage import check_log
+from barnabas.storage.checkpoints import CheckpointError, read_offsets
 from barnabas.storage.directory_contents import DataDirectoryError
 from barnabas.storage.log_manager import LogManager
 from barnabas.storage.producer_state import read_snapshot
@@ -238,6 +239,39 @@ def test_indexes_that_cannot_be_right_are_made_again(world, read, extension, how
     assert log.offset_for_timestamp(start + 33, 80).offset == 33
     if how != "zeros behind":
         assert world.disk.open(path).read(0, 10**6) == good
+
+
+def test_the_recovery_point_on_disk_is_that_of_the_recovered_log(world):
+    log = world.log()
+    world.fill(log, 20)
+    log.flush()
+    world.fill(log, 10)
+    world.manager.checkpoint()
+    assert read_offsets(world.disk, "/data/recovery-point-offset-checkpoint") == {("t", 0): 20}
+    world.crash("kept")
+    assert not world.manager.was_clean
+    assert read_offsets(world.disk, "/data/recovery-point-offset-checkpoint") == {("t", 0): 30}
+
+
+@pytest.mark.parametrize("merged_count", [1, 2, 3])
+def test_a_finished_swap_takes_the_place_of_just_the_segments_it_was_made_of(world, read, merged_count):
+    log = world.log(index_interval_bytes=150)
+    for count in (10, 5, 1, 10, 5):
+        world.fill(log, count)
+        log.roll()
+    bases = [segment.base_offset for segment in log.segments]
+    assert bases == [0, 10, 15, 16, 26, 31]
+    world.manager.shutdown()
+    disk, folder = world.disk, "/data/t-0"
+    sources = bases[1 : 1 + merged_count]
+    merged = b"".join(disk.open(f"{folder}/{base:020d}.log").read(0, 10**6) for base in sources)
+    first, second = (batch for _, batch in list(batches(merged))[:2])
+    compacted = merged[: len(first)] + merged[len(first) + len(second) :]  # so that the old indexes do not fit
+    disk.open(f"{folder}/{bases[1]:020d}.log.swap", create=True).write(0, compacted)
+    log = world.open().get("t", 0)
+    assert [segment.base_offset for segment in log.segments] == [*bases[:2], *bases[1 + merged_count :]]
+    assert [offset for offset, _, _ in read(log)] == [offset for offset in range(31) if offset != 11]
+    check_log(log)
 
 
 def test_leftovers_are_removed_and_finished_swaps_completed(world, read):

@@ -12,6 +12,7 @@ from barnabas.protocol.messages import (
     AlterConfigsRequest,
     CreatePartitionsRequest,
     CreateTopicsRequest,
+    DeleteGroupsRequest,
     DeleteTopicsRequest,
     DescribeConfigsRequest,
     DescribeLogDirsRequest,
@@ -515,3 +516,39 @@ def test_an_offsets_topic_that_cannot_be_made_is_said_once_with_what_to_do(
         "topic __consumer_offsets cannot be created: offsets.topic.replication.factor is 3, and 1 broker(s) are "
         "registered. Set it to at most 1 in the settings that the broker starts with, or start more brokers."
     ]
+
+
+def test_offsets_in_the_tree_go_with_their_topic_and_with_their_group(make_world: type[World]) -> None:
+    world = make_world(offsets_storage="zookeeper")
+    while not world.broker.metadata_cache.contains("__consumer_offsets"):
+        world.ask(ApiKey.FIND_COORDINATOR, 3, FindCoordinatorRequest(key="any"))
+        world.env.clock.advance(1000)
+    create(world, topic("read"))
+
+    def commit() -> None:
+        row = OffsetCommitRequest.OffsetCommitRequestPartition(partition_index=0, committed_offset=7)
+        rows = OffsetCommitRequest.OffsetCommitRequestTopic(name="read", partitions=[row])
+        response = world.ask(ApiKey.OFFSET_COMMIT, 8, OffsetCommitRequest(group_id="g", topics=[rows]))
+        assert response.topics[0].partitions[0].error_code == ErrorCode.NONE
+
+    def committed() -> int:
+        asked = OffsetFetchRequest.OffsetFetchRequestTopic(name="read", partition_indexes=[0])
+        response = world.ask(ApiKey.OFFSET_FETCH, 7, OffsetFetchRequest(group_id="g", topics=[asked]))
+        return int(response.topics[0].partitions[0].committed_offset)
+
+    def deleted() -> int:
+        response = world.ask(ApiKey.DELETE_GROUPS, 2, DeleteGroupsRequest(groups_names=["g"]))
+        return int(response.results[0].error_code)
+
+    commit()
+    assert committed() == 7
+    assert deleted() == ErrorCode.NONE
+    assert committed() == -1
+    assert deleted() == ErrorCode.GROUP_ID_NOT_FOUND
+    commit()
+    named = DeleteTopicsRequest(topic_names=["read"], timeout_ms=5000)
+    assert world.ask(ApiKey.DELETE_TOPICS, 5, named).responses[0].error_code == ErrorCode.NONE
+    world.env.clock.advance(1000)
+    create(world, topic("read"))
+    assert committed() == -1
+    world.env.run(world.broker.stop())

@@ -35,7 +35,7 @@ from barnabas.broker.refusals import not_built
 from barnabas.protocol import frames
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode, ProtocolError
-from barnabas.protocol.frames import EncodedResponse
+from barnabas.protocol.frames import EncodedFrame, EncodedResponse
 from barnabas.protocol.message import Part, Reference
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Buffer
@@ -353,12 +353,7 @@ class Connection(asyncio.BufferedProtocol):
         if isinstance(reply, Pending):
             if self._is_lost and reply.cancel():
                 return
-            self._request = (api, context, request)
-            self._parked = reply
-            self._inside_handler = True
-            reply.on_failure = self._fail
-            reply.then(self._complete)
-            self._inside_handler = False
+            self._park(api, context, request, reply)
         else:
             self._answer(api, context, request, reply)
 
@@ -381,6 +376,15 @@ class Connection(asyncio.BufferedProtocol):
         from barnabas.broker.api.api_versions import too_new
 
         self._write(frames.encode_response(api_key, 0, correlation_id, too_new(row)))
+
+    def _park(self, api: Api, context: RequestContext, request: Any, reply: Pending[Any]) -> None:
+        """Wait for the answer, or for its bytes."""
+        self._request = (api, context, request)
+        self._parked = reply
+        self._inside_handler = True
+        reply.on_failure = self._fail
+        reply.then(self._complete)
+        self._inside_handler = False
 
     def _fail(self, error: BaseException) -> None:
         """The parked request has none, because of a bug."""
@@ -412,8 +416,19 @@ class Connection(asyncio.BufferedProtocol):
         if type(reply) is EncodedResponse:
             self._write([reply.frame(context.correlation_id)])
             return
+        if type(reply) is EncodedFrame:
+            self._write(reply.parts)
+            return
         try:
-            parts = frames.encode_response(api.key, context.api_version, context.correlation_id, reply)
+            if api.is_wide:
+                encoding = frames.encode_response_in_pieces(api.key, context.api_version, context.correlation_id, reply)
+                encoded = self._server.env.turns.run(encoding)
+                if isinstance(encoded, Pending):
+                    self._park(api, context, request, encoded)
+                    return
+                parts = encoded.parts
+            else:
+                parts = frames.encode_response(api.key, context.api_version, context.correlation_id, reply)
         except Exception:
             failure = self._server.failed(api, context, request)
             if failure is CLOSE:

@@ -28,7 +28,7 @@ HandlerT = TypeVar("HandlerT", bound=Callable[..., Any])
 class Api:
     """One row: a key, the versions served, the versions announced, and who answers."""
 
-    __slots__ = ("_decoders", "announced", "failure", "first_version", "handler", "key", "last_version")
+    __slots__ = ("_decoders", "announced", "failure", "first_version", "handler", "is_wide", "key", "last_version")
 
     def __init__(
         self,
@@ -37,12 +37,14 @@ class Api:
         announced: tuple[int, int],
         handler: Handler,
         failure: Failure | None,
+        is_wide: bool = False,
     ) -> None:
         self.key = key
         self.first_version, self.last_version = versions
         self.announced = announced
         self.handler = handler
         self.failure = failure
+        self.is_wide = is_wide
         self._decoders: list[Callable[[memoryview, int], tuple[Any, int]] | None] = [None] * (versions[1] + 1)
 
     def serves(self, version: int) -> bool:
@@ -71,7 +73,12 @@ TABLE: dict[int, Api] = {}
 
 
 def api(
-    key: ApiKey, *, versions: tuple[int, int], announced: tuple[int, int] | None = None, failure: Failure | None = None
+    key: ApiKey,
+    *,
+    versions: tuple[int, int],
+    announced: tuple[int, int] | None = None,
+    failure: Failure | None = None,
+    is_wide: bool = False,
 ) -> Callable[[HandlerT], HandlerT]:
     """Register the decorated function as the handler of `key` in the versions first to last, both included.
 
@@ -79,11 +86,12 @@ def api(
     not told of either, because clients see from them which Kafka they talk to.
     `failure(request, error)`: builds the response when the handler raises; by default the response class with its
     top-level `error_code` set, or a closed connection when it has none.
+    `is_wide`: an answer may speak of very many topics, partitions or groups, so it is encoded in pieces.
     """
 
     def register(handler: HandlerT) -> HandlerT:
         assert key not in TABLE, f"two handlers for {key.name}"
-        TABLE[key] = Api(key, versions, announced or versions, handler, failure)
+        TABLE[key] = Api(key, versions, announced or versions, handler, failure, is_wide)
         return handler
 
     return register

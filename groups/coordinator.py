@@ -150,7 +150,7 @@ class GroupCoordinator:
     ) -> None:
         self._env = env
         self.clock = env.clock
-        self._turns = env.turns
+        self.turns = env.turns
         self.config = config
         self.topics = topics
         self.note_refusal = note_refusal
@@ -214,7 +214,7 @@ class GroupCoordinator:
         self._loaders[partition] = Loader(
             shard,
             self.clock,
-            self._turns,
+            self.turns,
             self.config,
             self.config.offsets_load_buffer_size,
             lambda: self._loaded(shard),
@@ -242,7 +242,7 @@ class GroupCoordinator:
     def _loaded(self, shard: Shard) -> None:
         self._loaders.pop(shard.partition, None)
         shard.loading = False
-        self._turns.begin(self._start_sessions(shard))
+        self.turns.begin(self._start_sessions(shard))
 
     def _start_sessions(self, shard: Shard) -> Pieces[None]:
         for group in list(shard.groups.values()):
@@ -443,10 +443,15 @@ class GroupCoordinator:
 
     # ---- administration ----
 
-    def list_groups(self, request: ListGroupsRequest, context: Context) -> ListGroupsResponse:
+    def list_groups(
+        self, request: ListGroupsRequest, context: Context
+    ) -> ListGroupsResponse | Pending[ListGroupsResponse]:
         """All groups of the loaded shards, filtered by state and type."""
         if not self.is_active:
             return messages.ListGroupsResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        return self.turns.run(self._list_groups(request))
+
+    def _list_groups(self, request: ListGroupsRequest) -> Pieces[ListGroupsResponse]:
         states = {state.lower() for state in request.states_filter or ()}
         types = {kind.lower() for kind in request.types_filter or ()}
         loading = any(shard.loading for shard in self.shards.values())
@@ -454,7 +459,8 @@ class GroupCoordinator:
             error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if loading else ErrorCode.NONE
         )
         for shard in self.owned_shards():
-            for group in shard.groups.values():
+            for group in list(shard.groups.values()):
+                yield
                 if (not states or group.state.value.lower() in states) and (not types or CLASSIC in types):
                     response.groups.append(
                         messages.ListGroupsResponse.ListedGroup(
@@ -466,11 +472,16 @@ class GroupCoordinator:
                     )
         return response
 
-    def describe_groups(self, request: DescribeGroupsRequest, context: Context) -> DescribeGroupsResponse:
+    def describe_groups(
+        self, request: DescribeGroupsRequest, context: Context
+    ) -> DescribeGroupsResponse | Pending[DescribeGroupsResponse]:
         """State and members of groups; a group that is not there is Dead."""
-        version = context.api_version
+        return self.turns.run(self._describe_groups(request, context.api_version))
+
+    def _describe_groups(self, request: DescribeGroupsRequest, version: int) -> Pieces[DescribeGroupsResponse]:
         response = messages.DescribeGroupsResponse()
         for group_id in request.groups:
+            yield
             shard = self.shard_of(group_id)
             if isinstance(shard, ErrorCode):
                 described = messages.DescribeGroupsResponse.DescribedGroup(group_id=group_id, error_code=shard)
@@ -498,7 +509,7 @@ class GroupCoordinator:
         self, request: DeleteGroupsRequest, context: Context
     ) -> DeleteGroupsResponse | Pending[DeleteGroupsResponse]:
         """Remove empty groups with all their offsets. A group named twice is answered once."""
-        return self._turns.run(self._delete_groups(list(dict.fromkeys(request.groups_names))), to_the_end=True)
+        return self.turns.run(self._delete_groups(list(dict.fromkeys(request.groups_names))), to_the_end=True)
 
     def _delete_groups(self, group_ids: list[str]) -> Pieces[DeleteGroupsResponse]:
         outcomes: list[Pending[ErrorCode]] = []
@@ -569,6 +580,8 @@ class GroupCoordinator:
     def on_partitions_deleted(self, partitions: Iterable[tuple[str, int]]) -> None:
         """Topics are gone: their offsets go too, in every group of this broker (UpdateMetadata with leader -2)."""
         gone = dict.fromkeys(partitions)
+        if not gone:
+            return
         for topic, index in gone:
             if topic == OFFSETS_TOPIC:
                 self.unload(index)

@@ -6,9 +6,9 @@ that are refused before the group is asked come first in an answer, as in Kafka'
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator
 from sys import intern
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from barnabas.groups.classic import ClassicGroup, State
 from barnabas.groups.member import CONSUMER_PROTOCOL_TYPE
@@ -18,6 +18,7 @@ from barnabas.offsets.records import NO_TOPIC_ID, CommittedOffset, GroupOffsets,
 from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.pending import Pending
+from barnabas.runtime.turns import Pieces
 
 if TYPE_CHECKING:
     from barnabas.groups.coordinator import Context, GroupCoordinator
@@ -33,9 +34,6 @@ if TYPE_CHECKING:
     CommitReply = OffsetCommitResponse | Pending[OffsetCommitResponse]
     FetchReply = OffsetFetchResponse | Pending[OffsetFetchResponse]
     DeleteReply = OffsetDeleteResponse | Pending[OffsetDeleteResponse]
-
-S = TypeVar("S")
-R = TypeVar("R")
 
 NO_OFFSET = CommittedOffset(-1)
 REFUSED_OFFSET = "an offset of group %r for %r, partition %d"
@@ -215,80 +213,68 @@ _Asked = tuple[str | None, bytes, list[int]]
 
 def offset_fetch(coordinator: GroupCoordinator, request: OffsetFetchRequest, context: Context) -> FetchReply:
     """Committed offsets of one group (v0-7) or of several (v8+)."""
-    if context.api_version >= 8:
-        return _fetch_groups(coordinator, request, context.api_version)
-    return _fetch_flat(coordinator, request, context.api_version)
+    fetch = _fetch_groups if context.api_version >= 8 else _fetch_flat
+    return coordinator.turns.run(fetch(coordinator, request, context.api_version))
 
 
-def _fetch_flat(coordinator: GroupCoordinator, request: OffsetFetchRequest, version: int) -> FetchReply:
+def _fetch_flat(
+    coordinator: GroupCoordinator, request: OffsetFetchRequest, version: int
+) -> Pieces[OffsetFetchResponse]:
     asked: list[_Asked] | None = None
     if request.topics is not None:
         asked = [(topic.name, NO_TOPIC_ID, topic.partition_indexes) for topic in request.topics]
-    make_partition = messages.OffsetFetchResponse.OffsetFetchResponsePartition
-
-    def answer(found: Offsets) -> OffsetFetchResponse:
-        response = messages.OffsetFetchResponse()
-        if found.error and version >= 2:
-            response.error_code = found.error
-            return response
-        rows = asked if asked is not None else _all_topics(found)
-        for name, _, indexes in rows:
-            partitions = []
-            for index in indexes:
-                committed, error = _one(found, name, index, NO_TOPIC_ID)
-                if version == 0 and not error and (committed is NO_OFFSET):
-                    error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                partitions.append(
-                    make_partition(
-                        partition_index=index,
-                        committed_offset=committed.offset,
-                        committed_leader_epoch=committed.leader_epoch,
-                        metadata=committed.metadata,
-                        error_code=error,
-                    )
-                )
-            response.topics.append(
-                messages.OffsetFetchResponse.OffsetFetchResponseTopic(name=name or "", partitions=partitions)
-            )
-        return response
-
     keys = _keys(asked)
-    if version == 0:
-        if request.group_id == "":
-            return answer(Offsets(ErrorCode.INVALID_GROUP_ID, {}))
+    found: Offsets | Pending[Offsets]
+    if version > 0:
+        found = _get(coordinator, request.group_id, keys, request.require_stable)
+    elif request.group_id == "":
+        found = Offsets(ErrorCode.INVALID_GROUP_ID, {})
+    else:
         known = [key for key in keys or () if coordinator.topics.contains(*key)]
-        return _then(coordinator.legacy_offsets.get(None, request.group_id, known), answer)
-    return _then(_get(coordinator, request.group_id, keys, request.require_stable), answer)
-
-
-def _fetch_groups(coordinator: GroupCoordinator, request: OffsetFetchRequest, version: int) -> FetchReply:
-    groups: list[OffsetFetchResponse.OffsetFetchResponseGroup | None] = [None] * len(request.groups)
+        found = coordinator.legacy_offsets.get(None, request.group_id, known)
+    if isinstance(found, Pending):
+        found = yield found
+    assert isinstance(found, Offsets)
     response = messages.OffsetFetchResponse()
-    pending: Pending[OffsetFetchResponse] = Pending()
-    left = len(groups)
+    if found.error and version >= 2:
+        response.error_code = found.error
+        return response
+    make_row = messages.OffsetFetchResponse.OffsetFetchResponsePartition
+    for name, _, indexes in asked if asked is not None else _all_topics(found):
+        topic = messages.OffsetFetchResponse.OffsetFetchResponseTopic(name=name or "")
+        response.topics.append(topic)
+        for index, committed, error in _offsets_of(found, name, indexes, NO_TOPIC_ID):
+            yield
+            if version == 0 and not error and committed is NO_OFFSET:
+                error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            topic.partitions.append(
+                make_row(
+                    partition_index=index,
+                    committed_offset=committed.offset,
+                    committed_leader_epoch=committed.leader_epoch,
+                    metadata=committed.metadata,
+                    error_code=error,
+                )
+            )
+    return response
 
-    def fetched(position: int, group: OffsetFetchResponse.OffsetFetchResponseGroup) -> None:
-        nonlocal left
-        groups[position] = group
-        left -= 1
-        if left == 0:
-            response.groups.extend(group for group in groups if group is not None)
-            pending.complete(response)
 
-    for position, entry in enumerate(request.groups):
+def _fetch_groups(
+    coordinator: GroupCoordinator, request: OffsetFetchRequest, version: int
+) -> Pieces[OffsetFetchResponse]:
+    answers: list[tuple[str, list[_Asked] | None, Offsets | Pending[Offsets]]] = []
+    for entry in request.groups:  # so those that must wait do so at the same time
+        yield
         asked = _asked_of_group(coordinator, entry, version)
-
-        def answer(
-            found: Offsets, group_id: str = entry.group_id, asked: list[_Asked] | None = asked
-        ) -> OffsetFetchResponse.OffsetFetchResponseGroup:
-            return _group_answer(coordinator, group_id, asked, found, version)
-
-        reply = _then(_get(coordinator, entry.group_id, _keys(asked), request.require_stable), answer)
-        if isinstance(reply, Pending):
-            reply.then(lambda group, position=position: fetched(position, group))  # type: ignore[misc]
-        else:
-            fetched(position, reply)
-    return pending if groups else response
+        found = _get(coordinator, entry.group_id, _keys(asked), request.require_stable)
+        answers.append((entry.group_id, asked, found))
+    response = messages.OffsetFetchResponse()
+    for group_id, asked, found in answers:
+        if isinstance(found, Pending):
+            found = yield found
+        assert isinstance(found, Offsets)
+        response.groups.append((yield from _group_answer(coordinator, group_id, asked, found, version)))
+    return response
 
 
 def _asked_of_group(
@@ -304,24 +290,26 @@ def _asked_of_group(
 
 def _group_answer(
     coordinator: GroupCoordinator, group_id: str, asked: list[_Asked] | None, found: Offsets, version: int
-) -> OffsetFetchResponse.OffsetFetchResponseGroup:
+) -> Pieces[OffsetFetchResponse.OffsetFetchResponseGroup]:
     group = messages.OffsetFetchResponse.OffsetFetchResponseGroup(group_id=group_id)
     if found.error:
         group.error_code = found.error
         return group
-    make_partition = messages.OffsetFetchResponse.OffsetFetchResponsePartitions
     rows = asked
     if rows is None:
         rows = _all_topics(found)
         if version >= 10:  # a topic without an id cannot be told
             with_ids = [(name, coordinator.topics.topic_id(name or ""), indexes) for name, _, indexes in rows]
             rows = [row for row in with_ids if row[1] != NO_TOPIC_ID]
+    make_row = messages.OffsetFetchResponse.OffsetFetchResponsePartitions
     for name, topic_id, indexes in rows:
-        partitions = []
-        for index in indexes:
-            committed, error = _one(found, name, index, topic_id)
-            partitions.append(
-                make_partition(
+        told = (name or "") if version < 10 else ""
+        topic = messages.OffsetFetchResponse.OffsetFetchResponseTopics(name=told, topic_id=topic_id)
+        group.topics.append(topic)
+        for index, committed, error in _offsets_of(found, name, indexes, topic_id):
+            yield
+            topic.partitions.append(
+                make_row(
                     partition_index=index,
                     committed_offset=committed.offset,
                     committed_leader_epoch=committed.leader_epoch,
@@ -329,11 +317,6 @@ def _group_answer(
                     error_code=error,
                 )
             )
-        group.topics.append(
-            messages.OffsetFetchResponse.OffsetFetchResponseTopics(
-                name=(name or "") if version < 10 else "", topic_id=topic_id, partitions=partitions
-            )
-        )
     return group
 
 
@@ -346,18 +329,22 @@ def _get(
     return coordinator.offsets.get(shard, group_id, keys, require_stable=require_stable)
 
 
-def _one(found: Offsets, name: str | None, index: int, topic_id: bytes) -> tuple[CommittedOffset, ErrorCode]:
-    if found.error:
-        return NO_OFFSET, found.error
-    if name is None:
-        return NO_OFFSET, ErrorCode.UNKNOWN_TOPIC_ID
-    key = (name, index)
-    if key in found.unstable:
-        return NO_OFFSET, ErrorCode.UNSTABLE_OFFSET_COMMIT
-    committed = found.committed.get(name, {}).get(index, NO_OFFSET)
-    if topic_id != NO_TOPIC_ID and committed.topic_id not in (NO_TOPIC_ID, topic_id):
-        return NO_OFFSET, ErrorCode.NONE  # of an older topic of that name
-    return committed, ErrorCode.NONE
+def _offsets_of(
+    found: Offsets, name: str | None, indexes: Iterable[int], topic_id: bytes
+) -> Iterator[tuple[int, CommittedOffset, ErrorCode]]:
+    """Each of the partitions of a topic with its offset, or why none is told."""
+    error = found.error or (ErrorCode.UNKNOWN_TOPIC_ID if name is None else ErrorCode.NONE)
+    held = found.committed.get(name or "", {})
+    for index in indexes:
+        committed = held.get(index, NO_OFFSET)
+        if error:
+            yield index, NO_OFFSET, error
+        elif (name, index) in found.unstable:
+            yield index, NO_OFFSET, ErrorCode.UNSTABLE_OFFSET_COMMIT
+        elif topic_id != NO_TOPIC_ID and committed.topic_id not in (NO_TOPIC_ID, topic_id):
+            yield index, NO_OFFSET, ErrorCode.NONE  # of an older topic of that name
+        else:
+            yield index, committed, ErrorCode.NONE
 
 
 def _keys(asked: list[_Asked] | None) -> list[TopicPartition] | None:
@@ -368,10 +355,6 @@ def _keys(asked: list[_Asked] | None) -> list[TopicPartition] | None:
 
 def _all_topics(found: Offsets) -> list[_Asked]:
     return [(topic, NO_TOPIC_ID, list(partitions)) for topic, partitions in found.committed.items()]
-
-
-def _then(value: S | Pending[S], change: Callable[[S], R]) -> R | Pending[R]:
-    return value.map(change) if isinstance(value, Pending) else change(value)
 
 
 # ---- OffsetDelete ----

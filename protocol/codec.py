@@ -9,8 +9,8 @@ cannot express a value (a field that it lacks is set, and not one that may be dr
 
 from typing import TypeVar
 
-from barnabas.protocol.compile import compile_decoder, compile_encoder
-from barnabas.protocol.message import Buffer, Decoder, Encoder, Message, Struct
+from barnabas.protocol.compile import compile_decoder, compile_encoder, compile_encoder_in_pieces
+from barnabas.protocol.message import Buffer, Decoder, Encoder, EncoderInPieces, Message, Struct
 
 __all__ = [
     "Buffer",
@@ -23,6 +23,7 @@ __all__ = [
     "encode",
     "encode_parts",
     "encoder",
+    "encoder_in_pieces",
 ]
 
 M = TypeVar("M", bound=Message)
@@ -41,6 +42,14 @@ def encoder(cls: type[Message], version: int) -> Encoder:
     function = cls.ENCODERS.get(version)
     if function is None:
         function = cls.ENCODERS[version] = compile_encoder(cls, version)
+    return function
+
+
+def encoder_in_pieces(cls: type[Message], version: int) -> EncoderInPieces:
+    """The same function as a generator, which pauses within long arrays."""
+    function = cls.ENCODERS_IN_PIECES.get(version)
+    if function is None:
+        function = cls.ENCODERS_IN_PIECES[version] = compile_encoder_in_pieces(cls, version)
     return function
 
 

@@ -23,6 +23,7 @@ from barnabas.protocol.message import (
     Buffer,
     Decoder,
     Encoder,
+    EncoderInPieces,
     Message,
     default_source,
     has_shared_default,
@@ -46,6 +47,13 @@ def compile_encoder(message: type[Message], version: int) -> Encoder:
     """The encoder of one version. UnsupportedVersionError when the message has no such version."""
     writer = _EncoderWriter(message, version)
     encoder: Encoder = writer.build("encode", f"<encode {message.SCHEMA.name} v{version}>")
+    return encoder
+
+
+def compile_encoder_in_pieces(message: type[Message], version: int) -> EncoderInPieces:
+    """The same as a generator, which yields after every structure in an array: for answers that may be very long."""
+    writer = _EncoderWriter(message, version, in_pieces=True)
+    encoder: EncoderInPieces = writer.build("encode", f"<encode {message.SCHEMA.name} v{version} in pieces>")
     return encoder
 
 
@@ -287,11 +295,17 @@ class _DecoderWriter(_Writer):
 class _EncoderWriter(_Writer):
     out = "out"
 
+    def __init__(self, message: type[Message], version: int, in_pieces: bool = False) -> None:
+        super().__init__(message, version)
+        self.in_pieces = in_pieces
+
     def write(self) -> None:
         self.lines = ["def encode(m, out, parts):"]
         self.structure(self.schema.root, "m")
         self.flush()
         self.line("return out")
+        if self.in_pieces:
+            self.line("yield")  # never reached: so that it is a generator, whatever the message has
 
     def flush(self) -> None:
         if not self.run:
@@ -408,7 +422,9 @@ class _EncoderWriter(_Writer):
                 before = len(self.lines)
                 self.structure(field.structure, item)
                 self.flush()
-                if len(self.lines) == before:
+                if self.in_pieces:
+                    self.line("yield")
+                elif len(self.lines) == before:
                     self.line("pass")
             else:
                 self.text(field.type, item, nullable=False)

@@ -9,11 +9,12 @@ talking to; and when it answers a version that is too new, its body is in versio
 """
 
 import struct
+from collections.abc import Generator
 from typing import Any
 
 from barnabas.protocol import messages
 from barnabas.protocol.api_keys import ApiKey
-from barnabas.protocol.codec import Buffer, Message, decoder, encoder
+from barnabas.protocol.codec import Buffer, Message, decoder, encoder, encoder_in_pieces
 from barnabas.protocol.compile import decode_tags
 from barnabas.protocol.errors import ProtocolError
 from barnabas.protocol.message import Part
@@ -125,10 +126,34 @@ def encode_response(
 
     `body_version` is for the one answer whose body is in another version than was asked for (ApiVersions too new: 0).
     """
+    out = _response_start(api_key, api_version, correlation_id, message)
+    return _sized(message, api_version if body_version is None else body_version, out)
+
+
+def _response_start(api_key: int, api_version: int, correlation_id: int, message: Message) -> bytearray:
     out = bytearray(_RESPONSE_START.pack(0, correlation_id))
     if api_version >= type(message).SCHEMA.flexible_since and api_key != ApiKey.API_VERSIONS:
         out.append(0)
-    return _sized(message, api_version if body_version is None else body_version, out)
+    return out
+
+
+class EncodedFrame:
+    """A whole response frame, ready to be sent."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self, parts: list[Part]) -> None:
+        self.parts = parts
+
+
+def encode_response_in_pieces(
+    api_key: int, api_version: int, correlation_id: int, message: Message
+) -> Generator[None, None, EncodedFrame]:
+    """The same frame, with a pause after every structure in an array."""
+    out = _response_start(api_key, api_version, correlation_id, message)
+    parts: list[Any] = []
+    parts.append((yield from encoder_in_pieces(type(message), api_version)(message, out, parts)))
+    return EncodedFrame(_with_size(out, parts))
 
 
 class EncodedResponse:
@@ -166,6 +191,10 @@ def _sized(message: Message, version: int, out: bytearray) -> list[Any]:
     parts: list[Any] = []
     encode = type(message).ENCODERS.get(version) or encoder(type(message), version)
     parts.append(encode(message, out, parts))
+    return _with_size(out, parts)
+
+
+def _with_size(out: bytearray, parts: list[Any]) -> list[Any]:
     size = len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
     _INT32.pack_into(out, 0, size - 4)  # `out` is the first part, whether or not others follow
     return parts

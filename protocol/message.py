@@ -1,6 +1,6 @@
 """The classes of messages: slots named after the fields of the schema, keyword-only construction, schema defaults."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any, ClassVar
 
 from barnabas.protocol.schema import Field, MessageSchema
@@ -25,6 +25,7 @@ BY_REFERENCE_BYTES = 8192
 """`records` of at least this many bytes are passed on by reference; copying less is cheaper than another part."""
 Decoder = Callable[[memoryview, int], tuple[Any, int]]
 Encoder = Callable[[Any, bytearray, list[Any]], bytearray]
+EncoderInPieces = Callable[[Any, bytearray, list[Any]], Generator[None, None, bytearray]]
 
 
 class Struct:
@@ -56,6 +57,7 @@ class Message(Struct):
     API_KEY: ClassVar[int]  # of requests and responses
     DECODERS: ClassVar[dict[int, Decoder]]
     ENCODERS: ClassVar[dict[int, Encoder]]
+    ENCODERS_IN_PIECES: ClassVar[dict[int, EncoderInPieces]]
     _NAMESPACE: ClassVar[dict[str, Any]]  # what compiled functions refer to: classes and shared defaults
 
 
@@ -76,6 +78,7 @@ def make_class(schema: MessageSchema, module: str) -> type[Message]:
     message.SCHEMA = schema
     message.DECODERS = {}
     message.ENCODERS = {}
+    message.ENCODERS_IN_PIECES = {}
     if schema.api_key is not None:
         message.API_KEY = schema.api_key
     for name in schema.structures:

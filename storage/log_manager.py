@@ -346,13 +346,17 @@ class LogManager:
             return
         logger.debug("Deleting the log %s", log.name)
 
-        def remove() -> None:
+        def remove() -> Pieces[None]:
             try:
                 self._env.disk.remove_tree(path)
             except OSError as error:
                 logger.warning("%s could not be removed: %s", path, error)
+            yield None
 
-        self._env.clock.call_later(log.config.file_delete_delay_ms, remove)
+        def begin() -> None:  # of many topics that were deleted together, the folders are due together
+            self._env.turns.begin(remove())
+
+        self._env.clock.call_later(log.config.file_delete_delay_ms, begin)
 
     def _take_away(self, log: Log | None, why: str) -> str | None:
         directory = None if log is None else self.directory_of(log)

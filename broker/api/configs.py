@@ -46,7 +46,7 @@ def describe_configs_failed(request: DescribeConfigsRequest, error: ErrorCode) -
     )
 
 
-@api(ApiKey.DESCRIBE_CONFIGS, versions=(0, 4), failure=describe_configs_failed)
+@api(ApiKey.DESCRIBE_CONFIGS, versions=(0, 4), failure=describe_configs_failed, is_wide=True)
 async def describe_configs(
     broker: "Broker", request: DescribeConfigsRequest, context: RequestContext
 ) -> DescribeConfigsResponse:

@@ -33,7 +33,7 @@ def describe_producers_failed(request: DescribeProducersRequest, error: ErrorCod
     )
 
 
-@api(ApiKey.DESCRIBE_PRODUCERS, versions=(0, 0), failure=describe_producers_failed)
+@api(ApiKey.DESCRIBE_PRODUCERS, versions=(0, 0), failure=describe_producers_failed, is_wide=True)
 def describe_producers(broker: "Broker", request: DescribeProducersRequest, context: RequestContext) -> Reply:
     """Active producers of each partition asked for."""
     return broker.turns.run(_describe_all(broker, request))

@@ -13,8 +13,9 @@ from barnabas.broker.dispatch import api
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse
-from barnabas.replication.metadata_cache import MetadataCache
+from barnabas.replication.metadata_cache import MetadataCache, PartitionMetadata
 from barnabas.replication.topic_admin import topic_name_problem
+from barnabas.runtime.turns import Pieces
 
 if TYPE_CHECKING:
     from barnabas.broker.broker import Broker
@@ -32,7 +33,7 @@ def describe_topic_partitions_failed(
     return DescribeTopicPartitionsResponse(topics=topics)
 
 
-@api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, versions=(0, 0), failure=describe_topic_partitions_failed)
+@api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, versions=(0, 0), failure=describe_topic_partitions_failed, is_wide=True)
 def describe_topic_partitions(
     broker: "Broker", request: DescribeTopicPartitionsRequest, context: RequestContext
 ) -> Reply:
@@ -45,22 +46,24 @@ def describe_topic_partitions(
         return DescribeTopicPartitionsResponse(topics=topics)
     limit = max(1, min(broker.config.max_request_partition_size_limit, request.response_partition_limit))
     names = sorted(asked or set(broker.metadata_cache.topics))
-    return describe_page(
+    page = describe_page(
         broker,
         names,
         cursor_topic="" if cursor is None else cursor.topic_name,
         cursor_partition=0 if cursor is None else cursor.partition_index,
         limit=limit,
     )
+    return broker.turns.run(page)
 
 
 def describe_page(
     broker: "Broker", names: list[str], *, cursor_topic: str, cursor_partition: int, limit: int
-) -> DescribeTopicPartitionsResponse:
+) -> Pieces[DescribeTopicPartitionsResponse]:
     """At most `limit` partitions of the sorted `names`, from the cursor on; a topic that fails takes none of them."""
     response = DescribeTopicPartitionsResponse()
     metadata_cache = broker.metadata_cache
     for name in names:
+        yield
         if name < cursor_topic:
             continue
         if limit == 0:
@@ -76,26 +79,26 @@ def describe_page(
             )
             continue
         first = cursor_partition if name == cursor_topic else 0
-        wanted = [index for index in sorted(partitions) if index >= first]
-        response.topics.append(
-            TopicResponse(
-                name=name,
-                topic_id=metadata_cache.topic_id(name),
-                is_internal=broker.is_internal(name),
-                partitions=[describe_partition(metadata_cache, name, index) for index in wanted[:limit]],
-                topic_authorized_operations=TOPIC_OPERATIONS,
-            )
+        wanted = [(index, partitions[index]) for index in sorted(partitions) if index >= first]
+        topic = TopicResponse(
+            name=name,
+            topic_id=metadata_cache.topic_id(name),
+            is_internal=broker.is_internal(name),
+            topic_authorized_operations=TOPIC_OPERATIONS,
         )
+        response.topics.append(topic)
+        for index, state in wanted[:limit]:
+            topic.partitions.append(describe_partition(metadata_cache, index, state))
+            yield
         if len(wanted) > limit:
-            response.next_cursor = Cursor(topic_name=name, partition_index=wanted[limit])
+            response.next_cursor = Cursor(topic_name=name, partition_index=wanted[limit][0])
             break
         limit -= len(wanted)
     return response
 
 
-def describe_partition(metadata_cache: MetadataCache, topic: str, index: int) -> PartitionResponse:
+def describe_partition(metadata_cache: MetadataCache, index: int, state: PartitionMetadata) -> PartitionResponse:
     """One partition as the metadata cache knows it. A replica that is not alive is offline; no leader is no error."""
-    state = metadata_cache.topics[topic][index]
     offline = [replica for replica in state.replicas if not metadata_cache.is_alive(replica)]
     offline += [replica for replica in state.offline_replicas if replica not in offline]
     return PartitionResponse(

@@ -16,6 +16,7 @@ from barnabas.groups.hashing import partition_for
 from barnabas.protocol import messages
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
+from barnabas.runtime.turns import Pieces
 
 if TYPE_CHECKING:
     from barnabas.broker.broker import Broker
@@ -63,7 +64,7 @@ def find_coordinator_failed(request: FindCoordinatorRequest, error: ErrorCode) -
     )
 
 
-@api(ApiKey.FIND_COORDINATOR, versions=(0, 6), failure=find_coordinator_failed)
+@api(ApiKey.FIND_COORDINATOR, versions=(0, 6), failure=find_coordinator_failed, is_wide=True)
 def find_coordinator(broker: Broker, request: FindCoordinatorRequest, context: RequestContext) -> Reply:
     """FindCoordinator (key 10), versions 0-6: the broker that answers for a group.
 
@@ -71,38 +72,39 @@ def find_coordinator(broker: Broker, request: FindCoordinatorRequest, context: R
     1) every broker names itself: there is no transaction coordinator yet, and its InitProducerId says so. An error here
     would keep the producer asking until its time is out. Left out: share groups (2) are answered INVALID_REQUEST.
     """
+    return broker.turns.run(_find_coordinators(broker, request, context))
+
+
+def _find_coordinators(
+    broker: Broker, request: FindCoordinatorRequest, context: RequestContext
+) -> Pieces[FindCoordinatorResponse]:
     if request.key_type == GROUP and not broker.metadata_cache.contains(OFFSETS_TOPIC):
         broker.auto_topics.create(OFFSETS_TOPIC)
-        return broker.auto_topics.made([OFFSETS_TOPIC]).map(lambda _: _find_coordinator(broker, request, context))
-    return _find_coordinator(broker, request, context)
-
-
-def _find_coordinator(
-    broker: Broker, request: FindCoordinatorRequest, context: RequestContext
-) -> FindCoordinatorResponse:
-    if context.api_version >= 4:
-        coordinators = []
-        for key in request.coordinator_keys:
-            error, node_id, host, port = _coordinator(broker, key, request.key_type, context)
-            unknown_type = request.key_type not in (GROUP, TRANSACTION, SHARE)
-            coordinators.append(
-                messages.FindCoordinatorResponse.Coordinator(
-                    key=key,
-                    node_id=node_id,
-                    host=host,
-                    port=port,
-                    error_code=error,
-                    error_message=INVALID_REQUEST_MESSAGE if unknown_type else "",
-                )
+        yield broker.auto_topics.made([OFFSETS_TOPIC])
+    if context.api_version < 4:
+        error, node_id, host, port = _coordinator(broker, request.key, request.key_type, context)
+        message = _MESSAGES.get(error, "")
+        if error is ErrorCode.COORDINATOR_NOT_AVAILABLE and (problem := broker.auto_topics.problem(OFFSETS_TOPIC)):
+            message = f"{message} {problem}"
+        return messages.FindCoordinatorResponse(
+            error_code=error, error_message=message, node_id=node_id, host=host, port=port
+        )
+    unknown_type = request.key_type not in (GROUP, TRANSACTION, SHARE)
+    response = messages.FindCoordinatorResponse()
+    for key in request.coordinator_keys:
+        yield
+        error, node_id, host, port = _coordinator(broker, key, request.key_type, context)
+        response.coordinators.append(
+            messages.FindCoordinatorResponse.Coordinator(
+                key=key,
+                node_id=node_id,
+                host=host,
+                port=port,
+                error_code=error,
+                error_message=INVALID_REQUEST_MESSAGE if unknown_type else "",
             )
-        return messages.FindCoordinatorResponse(coordinators=coordinators)
-    error, node_id, host, port = _coordinator(broker, request.key, request.key_type, context)
-    message = _MESSAGES.get(error, "")
-    if error is ErrorCode.COORDINATOR_NOT_AVAILABLE and (problem := broker.auto_topics.problem(OFFSETS_TOPIC)):
-        message = f"{message} {problem}"
-    return messages.FindCoordinatorResponse(
-        error_code=error, error_message=message, node_id=node_id, host=host, port=port
-    )
+        )
+    return response
 
 
 def _coordinator(broker: Broker, key: str, key_type: int, context: RequestContext) -> tuple[ErrorCode, int, str, int]:
@@ -154,13 +156,13 @@ def describe_groups_failed(request: DescribeGroupsRequest, error: ErrorCode) -> 
     )
 
 
-@api(ApiKey.DESCRIBE_GROUPS, versions=(0, 6), failure=describe_groups_failed)
+@api(ApiKey.DESCRIBE_GROUPS, versions=(0, 6), failure=describe_groups_failed, is_wide=True)
 def describe_groups(broker: Broker, request: DescribeGroupsRequest, context: RequestContext) -> Reply:
     """DescribeGroups (key 15), versions 0-6: classic groups; others have describe APIs of their own."""
     return broker.group_coordinator.describe_groups(request, context)
 
 
-@api(ApiKey.LIST_GROUPS, versions=(0, 5))
+@api(ApiKey.LIST_GROUPS, versions=(0, 5), is_wide=True)
 def list_groups(broker: Broker, request: ListGroupsRequest, context: RequestContext) -> Reply:
     """ListGroups (key 16), versions 0-5. Left out: groups that are not classic are not listed."""
     return broker.group_coordinator.list_groups(request, context)
@@ -230,7 +232,7 @@ def offset_fetch_failed(request: OffsetFetchRequest, error: ErrorCode) -> Offset
     )
 
 
-@api(ApiKey.OFFSET_FETCH, versions=(0, 10), announced=(0, 9), failure=offset_fetch_failed)
+@api(ApiKey.OFFSET_FETCH, versions=(0, 10), announced=(0, 9), failure=offset_fetch_failed, is_wide=True)
 def offset_fetch(broker: Broker, request: OffsetFetchRequest, context: RequestContext) -> Reply:
     """OffsetFetch (key 9), versions 0-10: 0 from the coordination tree, the others as `offsets.storage` says.
 

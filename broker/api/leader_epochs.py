@@ -31,7 +31,7 @@ def offset_for_leader_epoch_failed(
     )
 
 
-@api(ApiKey.OFFSET_FOR_LEADER_EPOCH, versions=(0, 4), failure=offset_for_leader_epoch_failed)
+@api(ApiKey.OFFSET_FOR_LEADER_EPOCH, versions=(0, 4), failure=offset_for_leader_epoch_failed, is_wide=True)
 def offset_for_leader_epoch(broker: "Broker", request: OffsetForLeaderEpochRequest, context: RequestContext) -> Reply:
     """Asked of the leader only; -1/-1 for an epoch it never saw."""
     return broker.turns.run(_end_offsets(broker, request))

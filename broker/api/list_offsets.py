@@ -37,7 +37,7 @@ def list_offsets_failed(request: ListOffsetsRequest, error: ErrorCode) -> ListOf
     )
 
 
-@api(ApiKey.LIST_OFFSETS, versions=(0, 11), announced=(0, 10), failure=list_offsets_failed)
+@api(ApiKey.LIST_OFFSETS, versions=(0, 11), announced=(0, 10), failure=list_offsets_failed, is_wide=True)
 def list_offsets(broker: "Broker", request: ListOffsetsRequest, context: RequestContext) -> Reply:
     """Each partition on its own. From version 1 a partition that is named twice is answered once: INVALID_REQUEST."""
     return broker.turns.run(_list_offsets(broker, request, context))

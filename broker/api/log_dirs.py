@@ -23,7 +23,7 @@ TopicResult = DescribeLogDirsResponse.DescribeLogDirsTopic
 PartitionResult = DescribeLogDirsResponse.DescribeLogDirsPartition
 
 
-@api(ApiKey.DESCRIBE_LOG_DIRS, versions=(0, 4))
+@api(ApiKey.DESCRIBE_LOG_DIRS, versions=(0, 4), is_wide=True)
 def describe_log_dirs(broker: "Broker", request: DescribeLogDirsRequest, context: RequestContext) -> Reply:
     """Sizes in bytes of the logs asked for."""
     wanted = None

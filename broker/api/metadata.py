@@ -39,7 +39,7 @@ def metadata_failed(request: MetadataRequest, error: ErrorCode) -> MetadataRespo
     )
 
 
-@api(ApiKey.METADATA, versions=(0, 13), failure=metadata_failed)
+@api(ApiKey.METADATA, versions=(0, 13), failure=metadata_failed, is_wide=True)
 def metadata(broker: "Broker", request: MetadataRequest, context: RequestContext) -> Reply:
     """What the metadata cache knows, in the client's words."""
     if request.topics and request.allow_auto_topic_creation and broker.config.auto_create_topics_enable:

@@ -72,7 +72,7 @@ def refused(name: str, error: ErrorCode, message: str | None) -> CreateTopicsRes
     return CreatedTopic(name=name, error_code=error, error_message=message)
 
 
-@api(ApiKey.CREATE_TOPICS, versions=(0, 7), failure=create_topics_failed)
+@api(ApiKey.CREATE_TOPICS, versions=(0, 7), failure=create_topics_failed, is_wide=True)
 async def create_topics(
     broker: "Broker", request: CreateTopicsRequest, context: RequestContext
 ) -> CreateTopicsResponse:

@@ -10,6 +10,7 @@ from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import DescribeTopicPartitionsRequest as Request
 from barnabas.protocol.messages import DescribeTopicPartitionsResponse as Response
 from barnabas.replication.metadata_cache import BrokerMetadata, MetadataCache, PartitionMetadata
+from barnabas.runtime.turns import at_once
 from barnabas.sim.env import sim_env
 
 CONTEXT = RequestContext(75, 0, 1, "test")
@@ -26,6 +27,7 @@ def broker() -> Any:
         metadata_cache=cache,
         config=SimpleNamespace(max_request_partition_size_limit=4),
         is_internal=lambda topic: topic == "c",
+        turns=sim_env(1).turns,
     )
 
 
@@ -50,7 +52,7 @@ def cursor(response: Response) -> tuple[str, int] | None:
 def test_a_page_ends_at_the_limit(
     broker: Any, limit: int, expected: list[tuple[str, list[int]]], next_page: tuple[str, int] | None
 ) -> None:
-    response = describe_page(broker, ["a", "b", "c"], cursor_topic="", cursor_partition=0, limit=limit)
+    response = at_once(describe_page(broker, ["a", "b", "c"], cursor_topic="", cursor_partition=0, limit=limit))
     assert pages(response) == expected
     assert cursor(response) == next_page
 
@@ -59,7 +61,7 @@ def test_pages_together_are_everything_once(broker: Any) -> None:
     seen: list[tuple[str, int]] = []
     at: tuple[str, int] | None = ("", 0)
     while at is not None:
-        response = describe_page(broker, ["a", "b", "c"], cursor_topic=at[0], cursor_partition=at[1], limit=2)
+        response = at_once(describe_page(broker, ["a", "b", "c"], cursor_topic=at[0], cursor_partition=at[1], limit=2))
         seen += [(name, index) for name, indexes in pages(response) for index in indexes]
         at = cursor(response)
     assert seen == [("a", 0), ("a", 1), ("b", 0), ("c", 0), ("c", 1), ("c", 2)]
@@ -96,7 +98,7 @@ def test_a_cursor_must_be_of_a_topic_asked_for_and_not_negative(broker: Any, top
 
 
 def test_a_replica_that_is_not_alive_is_offline(broker: Any) -> None:
-    response = describe_page(broker, ["b"], cursor_topic="", cursor_partition=0, limit=1)
+    response = at_once(describe_page(broker, ["b"], cursor_topic="", cursor_partition=0, limit=1))
     assert response.topics[0].partitions[0].offline_replicas == [2]
 
 

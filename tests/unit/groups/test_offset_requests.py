@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from barnabas.protocol import codec, messages
 from barnabas.protocol.errors import ErrorCode
-from group_world import GroupWorld
+from barnabas.sim.clock import PIECES_PER_PASS
+from group_world import GroupWorld, answer_of
 
 Commit = messages.OffsetCommitRequest
 Fetch = messages.OffsetFetchRequest
@@ -229,3 +230,45 @@ def test_the_offsets_topics_own_compression(codec_number: int) -> None:
 
 def _context(version: int) -> Any:
     return SimpleNamespace(api_version=version, client_id="c", client_host="/h")
+
+
+def test_offsets_of_very_many_groups_are_told_over_several_passes() -> None:
+    world = GroupWorld()
+    groups = [f"g{number}" for number in range(3 * PIECES_PER_PASS)]
+    for number, group in enumerate(groups):
+        world.commit(group, {("t", 0): number, ("events", 1): 7})
+    request = Fetch(
+        groups=[
+            Fetch.OffsetFetchRequestGroup(group_id=group, topics=[by_name("t", 0), by_name("events", 1)])
+            for group in groups
+        ]
+    )
+    reply = world.call("offset_fetch", request, 8)
+    assert not reply.done
+    passes = 0
+
+    def look() -> None:
+        nonlocal passes
+        passes += 1
+        if not reply.done:
+            world.clock.call_soon(look)
+
+    look()
+    world.settle()
+    response = answer_of(reply)
+    assert passes > 6, "three pieces for each group"
+    assert [group.group_id for group in response.groups] == groups
+    assert [rows(group) for group in response.groups] == [[(0, n, 0), (1, 7, 0)] for n in range(len(groups))]
+
+
+@pytest.mark.parametrize("name", ["list_groups", "describe_groups"])
+def test_very_many_groups_are_told_over_several_passes(name: str) -> None:
+    world = GroupWorld()
+    groups = [f"g{number}" for number in range(3 * PIECES_PER_PASS)]
+    for group in groups:
+        world.commit(group, {("t", 0): 1})
+    request = messages.ListGroupsRequest() if name == "list_groups" else messages.DescribeGroupsRequest(groups=groups)
+    reply = world.call(name, request, 4)
+    assert not reply.done
+    world.settle()
+    assert [group.group_id for group in answer_of(reply).groups] == groups

@@ -25,6 +25,7 @@ from barnabas.protocol.messages import (
 )
 from barnabas.protocol.schema import NEWEST, Field, Structure
 from barnabas.protocol.varint import encode_unsigned
+from barnabas.runtime.turns import at_once
 
 BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 
@@ -103,6 +104,7 @@ def test_every_version(cls: type[Message]) -> None:
             assert position == 6 + len(data)
             assert decoded == message
             assert codec.encode(decoded, version) == data
+            assert in_pieces(decoded, version) == data
         for _ in range(20):  # cut off or changed: an error or another value, never another exception
             end = rng.randrange(len(data) + 1)
             if end < len(data):
@@ -113,6 +115,19 @@ def test_every_version(cls: type[Message]) -> None:
                 changed[rng.randrange(len(data))] = rng.choice((0, 1, 0x7F, 0x80, 0xFF))
                 with contextlib.suppress(ProtocolError):
                     codec.decode(cls, version, changed)
+
+
+def in_pieces(message: Message, version: int) -> bytes:
+    """What the encoder for long answers writes."""
+    parts: list[Any] = []
+    parts.append(at_once(codec.encoder_in_pieces(type(message), version)(message, bytearray(), parts)))
+    return b"".join(parts)
+
+
+def test_a_long_array_is_encoded_with_pauses() -> None:
+    topics = [MetadataRequest.MetadataRequestTopic(name=f"t{number}") for number in range(10)]
+    encoding = codec.encoder_in_pieces(MetadataRequest, 12)(MetadataRequest(topics=topics), bytearray(), [])
+    assert len(list(encoding)) == len(topics)
 
 
 @pytest.mark.parametrize("version", [-1, 19, 1000])

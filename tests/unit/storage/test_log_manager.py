@@ -1,5 +1,8 @@
+from itertools import pairwise
+
 import pytest
 from barnabas.protocol import uuids
+from barnabas.sim.clock import PIECES_PER_PASS
 from barnabas.storage.directory_contents import DataDirectoryError
 from barnabas.storage.log_manager import LogManager
 
@@ -177,3 +180,24 @@ def test_the_memory_of_indexes_nobody_reads_is_given_back(world, read):
     assert len(first.offset_index) == 0
     assert len(read(log)) == 30
     assert len(first.offset_index) > 0
+
+
+def test_folders_of_many_topics_that_were_deleted_together_go_in_pieces(world):
+    count = 3 * PIECES_PER_PASS
+    for number in range(count):
+        world.log(f"t{number}", file_delete_delay_ms=1_000)
+    for number in range(count):
+        world.manager.delete(f"t{number}", 0)
+    clock = world.env.clock
+    left = []
+
+    def look():
+        left.append(sum(name.endswith("-delete") for name in world.disk.list_directory("/data")))
+        if left[-1]:
+            clock.call_soon(look)
+
+    clock.advance(999)
+    clock.call_later(1, look)
+    clock.advance(2)
+    assert (left[0], left[-1]) == (count, 0)
+    assert max(before - after for before, after in pairwise(left)) <= PIECES_PER_PASS

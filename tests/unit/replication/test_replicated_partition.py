@@ -766,3 +766,48 @@ def test_read_committed(env, host):
     (result,) = waiting.value
     assert offsets_of(result.records) == [1, 2, 3]
     assert (result.last_stable_offset, result.aborted_transactions) == (4, [(7, 1)])
+
+
+def test_a_read_committed_poll_counts_only_what_it_may_read(env, host):
+    host.live(1)
+    host.lead()
+    partition = partition_of(host)
+
+    def append(records, origin=AppendOrigin.CLIENT):
+        assert partition.append_as_leader(records, origin=origin, required_acks=1).error is ErrorCode.NONE
+        env.clock.advance(0)
+
+    append(batch())
+    append(transactional(7))
+    for _ in range(20):
+        append(batch())
+    params = FetchParams(isolation_level=1, max_wait_ms=10_000, min_bytes=5 * SIZE, max_bytes=5 * SIZE + 1)
+    waiting = Observed(host.manager.fetch(params, [FetchPartition("t", 0, 0, 1 << 20)]))
+    env.clock.advance(100)
+    assert not waiting.done, "one batch is there for it, the others are behind an open transaction"
+    append(marker(7, commit=False), AppendOrigin.COORDINATOR)
+    (result,) = waiting.value
+    assert 0 < len(result.records) <= 5 * SIZE + 1
+    assert result.aborted_transactions == [(7, 1)]
+    assert isinstance(host.manager.fetch(params, [FetchPartition("t", 0, 0, 1 << 20)]), list), "what is aborted counts"
+
+
+def test_a_poll_that_begins_in_a_gap_of_compaction_counts_what_follows(env, host):
+    host.live(1, 2)
+    host.lead(leader=2, replicas=(1, 2), isr=(1, 2))
+    partition = partition_of(host)
+    records = bytearray()
+    for base_offset in range(0, 400, 20):
+        one = batch()
+        struct.pack_into(">q", one, 0, base_offset)
+        records += one
+    assert partition.append_as_follower(records, 381, 0) is ErrorCode.NONE
+    host.lead(leader_epoch=1, partition_epoch=1)
+    for min_bytes, is_there in ((18 * SIZE - 1, True), (18 * SIZE, True), (19 * SIZE + 4096, False)):
+        fetched = poll(host, min_bytes, 18 * SIZE - 1 if is_there else 1 << 20, topics="t", offset=35)
+        assert isinstance(fetched, list) is is_there
+        if not is_there:
+            fetched.cancel()
+            continue
+        assert offsets_of(fetched[0].records)[0] == 40
+        assert len(fetched[0].records) == 17 * SIZE

@@ -51,9 +51,7 @@ class AutoTopics:
         partitions, factor = self._sizes(name)
         problem = self.problem(name)
         if problem:
-            if self._told.get(name) != problem and len(self._told) < CREATIONS_MAX:  # clients ask again and again
-                self._told[name] = problem
-                logger.warning("topic %s cannot be created: %s", name, problem)
+            self._tell(name, problem)
             return ErrorCode.INVALID_REPLICATION_FACTOR
         if name not in self._creating and len(self._creating) < CREATIONS_MAX:
             task = asyncio.ensure_future(self._create(name, partitions, factor))
@@ -127,10 +125,19 @@ class AutoTopics:
         except CoordinationError as lost:
             error, message = ErrorCode.UNKNOWN_SERVER_ERROR, str(lost)
         if error not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
-            logger.warning("topic %s cannot be created: %s", name, message or error.name)
+            self._tell(name, message or error.name)
             return
+        self._told.pop(name, None)
         cache = self._broker.metadata_cache
         await ended(cache.wait_for(lambda: cache.has_leaders(name, partitions), MADE_WITHIN_MS))
+
+    def _tell(self, name: str, why: str) -> None:
+        """Once, though its clients ask again and again."""
+        level = logging.DEBUG if self._told.get(name) == why else logging.WARNING
+        if len(self._told) >= CREATIONS_MAX:
+            self._told.clear()
+        self._told[name] = why
+        logger.log(level, "topic %s cannot be created: %s", name, why)
 
     def stop(self) -> None:
         """Drop what has not been done yet."""

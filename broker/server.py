@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("barnabas.broker")
 
 TRACEBACKS_PER_API, TRACEBACK_EVERY = 10, 1000
+TREE_TOLD_EVERY_MS = 60_000.0  # that the tree cannot be asked or written
 REFUSALS_TOLD_EVERY_MS = 1_000
 SWEEP_INTERVAL_MAX_MS = 60_000.0
 IDLE_SWEEPS_PER_SPAN = 10  # an idle connection lives at most a tenth longer than connections.max.idle.ms
@@ -60,6 +61,7 @@ class Server:
         config.on_change.append(self._settings_changed)
         self._descriptors = share_out(env.disk.open_files_max()).connections
         self._next_refusal_told_ms = 0.0
+        self._next_tree_told_ms = 0.0
 
     async def reserve(self, endpoints: Sequence[Endpoint]) -> None:
         """Take the addresses; nobody can connect yet. OSError when one cannot be had."""
@@ -195,7 +197,12 @@ class Server:
         But that the coordination cannot be asked or written (a full disk, a lost session) is no bug.
         """
         if isinstance(error, CoordinationError):
-            logger.warning("%s of client %r: %s", api.key.name, context.client_id, error)
+            now_ms = self.env.clock.monotonic_ms()
+            if now_ms >= self._next_tree_told_ms:  # a client that tries again ten times a second must not fill the log
+                self._next_tree_told_ms = now_ms + TREE_TOLD_EVERY_MS
+                logger.warning("%s of client %r: %s", api.key.name, context.client_id, error)
+            else:
+                self.refusals.note(context, ErrorCode.KAFKA_STORAGE_ERROR, "%s", str(error))
             response = api.failure_response(request, ErrorCode.KAFKA_STORAGE_ERROR)
             return CLOSE if response is None else response
         self.handler_failures += 1

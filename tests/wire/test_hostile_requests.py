@@ -1,5 +1,6 @@
 """Requests that are well formed and mean harm: names too long to be echoed, numbers at their ends, too much at once."""
 
+import logging
 import struct
 from typing import Any
 
@@ -137,17 +138,24 @@ def test_thousands_of_requests_at_once_let_others_come_between(world: World) -> 
     assert after - begin == count + 1
 
 
-def test_a_tree_that_cannot_be_written_is_no_bug_of_the_broker(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tree_that_cannot_be_written_is_no_bug_of_the_broker(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     async def full(*_: Any) -> None:
         raise ConnectionLossError("", "the disk is full")
 
     monkeypatch.setattr(world.broker.coordination, "multi", full)
     create = messages.CreateTopicsRequest
     topic = create.CreatableTopic(name="no-room", num_partitions=1, replication_factor=1)
-    (result,) = world.ask(ApiKey.CREATE_TOPICS, 7, create(topics=[topic], timeout_ms=1000)).topics
-    assert result.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    caplog.set_level(logging.INFO, "barnabas")
+    for _ in range(100):
+        (result,) = world.ask(ApiKey.CREATE_TOPICS, 7, create(topics=[topic], timeout_ms=1000)).topics
+        assert result.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        world.env.clock.advance(100)
     monkeypatch.undo()
     world.create_topic("no-room")
+    told = [record.levelname for record in caplog.records if "the disk is full" in record.message]
+    assert told == ["WARNING", "INFO"], "and then nothing for a minute"
 
 
 def test_a_lookup_by_time_meets_a_timestamp_that_cannot_be(world: World) -> None:

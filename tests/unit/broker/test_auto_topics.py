@@ -42,11 +42,12 @@ def test_a_lost_connection_is_a_warning_and_the_next_request_tries_again(
     with monkeypatch.context() as patched:
         patched.setattr(broker.coordination, "multi", lost)
         with caplog.at_level(logging.WARNING):
-            assert env.run(ask()) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            for _ in range(20):
+                assert env.run(ask()) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     gc.collect()
     env.run(env.clock.sleep(1))
     assert unhandled == []
-    assert "topic wanted cannot be created: nobody answers" in caplog.text
+    assert caplog.text.count("topic wanted cannot be created: nobody answers") == 1
     env.run(ask())
     assert broker.metadata_cache.contains("wanted")
     env.run(broker.stop())

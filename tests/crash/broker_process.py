@@ -64,6 +64,18 @@ class Client:
         error: int = response.topics[0].error_code
         return error
 
+    def set_config(self, topic: str, **configs: str) -> int:
+        """Change settings of a topic; the error code. Names as in `create_topic`."""
+        alter = messages.IncrementalAlterConfigsRequest
+        rows = [
+            alter.AlterableConfig(name=key.replace("_", "."), config_operation=0, value=text)
+            for key, text in configs.items()
+        ]
+        resource = alter.AlterConfigsResource(resource_type=2, resource_name=topic, configs=rows)
+        response = self.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, alter(resources=[resource], validate_only=False))
+        error: int = response.responses[0].error_code
+        return error
+
     def init_producer_id(self) -> tuple[int, int]:
         """Id and epoch of a new idempotent producer."""
         request = messages.InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=-1)

@@ -291,6 +291,24 @@ class Committer(Worker):
             time.sleep(PAUSE_S)
 
 
+class PolicyChanger(Worker):
+    """An operator who cannot decide whether a topic is to be compacted."""
+
+    def __init__(self, topic: str, port: int, books: Books, seed: int):
+        super().__init__("policy changer", port, books, seed)
+        self.topic = topic
+
+    def work(self, client: Client) -> None:
+        """Choose a policy now and then."""
+        while not self.stopping:
+            error = client.set_config(
+                self.topic, cleanup_policy=self.rng.choice(("compact", "delete", "compact,delete"))
+            )
+            assert error == 0, ErrorCode(error).name
+            self.steps += 1
+            time.sleep(self.rng.uniform(0.1, 1.0))
+
+
 def find_coordinator(client: Client, group: str) -> None:
     """Returns when there is one."""
     response = client.ask(ApiKey.FIND_COORDINATOR, 3, messages.FindCoordinatorRequest(key=group))

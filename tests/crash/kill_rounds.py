@@ -1,7 +1,8 @@
 """SIGKILL of a broker under producers, committers and groups, round after round.
 
     python tests/crash/kill_rounds.py --rounds 20                 ten producers, four committers, two groups
-    python tests/crash/kill_rounds.py --rounds 20 --small         many topics, tiny segments, compaction all the time
+    python tests/crash/kill_rounds.py --rounds 20 --small         many topics, tiny segments, compaction all the time,
+                                                                  its policy changed now and then
     python tests/crash/kill_rounds.py --rounds 3 --command 'run-kafka {port} {data}'   another broker, in the foreground
 
 After each kill: everything that was acknowledged is there, once, in order, at the offset that was told; what was read
@@ -38,6 +39,7 @@ from kill_load import (
     LibrdkafkaProducer,
     Member,
     Partition,
+    PolicyChanger,
     Producer,
     Worker,
     offsets_of,
@@ -247,6 +249,8 @@ class Rounds:
         self.committers = [Committer(number, self.partitions, *words) for number in range(options.committers)]
         self.workers += self.committers
         self.workers += [Member(number, self.group, *words) for number in range(options.members)]
+        if self.compacted:
+            self.workers.append(PolicyChanger("compacted", *words))
         if options.librdkafka:
             self.workers += [LibrdkafkaMember(number, self.other_group, *words) for number in range(2)]
 
@@ -271,7 +275,9 @@ class Rounds:
         return self.books.problems
 
     def _start(self) -> Process:
-        settings = SMALL_SETTINGS if self.options.small else {}
+        settings = dict(SMALL_SETTINGS) if self.options.small else {}
+        if settings and self.rng.random() < 0.5:  # a recovery point from before the last compactions
+            settings["log.flush.offset.checkpoint.interval.ms"] = "60000"
         self.process = Process(
             self.folder / "data", self.port, settings=settings, command=self.options.command, wait=False
         )

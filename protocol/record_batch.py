@@ -17,6 +17,25 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 
 from barnabas.protocol import batch_records
+from barnabas.protocol.batch_layout import (
+    ATTRIBUTES_AT,
+    CODEC_MASK,
+    CRC_AT,
+    HEADER,
+    INT16,
+    INT32,
+    INT64,
+    LEADER_EPOCH_AT,
+    LOG_APPEND_TIME,
+    MAX_TIMESTAMP_AT,
+    PREFIX,
+    PREFIX_BYTES,
+    UINT32,
+)
+from barnabas.protocol.batch_layout import CONTROL as CONTROL
+from barnabas.protocol.batch_layout import DELETE_HORIZON as DELETE_HORIZON
+from barnabas.protocol.batch_layout import HEADER_BYTES as HEADER_BYTES
+from barnabas.protocol.batch_layout import TRANSACTIONAL as TRANSACTIONAL
 from barnabas.protocol.batch_records import SMALLEST_RECORD_BYTES, PlainRecords, RecordChecks, broken
 from barnabas.protocol.batch_records import Record as Record
 from barnabas.protocol.checksum import crc32c
@@ -25,30 +44,12 @@ from barnabas.protocol.errors import CorruptBatchError, ErrorCode
 
 Buffer = bytes | bytearray | memoryview
 
-HEADER = struct.Struct(">qiibIhiqqqhii")
-HEADER_BYTES = HEADER.size
-LOG_OVERHEAD_BYTES = 12
-"""Base offset and length: what `batch_length` does not count."""
-
-CODEC_MASK = 0x07
-LOG_APPEND_TIME = 0x08
-TRANSACTIONAL = 0x10
-CONTROL = 0x20
-DELETE_HORIZON = 0x40
-
 UNPACKED_BYTES_MAX = 2**31 - 1  # of what a leader has taken: it looked at max.message.unpacked.bytes
 """Where no caller says otherwise, what one batch may unpack to."""
 
 CONTROL_ABORT = 0
 CONTROL_COMMIT = 1
 
-_CHECKED_FROM = 21  # the attributes
-_CRC_AT = 17
-_UINT32 = struct.Struct(">I")
-_INT64 = struct.Struct(">q")
-_INT32 = struct.Struct(">i")
-_OFFSET_AND_LENGTH = struct.Struct(">qi")
-_ATTRIBUTES = struct.Struct(">h")
 _CONTROL_KEY = struct.Struct(">hh")
 _MARKER = struct.Struct(">hi")
 
@@ -108,7 +109,7 @@ class BatchHeader:
     @property
     def size_bytes(self) -> int:
         """The whole batch."""
-        return self.batch_length + LOG_OVERHEAD_BYTES
+        return self.batch_length + PREFIX_BYTES
 
     @property
     def last_offset(self) -> int:
@@ -198,7 +199,7 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
         if header.magic in (0, 1):
             raise _old_format(header.magic)
         raise CorruptBatchError(f"no batch has the format {header.magic}")
-    if header.batch_length < HEADER_BYTES - LOG_OVERHEAD_BYTES:
+    if header.batch_length < HEADER_BYTES - PREFIX_BYTES:
         raise CorruptBatchError(f"a batch of length {header.batch_length} is shorter than its header")
     if header.record_count < 0 or header.last_offset_delta < 0 or header.record_count > header.last_offset_delta + 1:
         raise CorruptBatchError(
@@ -218,7 +219,7 @@ def batches(buffer: Buffer) -> Iterator[tuple[BatchHeader, memoryview]]:
     position = 0
     while position < len(view):
         header = read_header(view, position)
-        end = position + header.batch_length + LOG_OVERHEAD_BYTES
+        end = position + header.batch_length + PREFIX_BYTES
         if end > len(view):
             raise CorruptBatchError(f"a batch of {header.size_bytes} bytes is cut off at {len(view) - position}")
         yield header, view[position:end]
@@ -228,22 +229,22 @@ def batches(buffer: Buffer) -> Iterator[tuple[BatchHeader, memoryview]]:
 def whole_batches_bytes(buffer: Buffer) -> int:
     """How many bytes at the start are whole batches or messages: a fetch may end in the middle of one."""
     position = 0
-    while len(buffer) - position >= LOG_OVERHEAD_BYTES:
-        _, length = _OFFSET_AND_LENGTH.unpack_from(buffer, position)
-        if length < 0 or length > len(buffer) - position - LOG_OVERHEAD_BYTES:
+    while len(buffer) - position >= PREFIX_BYTES:
+        _, length = PREFIX.unpack_from(buffer, position)
+        if length < 0 or length > len(buffer) - position - PREFIX_BYTES:
             break
-        position += length + LOG_OVERHEAD_BYTES
+        position += length + PREFIX_BYTES
     return position
 
 
 def checksum(buffer: memoryview, position: int, end: int) -> int:
     """What the CRC of the batch between the two has to be."""
-    return crc32c(buffer[position + _CHECKED_FROM : end])
+    return crc32c(buffer[position + ATTRIBUTES_AT : end])
 
 
 def crc_is_valid(batch: Buffer) -> bool:
     """Whether a whole batch is what its writer wrote."""
-    crc: int = _UINT32.unpack_from(batch, _CRC_AT)[0]
+    crc: int = UINT32.unpack_from(batch, CRC_AT)[0]
     return checksum(memoryview(batch), 0, len(batch)) == crc
 
 
@@ -343,7 +344,7 @@ def build_plain(records: PlainRecords, timestamp: int, *, codec: int = 0, base_s
     if codec:
         parts = [compress(Compression(codec), b"".join(parts), None)]
     batch = bytearray().join((bytes(HEADER_BYTES), *parts))
-    length = len(batch) - LOG_OVERHEAD_BYTES
+    length = len(batch) - PREFIX_BYTES
     HEADER.pack_into(
         batch, 0, 0, length, -1, 2, 0, codec, count - 1, timestamp, timestamp, -1, -1, base_sequence, count
     )
@@ -405,7 +406,7 @@ def rebuild(
 def _assemble(header: BatchHeader, payload: bytearray, level: int | None) -> bytearray:
     codec = header.attributes & CODEC_MASK
     packed: Buffer = compress(Compression(codec), payload, level) if codec else payload
-    header.batch_length = HEADER_BYTES - LOG_OVERHEAD_BYTES + len(packed)
+    header.batch_length = HEADER_BYTES - PREFIX_BYTES + len(packed)
     batch = bytearray(header.pack())
     batch += packed
     _set_crc(batch, 0, len(batch))
@@ -414,29 +415,29 @@ def _assemble(header: BatchHeader, payload: bytearray, level: int | None) -> byt
 
 def _set_crc(buffer: bytearray | memoryview, position: int, size: int) -> None:
     crc = checksum(memoryview(buffer), position, position + size)
-    _UINT32.pack_into(buffer, position + _CRC_AT, crc)
+    UINT32.pack_into(buffer, position + CRC_AT, crc)
 
 
 def patch(buffer: bytearray | memoryview, position: int, base_offset: int, partition_leader_epoch: int) -> None:
     """Give the batch at `position` its place in the log. The CRC covers neither field."""
-    _INT64.pack_into(buffer, position, base_offset)
-    _INT32.pack_into(buffer, position + 12, partition_leader_epoch)
+    INT64.pack_into(buffer, position, base_offset)
+    INT32.pack_into(buffer, position + LEADER_EPOCH_AT, partition_leader_epoch)
 
 
 def patch_log_append_time(buffer: bytearray | memoryview, position: int, log_append_time_ms: int) -> None:
     """Stamp the whole batch at `position` with the leader's time and compute its CRC again."""
-    _, length = _OFFSET_AND_LENGTH.unpack_from(buffer, position)
-    (attributes,) = _ATTRIBUTES.unpack_from(buffer, position + _CHECKED_FROM)
-    _ATTRIBUTES.pack_into(buffer, position + _CHECKED_FROM, attributes | LOG_APPEND_TIME)
-    _INT64.pack_into(buffer, position + 35, log_append_time_ms)
-    _set_crc(buffer, position, length + LOG_OVERHEAD_BYTES)
+    _, length = PREFIX.unpack_from(buffer, position)
+    (attributes,) = INT16.unpack_from(buffer, position + ATTRIBUTES_AT)
+    INT16.pack_into(buffer, position + ATTRIBUTES_AT, attributes | LOG_APPEND_TIME)
+    INT64.pack_into(buffer, position + MAX_TIMESTAMP_AT, log_append_time_ms)
+    _set_crc(buffer, position, length + PREFIX_BYTES)
 
 
 def patch_max_timestamp(buffer: bytearray | memoryview, position: int, max_timestamp: int) -> None:
     """Correct what a producer claimed to be its newest record's timestamp, and compute the CRC again."""
-    _, length = _OFFSET_AND_LENGTH.unpack_from(buffer, position)
-    _INT64.pack_into(buffer, position + 35, max_timestamp)
-    _set_crc(buffer, position, length + LOG_OVERHEAD_BYTES)
+    _, length = PREFIX.unpack_from(buffer, position)
+    INT64.pack_into(buffer, position + MAX_TIMESTAMP_AT, max_timestamp)
+    _set_crc(buffer, position, length + PREFIX_BYTES)
 
 
 # Control batches

@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from barnabas.protocol import record_batch
+from barnabas.protocol.batch_layout import CONTROL, DELETE_HORIZON, TRANSACTIONAL
 from barnabas.protocol.record_batch import Record
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Env, File, may_pass
@@ -33,7 +34,6 @@ _KEY_BYTES = 200  # what one key costs in the map: dict slot, digest, offset
 _LONG_KEY = 16
 _INT32_MAX = 2**31 - 1
 _INT64_MAX = 2**63 - 1
-_TRANSACTIONAL, _CONTROL, _HORIZON = 0x10, 0x20, 0x40
 _SYNC_AGAIN_MS = 1_000.0
 _FLUSH_POLL_MS = 20.0
 _FLUSH_AGAIN_EVERY, _FLUSH_POLLS_MAX = 50, 500
@@ -383,11 +383,11 @@ class Cleaner:
         for segment, batch in log.batches_from(found.first_dirty):
             if batch.base_offset >= found.first_uncleanable:
                 break
-            if batch.attributes & _CONTROL:
+            if batch.attributes & CONTROL:
                 marker = marker_of(segment.batch_bytes(batch))
                 if marker is not None:
                     transactions.pass_marker(batch, marker.commit)
-            elif not (batch.attributes & _TRANSACTIONAL and transactions.pass_data(batch)) and batch.record_count:
+            elif not (batch.attributes & TRANSACTIONAL and transactions.pass_data(batch)) and batch.record_count:
                 for record in record_batch.records(segment.batch_bytes(batch)):
                     if record.key is not None and record.offset >= found.first_dirty:
                         if len(latest) >= keys_max and _map_key(record.key) not in latest:
@@ -488,11 +488,11 @@ class Cleaner:
     ) -> bytes | bytearray | None:
         """What stays of a batch: all, some, an empty one, or nothing."""
         whole = segment.batch_bytes(batch)
-        has_horizon = bool(batch.attributes & _HORIZON)
+        has_horizon = bool(batch.attributes & DELETE_HORIZON)
         expired = has_horizon and batch.base_timestamp <= now_ms
         horizon_ms = None if has_horizon else min(now_ms + log.config.delete_retention_ms, _INT64_MAX)
         needed_empty = _is_last_of_producer(log, batch)
-        if batch.attributes & _CONTROL:
+        if batch.attributes & CONTROL:
             marker = marker_of(whole)
             needless = marker is not None and transactions.pass_marker(batch, marker.commit)
             if not needless or batch.base_offset >= map_end or batch.record_count == 0:
@@ -504,7 +504,7 @@ class Cleaner:
             return record_batch.rebuild(
                 record_batch.read_header(whole), record_batch.records(whole), delete_horizon_ms=horizon_ms
             )
-        aborted = bool(batch.attributes & _TRANSACTIONAL) and transactions.pass_data(batch)
+        aborted = bool(batch.attributes & TRANSACTIONAL) and transactions.pass_data(batch)
         if aborted or not batch.record_count:
             return _emptied(whole) if needed_empty else None
         records = list(record_batch.records(whole))
@@ -530,7 +530,7 @@ class Cleaner:
 def _emptied(batch: bytes) -> bytearray:
     """The batch without records: it only says up to where offsets and sequences were used."""
     header = record_batch.read_header(batch)
-    header.attributes &= ~_HORIZON
+    header.attributes &= ~DELETE_HORIZON
     return record_batch.rebuild(header, ())
 
 
@@ -543,7 +543,7 @@ def _is_last_of_producer(log: Log, batch: StoredBatch) -> bool:
         return False
     if entry.last_offset >= 0:
         return batch.last_offset == entry.last_offset
-    return bool(batch.attributes & _CONTROL) and batch.producer_epoch == entry.producer_epoch
+    return bool(batch.attributes & CONTROL) and batch.producer_epoch == entry.producer_epoch
 
 
 def _aborted_in(log: Log, start: int, end: int) -> list[AbortedTransaction]:

@@ -149,8 +149,8 @@ class _SparseIndex:
         """Bring the file up to date (not synced)."""
         entries = zip(self._firsts[self._written :], self._seconds[self._written :])
         data = b"".join(itertools.starmap(self.entry.pack, entries))
-        self.is_written = True
         _write_entries(self._disk, self.path, self._written * self.entry.size, data)
+        self.is_written = True
         self._written = len(self)
         self._stale = False
 
@@ -388,9 +388,9 @@ class TransactionIndex:
         entries = self.entries
         data = b"".join([_TRANSACTION_ENTRY.pack(0, *entry) for entry in entries[self._written :]])
         if data:
-            self.is_written = True
             _write_entries(self._disk, self.path, self._written * TRANSACTION_ENTRY_BYTES, data)
             self._written = len(entries)
+            self.is_written = True
 
     def write_rest(self) -> None:
         """Write the entries for which there was no room before."""

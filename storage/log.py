@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from barnabas.config.topic import TopicConfig
 from barnabas.protocol import record_batch
+from barnabas.protocol.batch_layout import CONTROL, HEADER_BYTES, TRANSACTIONAL
 from barnabas.protocol.errors import CorruptBatchError, ErrorCode
 from barnabas.runtime.ports import Buffer, Env, may_pass
 from barnabas.runtime.turns import at_once
@@ -33,7 +34,6 @@ from barnabas.storage.producer_state import (
 )
 from barnabas.storage.segment import AppendedBatch, Segment
 from barnabas.storage.validation import (
-    HEADER_BYTES,
     AppendOrigin,
     AppendResult,
     Validated,
@@ -44,7 +44,6 @@ logger = logging.getLogger("barnabas.storage")
 
 T = TypeVar("T")
 
-_TRANSACTIONAL, _CONTROL = 0x10, 0x20
 _SEGMENTS_REMOVED_AT_ONCE = 50
 # Refusals that Kafka answers with log start -1: it never got as far as the log.
 _BEFORE_THE_LOG = (
@@ -122,7 +121,7 @@ class Log(DurableLog):
             if header.producer_id >= 0:
                 position = positions[slot]
                 marker = None
-                if header.attributes & _CONTROL:
+                if header.attributes & CONTROL:
                     marker = marker_of(memoryview(view)[position : position + header.size_bytes])
                 refused = self._check_producer(header, marker, origin)
                 if refused is not None:
@@ -207,7 +206,7 @@ class Log(DurableLog):
                 self.leader_epochs.assign(epoch, header.base_offset)
             if header.producer_id >= 0:
                 marker = None
-                if header.attributes & _CONTROL:
+                if header.attributes & CONTROL:
                     marker = marker_of(view[batch.position : batch.position + header.size_bytes])
                 self._update_producers(header, batch.last_offset, marker)
         self.producers.map_end_offset = expected
@@ -247,7 +246,7 @@ class Log(DurableLog):
                 entry,
                 producer_epoch=header.producer_epoch,
                 base_sequence=header.base_sequence,
-                is_transactional=bool(header.attributes & _TRANSACTIONAL),
+                is_transactional=bool(header.attributes & TRANSACTIONAL),
                 check_sequence=is_client,
             )
         if error is ErrorCode.NONE:
@@ -266,7 +265,7 @@ class Log(DurableLog):
                     self.active_segment.transaction_index.append(aborted)
                 except OSError as error:
                     self.hinder(error)  # the entry is in memory, and written with the other indexes
-        elif not header.attributes & _CONTROL:
+        elif not header.attributes & CONTROL:
             self.producers.update_data(
                 header.producer_id,
                 header.producer_epoch,
@@ -274,7 +273,7 @@ class Log(DurableLog):
                 header.base_offset,
                 last_offset,
                 header.max_timestamp,
-                bool(header.attributes & _TRANSACTIONAL),
+                bool(header.attributes & TRANSACTIONAL),
             )
 
     def _write(

@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from barnabas.protocol import record_batch
+from barnabas.protocol.batch_layout import CONTROL, TRANSACTIONAL
 from barnabas.protocol.errors import CorruptBatchError, ErrorCode
 from barnabas.runtime.ports import Buffer, may_pass
 from barnabas.storage.open_files import FileRange
@@ -16,7 +17,6 @@ from barnabas.storage.segment import Segment, StoredBatch
 logger = logging.getLogger("barnabas.storage")
 
 NEVER_BY_REFERENCE = 1 << 62
-_TRANSACTIONAL, _CONTROL = 0x10, 0x20
 _BYTES_PER_PIECE = 4 << 20  # of batches whose headers are read
 
 
@@ -302,7 +302,7 @@ def replay_producers(log: LogReader, start: int) -> Generator[int, None, None]:
             piece = passed
         if batch.producer_id < 0:  # the first batch may begin below: a log start can lie inside of one
             continue
-        if batch.attributes & _CONTROL:
+        if batch.attributes & CONTROL:
             marker = marker_of(segment.batch_bytes(batch))
             if marker is None:
                 continue
@@ -321,6 +321,6 @@ def replay_producers(log: LogReader, start: int) -> Generator[int, None, None]:
                 batch.base_offset,
                 batch.last_offset,
                 batch.max_timestamp,
-                bool(batch.attributes & _TRANSACTIONAL),
+                bool(batch.attributes & TRANSACTIONAL),
             )
     producers.map_end_offset = log.log_end_offset

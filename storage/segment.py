@@ -6,9 +6,18 @@ import zlib
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from struct import Struct
 from typing import NamedTuple
 
+from barnabas.protocol.batch_layout import (
+    HEADER,
+    HEADER_BYTES,
+    INT32,
+    LAST_OFFSET_DELTA_AT,
+    MAGIC,
+    MAGIC_AT,
+    PREFIX,
+    PREFIX_BYTES,
+)
 from barnabas.protocol.errors import CorruptBatchError
 from barnabas.runtime.ports import Buffer, File, may_pass
 from barnabas.storage.index import OffsetIndex, TimeIndex, TransactionIndex
@@ -16,12 +25,6 @@ from barnabas.storage.open_files import FileRange, OpenFiles
 
 logger = logging.getLogger("barnabas.storage")
 
-HEADER_BYTES = 61
-_HEADER = Struct(">qiibIhiqqqhii")
-_PREFIX = Struct(">qi")
-_LAST_OFFSET_DELTA = Struct(">i")
-_LAST_OFFSET_DELTA_AT = 23
-_MAGIC_AT = 16
 _WINDOW_BYTES = 65536
 UNSYNCED = "unsynced"
 _INT32_MAX = 2**31 - 1
@@ -70,7 +73,7 @@ class AppendedBatch(NamedTuple):
 
 
 def _begins_a_batch(chunk: bytes, offset: int, at: int = 0) -> bool:
-    return len(chunk) > at + _MAGIC_AT and chunk[at + _MAGIC_AT] == 2 and _PREFIX.unpack_from(chunk, at)[0] <= offset
+    return len(chunk) > at + MAGIC_AT and chunk[at + MAGIC_AT] == MAGIC and PREFIX.unpack_from(chunk, at)[0] <= offset
 
 
 def file_name(base_offset: int, extension: str) -> str:
@@ -220,7 +223,7 @@ class Segment:
 
     def _holds_a_batch(self, position: int, offset: int) -> bool:
         """Whether one begins there, and not behind that offset."""
-        return _begins_a_batch(self._files.get(self.path).read(position, _MAGIC_AT + 1), offset)
+        return _begins_a_batch(self._files.get(self.path).read(position, MAGIC_AT + 1), offset)
 
     def unload(self) -> None:
         """Give the memory of the indexes back, unless they cannot be written."""
@@ -335,7 +338,7 @@ class Segment:
     def batches(self, position: int = 0, end: int | None = None) -> Iterator[StoredBatch]:
         """Headers of the whole batches from `position` on. CorruptBatchError where there is no batch."""
         end = self.size if end is None else end
-        files, path, unpack = self._files, self.path, _HEADER.unpack_from
+        files, path, unpack = self._files, self.path, HEADER.unpack_from
         window = b""
         start = position
         while position < end:
@@ -360,8 +363,8 @@ class Segment:
                 base_sequence,
                 record_count,
             ) = unpack(window, at)
-            size = length + 12
-            if magic != 2 or size < HEADER_BYTES or position + size > end or last_offset_delta < 0:
+            size = length + PREFIX_BYTES
+            if magic != MAGIC or size < HEADER_BYTES or position + size > end or last_offset_delta < 0:
                 raise CorruptBatchError(f"{path}: no batch of format 2 at {position}")
             yield StoredBatch(
                 position,
@@ -460,9 +463,9 @@ class Segment:
                     return None
                 chunk = self._header_window(file, position, window)
                 start, at = position, 0
-            base_offset, length = _PREFIX.unpack_from(chunk, at)
-            last_offset = base_offset + _LAST_OFFSET_DELTA.unpack_from(chunk, at + _LAST_OFFSET_DELTA_AT)[0]
-            size = length + 12
+            base_offset, length = PREFIX.unpack_from(chunk, at)
+            last_offset = base_offset + INT32.unpack_from(chunk, at + LAST_OFFSET_DELTA_AT)[0]
+            size = length + PREFIX_BYTES
             if size < HEADER_BYTES:
                 raise CorruptBatchError(f"{path}: no batch at {position}")
             if last_offset >= offset:
@@ -489,13 +492,13 @@ class Segment:
             if at + HEADER_BYTES > len(chunk):
                 chunk = self._header_window(file, position, window)
                 start, at = position, 0
-            base_offset, length = _PREFIX.unpack_from(chunk, at)
-            if base_offset >= upper_bound or position + length + 12 > limit:
+            base_offset, length = PREFIX.unpack_from(chunk, at)
+            if base_offset >= upper_bound or position + length + PREFIX_BYTES > limit:
                 break
-            if length + 12 < HEADER_BYTES:
+            if length + PREFIX_BYTES < HEADER_BYTES:
                 raise CorruptBatchError(f"{path}: no batch at {position}")
-            next_offset = base_offset + _LAST_OFFSET_DELTA.unpack_from(chunk, at + _LAST_OFFSET_DELTA_AT)[0] + 1
-            position += length + 12
+            next_offset = base_offset + INT32.unpack_from(chunk, at + LAST_OFFSET_DELTA_AT)[0] + 1
+            position += length + PREFIX_BYTES
         return Located(first_position, position - first_position, first_offset, next_offset, first_chunk, first_start)
 
     def _header_window(self, file: File, position: int, size: int) -> bytes:
@@ -593,9 +596,9 @@ class Segment:
     def is_old_format(self, position: int) -> bool:
         """Whether a whole message of format 0 or 1 lies there."""
         start = self._files.get(self.path).read(position, HEADER_BYTES)
-        if len(start) < 26 or start[16] > 1:
+        if len(start) < 26 or start[MAGIC_AT] > 1:
             return False
-        size = _PREFIX.unpack_from(start)[1]
+        size = PREFIX.unpack_from(start)[1]
         if size < 14 or position + 12 + size > self.size:
             return False
         message = self._files.get(self.path).read(position + 12, size)

@@ -11,12 +11,12 @@ from enum import Enum
 
 from barnabas.config.topic import TopicConfig
 from barnabas.protocol import record_batch
+from barnabas.protocol.batch_layout import CODEC_MASK, CONTROL, HEADER_BYTES, TRANSACTIONAL
 from barnabas.protocol.compression import Compression
 from barnabas.protocol.errors import CorruptBatchError, ErrorCode
 from barnabas.protocol.record_batch import BatchHeader
 from barnabas.runtime.ports import Buffer
 
-HEADER_BYTES = 61
 _LONG_MAX = 2**63 - 1
 _CODECS = {codec.name.lower(): codec for codec in Compression} | {"uncompressed": Compression.NONE}
 # How the compressed part of a batch must begin; snappy has no mark of its own.
@@ -137,7 +137,7 @@ def _check_header(view: memoryview, position: int, config: TopicConfig, is_clien
     if attributes & 7 > 4:
         return _refused(ErrorCode.INVALID_RECORD, f"codec {attributes & 7} is not known")
     if is_client:
-        if attributes & 0x20:
+        if attributes & CONTROL:
             return _refused(ErrorCode.INVALID_RECORD, "clients may not write control records")
         if header.producer_id >= 0 and header.base_sequence < 0:
             message = f"base sequence {header.base_sequence} with a producer id"
@@ -170,7 +170,7 @@ def _apply_topic_settings(
     rebuilt = False
     for slot, header in enumerate(headers):
         attributes = header.attributes
-        if attributes & 0x20:  # control batches keep the coordinator's time and codec
+        if attributes & CONTROL:  # control batches keep the coordinator's time and codec
             continue
         position = positions[slot]
         if origin is AppendOrigin.CLIENT:
@@ -292,7 +292,7 @@ def _rebuild(
     for header, position in zip(headers, positions):
         batch = view[position : position + header.size_bytes]
         new_positions.append(len(rebuilt))
-        if header.attributes & 0x20 or header.attributes & 7 == codec:
+        if header.attributes & CONTROL or header.attributes & CODEC_MASK == codec:
             rebuilt += batch
             continue
         try:
@@ -308,7 +308,7 @@ def _rebuild(
             producer_id=header.producer_id,
             producer_epoch=header.producer_epoch,
             base_sequence=header.base_sequence,
-            transactional=bool(header.attributes & 0x10),
+            transactional=bool(header.attributes & TRANSACTIONAL),
         )
         if len(new) > config.max_message_bytes:
             message = (

@@ -7,12 +7,20 @@ are refused (INVALID_TXN_STATE): their partition cannot have been added to a tra
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from struct import Struct
 from typing import TYPE_CHECKING
 
 from barnabas.broker.context import CLOSE, Reply, RequestContext
 from barnabas.broker.dispatch import api
 from barnabas.protocol.api_keys import ApiKey
+from barnabas.protocol.batch_layout import (
+    ATTRIBUTES_AT,
+    CODEC_MASK,
+    HEAD,
+    HEADER_BYTES,
+    MAGIC,
+    PREFIX_BYTES,
+    TRANSACTIONAL,
+)
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import ProduceRequest, ProduceResponse
 from barnabas.runtime.pending import Pending
@@ -24,12 +32,9 @@ if TYPE_CHECKING:
     from barnabas.broker.broker import Broker
 
 ADMIN_CLIENT_ID = "__admin_client"  # the only client that may write to internal topics
-BATCH_HEAD = Struct(">qiibIh")  # base offset, length, leader epoch, magic, crc, attributes
-BATCH_HEADER_SIZE = 61
-LENGTH_OFFSET = 12  # what precedes the bytes that the length counts
 SMALLEST_LENGTHS = {0: 14, 1: 14, 2: 49}  # by magic: bytes that no batch or message is shorter than
-ATTRIBUTES_LOW = 22  # where the byte of the attributes is that has the codec
-COMPRESSION_MASK, ZSTD, TRANSACTIONAL = 0x07, 4, 0x10
+ATTRIBUTES_LOW = ATTRIBUTES_AT + 1  # where the byte of the attributes is that has the codec
+ZSTD = 4
 COMPRESSED_PER_TURN = 4
 FIRST_VERSION_WITH_ZSTD = 7
 REFUSED_RECORDS = "records for %r, partition %d"
@@ -129,7 +134,7 @@ def appends_per_turn(entries: Sequence[tuple[str, int, Buffer]]) -> int:
     """Few, where some must be unpacked: a few bytes can make for a good part of a second."""
     if len(entries) <= COMPRESSED_PER_TURN:
         return ITEMS_PER_TURN
-    is_compressed = any(records[ATTRIBUTES_LOW] & COMPRESSION_MASK for *_, records in entries)
+    is_compressed = any(records[ATTRIBUTES_LOW] & CODEC_MASK for *_, records in entries)
     return COMPRESSED_PER_TURN if is_compressed else ITEMS_PER_TURN
 
 
@@ -146,13 +151,13 @@ async def append_in_turns(
 
 def unreadable(records: Buffer | None, version: int) -> ErrorCode:
     """What is wrong with the records before anybody asks for their log: exactly one batch of magic 2 must be there."""
-    if records is None or len(records) < BATCH_HEADER_SIZE:
+    if records is None or len(records) < HEADER_BYTES:
         return ErrorCode.INVALID_RECORD
-    _, length, _, magic, _, attributes = BATCH_HEAD.unpack_from(records)
-    if magic != 2 or length + LENGTH_OFFSET != len(records):
+    _, length, _, magic, _, attributes = HEAD.unpack_from(records)
+    if magic != MAGIC or length + PREFIX_BYTES != len(records):
         smallest = SMALLEST_LENGTHS.get(magic)
         return ErrorCode.CORRUPT_MESSAGE if smallest is None or length < smallest else ErrorCode.INVALID_RECORD
-    if version < FIRST_VERSION_WITH_ZSTD and attributes & COMPRESSION_MASK == ZSTD:
+    if version < FIRST_VERSION_WITH_ZSTD and attributes & CODEC_MASK == ZSTD:
         return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
     if attributes & TRANSACTIONAL:
         return ErrorCode.INVALID_TXN_STATE

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from barnabas.runtime.ports import Env
     from barnabas.storage.directory_plan import StartChoice
 
-DESCRIPTION = """Serve until Ctrl-C, SIGTERM or SIGHUP. Nothing else needs to run: coordination is in the data.
+DESCRIPTION = """Serve until Ctrl-C, SIGTERM or SIGHUP. Nothing else needs to run.
 What is said later wins: the file, --profile, --set, then --data, --port and --listeners."""
 
 EXAMPLES = """examples:
@@ -38,7 +38,7 @@ EXAMPLES = """examples:
 
 --profile ci changes settings so that tests need not wait, and says which. Without --data its data is in a temporary
 directory, which is removed at the end. The broker ends with the process that started it: with the test run, but also
-with the shell of `barnabas start --profile ci &`. Say --no-exit-with-parent where a later step shall find it."""
+with the shell of `barnabas start --profile ci &`, behind nohup as well. --no-exit-with-parent lets it go on."""
 
 logger = logging.getLogger("barnabas.broker")
 

@@ -18,6 +18,7 @@ app = new_app()
 
 ANSWER_MARGIN_S = 5  # what a broker may take beyond --timeout, which is about records
 CLOSE_TIMEOUT_MS = 2_000  # the broker may be gone
+LOOK_MS = 5_000  # how long nothing may come before it is looked whether a broker is there
 POLL_MS = 500  # how late a signal or the time-out is noticed
 POLL_RECORDS = 500
 
@@ -105,7 +106,7 @@ def consume(
                     last_ms = answered_ms = now_ms
                 elif timeout is not None and now_ms - last_ms >= timeout * 1000:
                     break
-                elif target.answers():
+                elif now_ms - answered_ms >= LOOK_MS and target.answers():
                     answered_ms = now_ms
                 elif now_ms - answered_ms >= target.timeout_s * 1000:
                     target.nobody_answers()

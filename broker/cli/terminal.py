@@ -19,33 +19,48 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
 
 
-class PlainFlags:
-    """Help that shows `--json`, and not `--json <bool>`, which reads as if a value had to follow."""
+class Plain:
+    """What groups and commands have in common: how their help looks, and what a pipe that is closed means."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """The parameters, flags without the name of their type."""
+        """The parameters; flags as `--json`, and not as `--json <bool>`, which reads as if a value had to follow."""
         params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
         for param in params:
             if getattr(param, "is_flag", False):
                 param.metavar = ""
         return params
 
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Print the help."""
+        try:
+            with until_the_reader_leaves():
+                super().format_help(ctx, formatter)  # type: ignore[misc]
+        except SystemExit:  # what rich makes of a closed pipe
+            raise typer.Exit(ExitCode.DONE) from None
 
-class Group(PlainFlags, TyperGroup):
+
+class Group(Plain, TyperGroup):
     """A command that has commands."""
 
 
-class Command(PlainFlags, TyperCommand):
+class Command(Plain, TyperCommand):
     """A command that does something."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run it. When the reader of its output has seen enough (`barnabas topics list | head -1`), it is done."""
-        try:
+        """Run it."""
+        with until_the_reader_leaves():
             super().invoke(ctx)
-            sys.stdout.flush()
-        except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise typer.Exit(ExitCode.DONE) from None
+
+
+@contextmanager
+def until_the_reader_leaves() -> Iterator[None]:
+    """When the reader of the output has seen enough (`barnabas topics list | head -1`), the command is done."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(ExitCode.DONE) from None
 
 
 class App(typer.Typer):

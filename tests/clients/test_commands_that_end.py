@@ -240,7 +240,7 @@ def test_the_reader_of_the_output_may_leave(broker: Any, name: str) -> None:
         ["produce", name, "--value", "x"],
     ]
     for words in reading:
-        for form in ([], ["--json"]):
+        for form in ([], ["--json"], ["--help"]):
             process = subprocess.Popen(
                 [*COMMAND, *words, *form, *at], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
             )

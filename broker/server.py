@@ -148,7 +148,7 @@ class Server:
             self._admit_waiting()
 
     def refused(self, host: str, why: str) -> None:
-        """A connection was refused: said once a second, for whoever is refused comes again."""
+        """A connection was refused: said once a second, because a client that is refused comes again."""
         self.refused_connections += 1
         now_ms = self.env.clock.monotonic_ms()
         if now_ms >= self._next_refusal_told_ms:

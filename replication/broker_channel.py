@@ -1,9 +1,11 @@
 """How the controller reaches brokers: one ordered channel to each. The local one calls the replica manager."""
 
+import logging
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
+from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import (
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
@@ -15,8 +17,16 @@ from barnabas.protocol.messages import (
 from barnabas.replication.replica_manager import ReplicaManager
 from barnabas.runtime.ports import Clock
 
+logger = logging.getLogger("barnabas.replication")
+
 ControlRequest = LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest
 ControlResponse = LeaderAndIsrResponse | UpdateMetadataResponse | StopReplicaResponse
+
+_FAILURES: dict[type[ControlRequest], type[ControlResponse]] = {
+    LeaderAndIsrRequest: LeaderAndIsrResponse,
+    UpdateMetadataRequest: UpdateMetadataResponse,
+    StopReplicaRequest: StopReplicaResponse,
+}
 
 
 class BrokerChannel(Protocol):
@@ -42,18 +52,23 @@ class LocalChannel:
         assert broker_id == self._replica_manager.node_id
 
         def deliver() -> None:
-            response: ControlResponse
-            if isinstance(request, LeaderAndIsrRequest):
-                response = self._replica_manager.leader_and_isr(request)
-            elif isinstance(request, UpdateMetadataRequest):
-                response = self._replica_manager.update_metadata(request)
-            else:
-                response = self._replica_manager.stop_replica(request)
+            try:
+                response = self._handle(request)
+            except Exception:  # a bug: the controller must hear of it, else it waits for ever
+                logger.exception("%s could not be handled", type(request).__name__)
+                response = _FAILURES[type(request)](error_code=ErrorCode.UNKNOWN_SERVER_ERROR)
             done(response)
 
         self._waiting.append(deliver)
         if len(self._waiting) == 1:
             self._clock.call_soon(self._deliver_next)
+
+    def _handle(self, request: ControlRequest) -> ControlResponse:
+        if isinstance(request, LeaderAndIsrRequest):
+            return self._replica_manager.leader_and_isr(request)
+        if isinstance(request, UpdateMetadataRequest):
+            return self._replica_manager.update_metadata(request)
+        return self._replica_manager.stop_replica(request)
 
     def _deliver_next(self) -> None:
         try:

@@ -25,7 +25,7 @@ from barnabas.coordination.payloads import (
     encode_config,
     encode_config_change,
 )
-from barnabas.coordination.port import Coordination, Create, NoNodeError, Operation
+from barnabas.coordination.port import Coordination, CoordinationError, Create, NoNodeError, Operation
 from barnabas.groups.coordinator import OFFSETS_TOPIC
 from barnabas.replication.controller_tree import PARTITIONS_PER_WRITE
 from barnabas.replication.election import LeaderAndIsr
@@ -61,6 +61,14 @@ class TreeView(NamedTuple):
 
 async def look_at_tree(coordination: Coordination, found: Sequence[DirectoryContents], node_id: int) -> TreeView:
     """Read what `decide` needs."""
+    try:
+        return await _read_tree(coordination, found, node_id)
+    except ValueError as error:
+        text = f"a node below /cluster or /brokers of the tree cannot be read: {error}. Restore the tree from a backup."
+        raise CoordinationError("", text) from error
+
+
+async def _read_tree(coordination: Coordination, found: Sequence[DirectoryContents], node_id: int) -> TreeView:
     topics = sorted({topic for contents in found for topic, _ in contents.folders})
     cluster, broker = await coordination.get_many([paths.CLUSTER_ID, paths.broker(node_id)])
     hosted_count = 0

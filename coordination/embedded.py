@@ -21,6 +21,7 @@ from typing import NamedTuple
 from barnabas.coordination.operations import do_all, make_above, parent_of
 from barnabas.coordination.port import (
     ANY_VERSION,
+    ConnectionLossError,
     CoordinationError,
     Create,
     EventType,
@@ -32,7 +33,7 @@ from barnabas.coordination.port import (
     Watch,
     WatchEvent,
 )
-from barnabas.coordination.tree_file import Node, TreeFile
+from barnabas.coordination.tree_file import HEADER_BYTES, Node, TreeFile, damaged, is_header
 from barnabas.runtime.ports import DirectoryLock, Env
 from barnabas.runtime.upkeep import Task
 
@@ -82,11 +83,25 @@ class EmbeddedCoordination:
             if not before:
                 self._seen = TreeFile(":memory:", now_ms)
                 return
+            self._check_format()
             seen = TreeFile(self._path, now_ms, as_it_is=True, has_log=len(before) > 1)
             if self._changed_at() == before:  # nobody wrote while it was copied
                 self._seen = seen
             else:
                 seen.close()
+
+    def _check_format(self) -> None:
+        """SQLite takes a file that is cut off for a new one, and reads one that it will not write."""
+        try:
+            file = self._env.disk.open(self._path, read_only=True)
+            try:
+                header, size = file.read(0, HEADER_BYTES), file.size()
+            finally:
+                file.close()
+        except OSError as error:
+            raise ConnectionLossError("", f"cannot read {self._path}: {error}") from error
+        if size and not is_header(header, size):
+            raise damaged(self._path, "its header does not say what it holds")
 
     def _changed_at(self) -> list[tuple[int, int]]:
         """When the tree and its log were changed, and their sizes."""

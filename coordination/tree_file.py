@@ -31,6 +31,7 @@ from barnabas.coordination.port import (
     WatchEvent,
 )
 
+HEADER_BYTES = 100
 BUSY_MS = 5000  # how long a write waits for another process's write
 
 _SCHEMA = """
@@ -300,9 +301,17 @@ def _open_as_it_is(path: str, *, has_log: bool) -> sqlite3.Connection:
             shutil.copyfile(f"{path}-wal", f"{folder}/tree-wal")
             _copy(f"file:{quote(folder)}/tree", connection)
     if _is_made(connection, path):
+        _check_all_pages(connection)
         return connection
     connection.close()
     return _open(":memory:")
+
+
+def _check_all_pages(connection: sqlite3.Connection) -> None:
+    """Damage is found before anything is changed, and not when its page is read by chance."""
+    (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    if verdict != "ok":
+        raise sqlite3.DatabaseError(verdict.strip().replace("\n", " "))
 
 
 def _copy(source_uri: str, target: sqlite3.Connection) -> None:
@@ -311,6 +320,16 @@ def _copy(source_uri: str, target: sqlite3.Connection) -> None:
         source.backup(target)
     finally:
         source.close()
+
+
+def is_header(header: bytes, size: int) -> bool:
+    """Whether a file of this size may begin so (SQLite's documentation, "Database File Format", 1.3)."""
+    if len(header) < HEADER_BYTES or not header.startswith(b"SQLite format 3\0"):
+        return False
+    page_bytes = int.from_bytes(header[16:18], "big")
+    page_bytes = 1 << 16 if page_bytes == 1 else page_bytes
+    schema_format = int.from_bytes(header[44:48], "big")
+    return page_bytes >= 512 and size >= page_bytes and max(header[18:20]) <= 2 and schema_format <= 4
 
 
 def _is_made(connection: sqlite3.Connection, path: str) -> bool:
@@ -325,11 +344,16 @@ def _is_made(connection: sqlite3.Connection, path: str) -> bool:
 def _lost(path: str, error: sqlite3.Error) -> ConnectionLossError:
     if isinstance(error, sqlite3.OperationalError):  # the file is locked, or cannot be read, or the disk is full
         return ConnectionLossError("", f"cannot use {path}: {error}")
+    return damaged(path, str(error))
+
+
+def damaged(path: str, why: str) -> ConnectionLossError:
+    """A tree that cannot be used any more, and what to do."""
     advice = (
         "Restore it from a backup, or move it and its -wal and -shm away: topics, records and offsets are then "
         "found in the logs, settings are not"
     )
-    return ConnectionLossError("", f"{path} is damaged: {error}. {advice}.")
+    return ConnectionLossError("", f"{path} is damaged: {why}. {advice}.")
 
 
 def _join(parent: str, name: str) -> str:

@@ -54,10 +54,14 @@ class ConfigChanges:
             self._topics.pop(topic, None)
 
     async def start(self) -> None:
-        """Read everything, then follow the notices."""
+        """Read everything, then follow the notices. CoordinationError when it cannot be understood."""
         self._coordination.on_session_expired(self._changed.set)
-        await self._read_notices(apply=False)  # the watch comes first: a change during the reads is read again
-        await self._load()
+        try:
+            await self._read_notices(apply=False)  # the watch comes first: a change during the reads is read again
+            await self._load()
+        except ValueError as error:
+            text = f"a node below {paths.CONFIG} of the tree cannot be read: {error}. Restore the tree from a backup."
+            raise CoordinationError(paths.CONFIG, text) from error
         self._following = self._env.upkeep.follow(
             "config changes", self._follow, lambda: self._is_reading or self._changed.is_set(), self._read_again
         )

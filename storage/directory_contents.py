@@ -4,6 +4,7 @@ A folder is a log only if its content says so. What neither Kafka nor Barnabas m
 renamed or deleted.
 """
 
+import errno
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -144,6 +145,8 @@ def read_contents(disk: Disk, path: str, tree_name: str = TREE_FILE) -> Director
     if not disk.exists(path):
         return DirectoryContents(path, exists=False)
     found = DirectoryContents(path, names=disk.list_directory(path), tree_name=tree_name)
+    if found.was_clean and disk.is_directory(f"{path}/{checkpoints.CLEAN_SHUTDOWN}"):
+        raise IsADirectoryError(errno.EISDIR, "is a folder", f"{path}/{checkpoints.CLEAN_SHUTDOWN}")
     found.meta = read_meta(disk, path)
     found.offsets = {name: checkpoints.read_offsets(disk, f"{path}/{name}") for name in OFFSET_CHECKPOINTS}
     remembered = set().union(*found.offsets.values())

@@ -1,7 +1,8 @@
 """A damaged coordination tree or meta.properties under a broker on a real disk, for SQLite opens its file itself.
 
-The directory was left by a broker process that was stopped, or killed. A start is refused with a sentence, or the
-broker serves what is left: it logs no traceback, and no record of a partition that it serves is invented or moved.
+The directory was left by a broker process that was stopped, or killed. A start is refused with a sentence and leaves
+every byte as it was, or the broker serves what is left: it logs no traceback, and no record of a partition that it
+serves is invented or moved.
 """
 
 import asyncio
@@ -77,6 +78,7 @@ def check(seed: int, number: int) -> str | None:
         data = Path(folder) / "data"
         shutil.copytree(image(killed), data)
         damaged = damage(random, data)
+        before = _state(data)
         bugs = Bugs()
         was_disabled = logging.root.manager.disable
         logging.disable(logging.NOTSET)
@@ -88,6 +90,11 @@ def check(seed: int, number: int) -> str | None:
             found = asyncio.run(asyncio.wait_for(_serve(data), PATIENCE_SECONDS))
         except (DataDirectoryError, CoordinationError, OSError) as error:
             found = None if "/" in str(error) and len(str(error)) < 600 else f"refused with {error!r}"
+            after = _state(data)
+            changed = sorted(name for name in before | after if before.get(name) != after.get(name))
+            if "below /config" in str(error):  # settings are read when there is a session
+                changed = [name for name in changed if not name.startswith("coordination.sqlite")]
+            found = found or (f"refused with {error!r}, and changed {changed}" if changed else None)
         except Exception:
             found = traceback.format_exc(limit=-8)
         finally:
@@ -114,6 +121,11 @@ async def _serve(data: Path) -> str | None:
         return None
     finally:
         await broker.stop()
+
+
+def _state(data: Path) -> dict[str, bytes | None]:
+    """Every name and every byte."""
+    return {str(path.relative_to(data)): path.read_bytes() if path.is_file() else None for path in data.rglob("*")}
 
 
 def damage(random: Random, data: Path) -> str:

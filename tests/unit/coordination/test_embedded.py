@@ -211,3 +211,31 @@ def test_a_look_touches_no_file(tmp_path: Path, left: str) -> None:
 
     assert asyncio.run(look()) == [None if left == "none" else b"50", None], "what is only in the log, too"
     assert {each.name: (each.read_bytes(), each.stat().st_mtime_ns) for each in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize("damage", ["cut", "format", "page"])
+def test_a_look_finds_damage_and_touches_no_file(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "tree.sqlite"
+
+    async def look(*, start: bool) -> None:
+        session = EmbeddedCoordination(real(), str(path))
+        await (session.start() if start else session.look())
+        if start:
+            for number in range(200):
+                await session.create(f"/node{number}", b"x" * 200)
+        await session.close()
+
+    asyncio.run(look(start=True))
+    content = bytearray(path.read_bytes())
+    match damage:
+        case "cut":
+            content = content[:368]
+        case "format":
+            content[18:20] = b"\x09\x09"
+        case "page":
+            content[-4096:] = bytes(4096)
+    path.write_bytes(content)
+    with pytest.raises(ConnectionLossError, match=f"{path} is damaged: .* Restore it from a backup"):
+        asyncio.run(look(start=False))
+    assert path.read_bytes() == content
+    assert [each.name for each in tmp_path.iterdir()] == ["tree.sqlite"]

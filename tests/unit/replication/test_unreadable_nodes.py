@@ -1,6 +1,7 @@
 """What somebody wrote into the tree by hand and wrongly does not keep the controller from its other work."""
 
 import pytest
+from barnabas.coordination.port import CoordinationError
 from barnabas.sim.coordination import SimCoordination, SimTree
 from replication_world import Host
 
@@ -29,6 +30,21 @@ def test_a_topic_node_that_cannot_be_read(env, met, data):
         await host.coordination.set("/brokers/topics/odd", b'{"version":1,"partitions":{"0":[1]}}')
         await host.wait(lambda: host.metadata_cache.has_leaders("odd", 1))
         await host.stop()
+
+    env.run(story())
+
+
+def test_settings_that_cannot_be_read_end_the_start_with_a_sentence(env):
+    tree = SimTree(env.clock)
+    host = Host(env, SimCoordination(env.clock, tree))
+
+    async def story():
+        await host.coordination.start()
+        await host.coordination.create("/config/topics/odd", b"{", make_parents=True)
+        await host.coordination.create("/config/changes")
+        with pytest.raises(CoordinationError, match=r"a node below /config of the tree cannot be read: .* Restore the"):
+            await host.config_changes.start()
+        await host.coordination.close()
 
     env.run(story())
 

@@ -3,8 +3,12 @@
 import asyncio
 import time
 from collections.abc import Callable
+from typing import TypeVar
 
+from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Timer
+
+T = TypeVar("T")
 
 
 class RealClock:
@@ -27,6 +31,20 @@ class RealClock:
     def call_soon(self, callback: Callable[[], None]) -> None:
         """Call in the next pass of the loop."""
         asyncio.get_running_loop().call_soon(callback)
+
+    def in_thread(self, work: Callable[[], T]) -> Pending[T]:
+        """In a thread of the loop's own."""
+        pending: Pending[T] = Pending()
+
+        def ended(future: "asyncio.Future[T]") -> None:
+            error = None if future.cancelled() else future.exception()
+            if isinstance(error, Exception):
+                pending.fail(error)
+            elif not future.cancelled():
+                pending.complete(future.result())
+
+        asyncio.get_running_loop().run_in_executor(None, work).add_done_callback(ended)
+        return pending
 
     def call_later(self, delay_ms: float, callback: Callable[[], None]) -> Timer:
         """Call once, no sooner than `delay_ms` from now."""

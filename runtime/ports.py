@@ -9,11 +9,13 @@ import errno
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 
+from barnabas.runtime.pending import Pending
 from barnabas.runtime.turns import Turns
 from barnabas.runtime.upkeep import Upkeep
 
+T = TypeVar("T")
 Buffer = bytes | bytearray | memoryview
 
 
@@ -55,6 +57,9 @@ class Clock(Protocol):
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         """Call after the current event has been handled, in the order asked for."""
+
+    def in_thread(self, work: Callable[[], T]) -> Pending[T]:
+        """What `work` returns, done beside the loop: of what computes for long, on values that nobody else changes."""
 
     def call_later(self, delay_ms: float, callback: Callable[[], None]) -> Timer:
         """Call once, no sooner than `delay_ms` from now."""

@@ -4,9 +4,10 @@ import asyncio
 import heapq
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
-from barnabas.runtime.ports import Timer
+from barnabas.runtime.pending import Pending
+from barnabas.runtime.ports import Clock, Timer
 from barnabas.runtime.turns import BUDGET_MS
 
 # Far apart, so that code which mixes the two clocks up fails at once.
@@ -14,7 +15,26 @@ WALL_START_MS = 1_700_000_000_000
 MONOTONIC_START_MS = 5_000_000.0
 WORK_STEP_MS = 1 / 32  # of a long work, from one piece to the next (a power of two: no rounding)
 PIECES_PER_PASS = int(BUDGET_MS / WORK_STEP_MS)  # of all long works together, at most
+THREAD_MS = 2.0  # what is done in a thread takes so long
 SAME_INSTANT = 1e-9  # seconds: the same sum, added up in another order
+
+T = TypeVar("T")
+
+
+def in_a_while(clock: Clock, work: Callable[[], T]) -> Pending[T]:
+    """What a thread would do, at a later instant of a clock."""
+    pending: Pending[T] = Pending()
+
+    def end() -> None:
+        try:
+            value = work()
+        except Exception as error:
+            pending.fail(error)
+        else:
+            pending.complete(value)
+
+    clock.call_later(THREAD_MS, end)
+    return pending
 
 
 class _Call(asyncio.Handle):
@@ -165,6 +185,10 @@ class SimClock:
     def call_soon(self, callback: Callable[[], None]) -> None:
         """Call at this instant, after what was asked for before."""
         self.loop.call_soon(callback)
+
+    def in_thread(self, work: Callable[[], T]) -> Pending[T]:
+        """It takes a while, and is done at the end of that."""
+        return in_a_while(self, work)
 
     def call_later(self, delay_ms: float, callback: Callable[[], None]) -> Timer:
         """Call at a later instant."""

@@ -7,15 +7,18 @@ that it left behind in the loop can touch the machine, the tree or the network t
 import asyncio
 import random
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from barnabas.broker.broker import Broker
 from barnabas.config.broker import BrokerConfig
+from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Disk, Env, File, Listener, Network, Timer
-from barnabas.sim.clock import SimClock
+from barnabas.sim.clock import SimClock, in_a_while
 from barnabas.sim.coordination import SimCoordination, SimTree
 from barnabas.sim.disk import PowerLoss, SimDisk
 from barnabas.sim.network import SimListener, SimNetwork
+
+T = TypeVar("T")
 
 
 class _LifeClock:
@@ -37,6 +40,9 @@ class _LifeClock:
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         self._clock.call_soon(self._life.doing(callback))
+
+    def in_thread(self, work: Callable[[], T]) -> Pending[T]:
+        return in_a_while(self, work)
 
     def call_later(self, delay_ms: float, callback: Callable[[], None]) -> Timer:
         return self._clock.call_later(delay_ms, self._life.doing(callback))

@@ -113,6 +113,21 @@ def validate_for_leader(
     return _apply_topic_settings(view, headers, positions, config, origin, now_ms, topic_partition)
 
 
+def is_converted(codec: int, config: TopicConfig) -> bool:
+    """Whether a batch in this codec is not in the topic's, so that it must be packed anew."""
+    return config.compression_type != "producer" and codec != _CODECS[config.compression_type]
+
+
+def converted(batch: Buffer, config: TopicConfig, now_ms: int, topic_partition: str) -> Buffer:
+    """What a client sent, in the topic's codec; as it is, where there is something wrong: the append says what.
+
+    It depends on its arguments alone, so it may be done in a thread. All that an append checks is checked here as well,
+    because a batch that was packed anew has lost what was wrong with it.
+    """
+    validated = validate_for_leader(bytes(batch), config, AppendOrigin.CLIENT, now_ms, topic_partition)
+    return validated.records if type(validated) is Validated else batch
+
+
 def _check_header(view: memoryview, position: int, config: TopicConfig, is_client: bool) -> BatchHeader | AppendResult:
     try:
         header = record_batch.read_header(view, position)

@@ -6,11 +6,13 @@ are refused (INVALID_TXN_STATE): their partition cannot have been added to a tra
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from barnabas.broker.context import CLOSE, Reply, RequestContext
 from barnabas.broker.dispatch import api
+from barnabas.config.topic import TopicConfig
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.batch_layout import (
     ATTRIBUTES_AT,
@@ -25,8 +27,8 @@ from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import ProduceRequest, ProduceResponse
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Buffer
-from barnabas.runtime.turns import ITEMS_PER_TURN
-from barnabas.storage.validation import AppendOrigin, AppendResult
+from barnabas.runtime.turns import ITEMS_PER_TURN, Pieces, chunks
+from barnabas.storage.validation import AppendOrigin, AppendResult, converted, is_converted
 
 if TYPE_CHECKING:
     from barnabas.broker.broker import Broker
@@ -36,6 +38,7 @@ SMALLEST_LENGTHS = {0: 14, 1: 14, 2: 49}  # by magic: bytes that no batch or mes
 ATTRIBUTES_LOW = ATTRIBUTES_AT + 1  # where the byte of the attributes is that has the codec
 ZSTD = 4
 COMPRESSED_PER_TURN = 4
+CONVERTED_AT_ONCE_MAX = 64 * 1024  # bytes that are packed anew in some milliseconds; more is done in a thread
 FIRST_VERSION_WITH_ZSTD = 7
 REFUSED_RECORDS = "records for %r, partition %d"
 FIRST_VERSION_WITH_TOPIC_IDS = 13
@@ -123,6 +126,9 @@ def produce(broker: Broker, request: ProduceRequest, context: RequestContext) ->
         fill(broker, response, places, answers, results, context)
         return response
 
+    if slots := to_convert(broker, entries):
+        entries = [(topic, index, context.kept(records)) for topic, index, records in entries]
+        return broker.turns.run(convert_and_append(broker, entries, slots, append, answer_to), to_the_end=True)
     if len(entries) > (items_per_turn := appends_per_turn(entries)):
         entries = [(topic, index, context.kept(records)) for topic, index, records in entries]
         return append_in_turns(broker, entries, append, answer_to, items_per_turn)
@@ -136,6 +142,43 @@ def appends_per_turn(entries: Sequence[tuple[str, int, Buffer]]) -> int:
         return ITEMS_PER_TURN
     is_compressed = any(records[ATTRIBUTES_LOW] & CODEC_MASK for *_, records in entries)
     return COMPRESSED_PER_TURN if is_compressed else ITEMS_PER_TURN
+
+
+def to_convert(broker: Broker, entries: Sequence[tuple[str, int, Buffer]]) -> dict[int, TopicConfig]:
+    """Which entries are large, and not in their topic's codec; with the topic's settings."""
+    found = {}
+    for slot, (topic, index, records) in enumerate(entries):
+        if len(records) > CONVERTED_AT_ONCE_MAX:
+            log = broker.log_manager.get(topic, index)
+            if log is not None and is_converted(records[ATTRIBUTES_LOW] & CODEC_MASK, log.config):
+                found[slot] = log.config
+    return found
+
+
+def convert_and_append(
+    broker: Broker,
+    entries: list[tuple[str, int, Buffer]],
+    slots: Mapping[int, TopicConfig],
+    append: Callable[[Sequence[tuple[str, int, Buffer]]], list[AppendResult] | Pending[list[AppendResult]]],
+    answer_to: Callable[[list[AppendResult]], Reply],
+) -> Pieces[Reply]:
+    """Pack large batches anew in a thread, then append.
+
+    Nothing behind this request on its connection is looked at meanwhile, so a producer's batches stay in their order.
+    """
+    clock = broker.env.clock
+    for slot, config in slots.items():
+        topic, index, records = entries[slot]
+        work = partial(converted, records, config, clock.now_ms(), f"{topic}-{index}")
+        entries[slot] = (topic, index, (yield clock.in_thread(work)))
+    outcomes = []
+    for piece in chunks(entries, appends_per_turn(entries)):
+        yield
+        outcomes.append(append(piece))
+    results: list[AppendResult] = []
+    for outcome in outcomes:
+        results += (yield outcome) if isinstance(outcome, Pending) else outcome
+    return answer_to(results)
 
 
 async def append_in_turns(

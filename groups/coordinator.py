@@ -161,7 +161,7 @@ class GroupCoordinator:
         self._epochs: dict[int, int] = {}  # highest leader epoch seen of each partition, led or not
         self.is_active = False
         self._timers: Task[_GroupOf] | None = None
-        self.legacy_offsets = ZooKeeperOffsetManager(env.clock, coordination)  # OffsetCommit and OffsetFetch v0, always
+        self.legacy_offsets = ZooKeeperOffsetManager(env, coordination)  # OffsetCommit and OffsetFetch v0, always
         self.kafka_offsets = KafkaOffsetManager(env, config, self.shards)
         self.offsets: OffsetManager = (
             self.legacy_offsets if config.offsets_storage == "zookeeper" else self.kafka_offsets

@@ -15,8 +15,7 @@ from barnabas.offsets.manager import Offsets
 from barnabas.offsets.records import CommittedOffset, GroupOffsets, TopicPartition
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.pending import Pending
-from barnabas.runtime.ports import Clock
-from barnabas.runtime.turns import ITEMS_PER_TURN
+from barnabas.runtime.ports import Env
 
 logger = logging.getLogger("barnabas.offsets")
 
@@ -34,8 +33,8 @@ def names_a_node(group_id: str) -> bool:
 class ZooKeeperOffsetManager:
     """`OffsetManager` over the coordination tree."""
 
-    def __init__(self, clock: Clock, coordination: Coordination) -> None:
-        self._clock = clock
+    def __init__(self, env: Env, coordination: Coordination) -> None:
+        self._env = env
         self._coordination = coordination
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -112,13 +111,13 @@ class ZooKeeperOffsetManager:
             except CoordinationError as error:
                 logger.warning("offsets of deleted topics remain in the tree: %s", error)
 
-        self._clock.call_soon(lambda: self._start(run()))
+        self._env.clock.call_soon(lambda: self._start(run()))
 
     async def _forget(self, partitions: Collection[TopicPartition], folder: str) -> None:
         """In the groups below a folder: a group with a slash in its name lies in a folder of its own."""
-        for number, name in enumerate(await self._children(folder), 1):
-            if number % ITEMS_PER_TURN == 0:
-                await self._clock.sleep(0)  # a tree on this machine answers at once
+        pace = self._env.turns.pace()
+        for name in await self._children(folder):
+            await pace.rest()  # a tree on this machine answers at once
             if name == paths.OFFSETS:
                 await self._forget_in_group(partitions, f"{folder}/{name}")
             elif name not in paths.OTHERS_OF_A_GROUP:

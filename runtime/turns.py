@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 BUDGET_MS = 3.0  # of all works, between two chances for everything else
 FIRST_MS = 1.0  # of one request at once, and of a coroutine until it rests
-ITEMS_PER_TURN = 200  # partitions, topics, groups: two to ten milliseconds
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -140,24 +139,6 @@ class Turns:
             self._spent_ms += now - began
         return pending
 
-    async def collect(
-        self,
-        items: Sequence[T],
-        act: Callable[[Sequence[T]], "list[R] | Pending[list[R]]"],
-        items_per_turn: int = ITEMS_PER_TURN,
-    ) -> list[R]:
-        """What `act` makes of each piece of the items, in one list. Pieces that must wait do so at the same time."""
-        outcomes = []
-        for piece in chunks(items, items_per_turn):
-            await self.take()
-            outcomes.append(act(piece))
-        results: list[R] = []
-        for outcome in outcomes:
-            if isinstance(outcome, Pending):
-                outcome = await ended(outcome)
-            results += outcome
-        return results
-
     def pace(self) -> "Pace":
         """For a coroutine that does much, and awaits other things as well."""
         return Pace(self, self._clock)
@@ -256,11 +237,3 @@ class Pace:
         if self._clock.work_ms() >= self._ends_ms:
             await self._turns.take()
             self._ends_ms = self._clock.work_ms() + FIRST_MS
-
-
-def in_passes(clock: "Clock", work: Iterator[None], done: Callable[[], None] = lambda: None) -> None:
-    """Do one piece now and one in each further pass of the loop, of what is no request; `done` after the last."""
-    for _ in work:
-        clock.call_soon(lambda: in_passes(clock, work, done))
-        return
-    done()

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from barnabas.config.describe import ConfigRow
 
 BUILT_IN = 5  # the source of a value that nobody has set
-RESOURCES_PER_TURN = 20  # some 200 µs each
 TWICE: tuple[ErrorCode, str | None] = (ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
 
 
@@ -54,9 +53,9 @@ async def describe_configs(
     from barnabas.broker.config_resources import rows_of
 
     response = describe_configs_failed(request, ErrorCode.NONE)
-    for number, (asked, result) in enumerate(zip(request.resources, response.results, strict=True), 1):
-        if number % RESOURCES_PER_TURN == 0:
-            await broker.turns.take()
+    pace = broker.turns.pace()
+    for asked, result in zip(request.resources, response.results, strict=True):
+        await pace.rest()
         try:
             rows = await rows_of(broker, asked.resource_type, asked.resource_name, asked.configuration_keys)
         except ConfigError as error:
@@ -101,9 +100,9 @@ async def alter_configs(
 
     duplicates = twice((asked.resource_type, asked.resource_name) for asked in request.resources)
     response = AlterConfigsResponse()
-    for number, asked in enumerate(request.resources, 1):
-        if number % RESOURCES_PER_TURN == 0:
-            await broker.turns.take()
+    pace = broker.turns.pace()
+    for asked in request.resources:
+        await pace.rest()
         kind, name = asked.resource_type, asked.resource_name
         entries = [(entry.name, entry.value) for entry in asked.configs]
         outcome = TWICE
@@ -131,9 +130,9 @@ async def incremental_alter_configs(
 
     duplicates = twice((asked.resource_type, asked.resource_name) for asked in request.resources)
     response = IncrementalAlterConfigsResponse()
-    for number, asked in enumerate(request.resources, 1):
-        if number % RESOURCES_PER_TURN == 0:
-            await broker.turns.take()
+    pace = broker.turns.pace()
+    for asked in request.resources:
+        await pace.rest()
         kind, name = asked.resource_type, asked.resource_name
         operations = [(entry.name, entry.config_operation, entry.value) for entry in asked.configs]
         outcome = TWICE

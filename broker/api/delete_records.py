@@ -10,10 +10,13 @@ from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import DeleteRecordsRequest, DeleteRecordsResponse
 from barnabas.replication.replica_manager import DeleteRecordsResult
 from barnabas.runtime.pending import Pending
-from barnabas.runtime.turns import ITEMS_PER_TURN
+from barnabas.runtime.turns import Pieces, chunks
 
 if TYPE_CHECKING:
     from barnabas.broker.broker import Broker
+
+
+PARTITIONS_PER_PIECE = 20
 
 
 def delete_records_failed(request: DeleteRecordsRequest, error: ErrorCode) -> DeleteRecordsResponse:
@@ -33,18 +36,18 @@ def delete_records(broker: "Broker", request: DeleteRecordsRequest, context: Req
         for topic in request.topics
         for partition in topic.partitions
     ]
-    if len(entries) > ITEMS_PER_TURN:
-        return _delete_in_turns(broker, entries, request.timeout_ms)
-    outcome = broker.replica_manager.delete_records(entries, request.timeout_ms)
-    return outcome.map(respond) if isinstance(outcome, Pending) else respond(outcome)
+    return broker.turns.run(_delete(broker, entries, request.timeout_ms), to_the_end=True)
 
 
-async def _delete_in_turns(
-    broker: "Broker", entries: list[tuple[str, int, int]], timeout_ms: int
-) -> DeleteRecordsResponse:
-    return respond(
-        await broker.turns.collect(entries, lambda piece: broker.replica_manager.delete_records(piece, timeout_ms))
-    )
+def _delete(broker: "Broker", entries: list[tuple[str, int, int]], timeout_ms: int) -> Pieces[DeleteRecordsResponse]:
+    outcomes = []
+    for piece in chunks(entries, PARTITIONS_PER_PIECE):
+        yield
+        outcomes.append(broker.replica_manager.delete_records(piece, timeout_ms))
+    results: list[DeleteRecordsResult] = []
+    for outcome in outcomes:
+        results += (yield outcome) if isinstance(outcome, Pending) else outcome
+    return respond(results)
 
 
 def respond(results: Iterable[DeleteRecordsResult]) -> DeleteRecordsResponse:

@@ -27,7 +27,7 @@ from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import ProduceRequest, ProduceResponse
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Buffer
-from barnabas.runtime.turns import ITEMS_PER_TURN, Pieces, chunks
+from barnabas.runtime.turns import Pieces, chunks
 from barnabas.storage.validation import AppendOrigin, AppendResult, converted, is_converted
 
 if TYPE_CHECKING:
@@ -37,7 +37,8 @@ ADMIN_CLIENT_ID = "__admin_client"  # the only client that may write to internal
 SMALLEST_LENGTHS = {0: 14, 1: 14, 2: 49}  # by magic: bytes that no batch or message is shorter than
 ATTRIBUTES_LOW = ATTRIBUTES_AT + 1  # where the byte of the attributes is that has the codec
 ZSTD = 4
-COMPRESSED_PER_TURN = 4
+APPENDS_PER_PIECE = 100  # about a millisecond
+COMPRESSED_PER_PIECE = 4
 CONVERTED_AT_ONCE_MAX = 64 * 1024  # bytes that are packed anew in some milliseconds; more is done in a thread
 FIRST_VERSION_WITH_ZSTD = 7
 REFUSED_RECORDS = "records for %r, partition %d"
@@ -126,22 +127,21 @@ def produce(broker: Broker, request: ProduceRequest, context: RequestContext) ->
         fill(broker, response, places, answers, results, context)
         return response
 
-    if slots := to_convert(broker, entries):
+    conversions = to_convert(broker, entries)
+    if conversions or len(entries) > appends_per_piece(entries):
         entries = [(topic, index, context.kept(records)) for topic, index, records in entries]
-        return broker.turns.run(convert_and_append(broker, entries, slots, append, answer_to), to_the_end=True)
-    if len(entries) > (items_per_turn := appends_per_turn(entries)):
-        entries = [(topic, index, context.kept(records)) for topic, index, records in entries]
-        return append_in_turns(broker, entries, append, answer_to, items_per_turn)
+        work = append_in_pieces(broker, entries, conversions, append, answer_to)
+        return broker.turns.run(work, to_the_end=True)
     outcome = append(entries)
     return outcome.map(answer_to) if isinstance(outcome, Pending) else answer_to(outcome)
 
 
-def appends_per_turn(entries: Sequence[tuple[str, int, Buffer]]) -> int:
+def appends_per_piece(entries: Sequence[tuple[str, int, Buffer]]) -> int:
     """Few, where some must be unpacked: a few bytes can make for a good part of a second."""
-    if len(entries) <= COMPRESSED_PER_TURN:
-        return ITEMS_PER_TURN
+    if len(entries) <= COMPRESSED_PER_PIECE:
+        return APPENDS_PER_PIECE
     is_compressed = any(records[ATTRIBUTES_LOW] & CODEC_MASK for *_, records in entries)
-    return COMPRESSED_PER_TURN if is_compressed else ITEMS_PER_TURN
+    return COMPRESSED_PER_PIECE if is_compressed else APPENDS_PER_PIECE
 
 
 def to_convert(broker: Broker, entries: Sequence[tuple[str, int, Buffer]]) -> dict[int, TopicConfig]:
@@ -155,41 +155,30 @@ def to_convert(broker: Broker, entries: Sequence[tuple[str, int, Buffer]]) -> di
     return found
 
 
-def convert_and_append(
+def append_in_pieces(
     broker: Broker,
     entries: list[tuple[str, int, Buffer]],
-    slots: Mapping[int, TopicConfig],
+    conversions: Mapping[int, TopicConfig],
     append: Callable[[Sequence[tuple[str, int, Buffer]]], list[AppendResult] | Pending[list[AppendResult]]],
     answer_to: Callable[[list[AppendResult]], Reply],
 ) -> Pieces[Reply]:
-    """Pack large batches anew in a thread, then append.
+    """Pack anew, in a thread, what must be; then append to a few partitions at a time.
 
     Nothing behind this request on its connection is looked at meanwhile, so a producer's batches stay in their order.
     """
     clock = broker.env.clock
-    for slot, config in slots.items():
+    for slot, config in conversions.items():
         topic, index, records = entries[slot]
         work = partial(converted, records, config, clock.now_ms(), f"{topic}-{index}")
         entries[slot] = (topic, index, (yield clock.in_thread(work)))
     outcomes = []
-    for piece in chunks(entries, appends_per_turn(entries)):
+    for piece in chunks(entries, appends_per_piece(entries)):
         yield
         outcomes.append(append(piece))
     results: list[AppendResult] = []
     for outcome in outcomes:
         results += (yield outcome) if isinstance(outcome, Pending) else outcome
     return answer_to(results)
-
-
-async def append_in_turns(
-    broker: Broker,
-    entries: Sequence[tuple[str, int, Buffer]],
-    append: Callable[[Sequence[tuple[str, int, Buffer]]], list[AppendResult] | Pending[list[AppendResult]]],
-    answer_to: Callable[[list[AppendResult]], Reply],
-    items_per_turn: int,
-) -> Reply:
-    """To many partitions, a few at a time."""
-    return answer_to(await broker.turns.collect(entries, append, items_per_turn))
 
 
 def unreadable(records: Buffer | None, version: int) -> ErrorCode:

@@ -39,7 +39,6 @@ UNSET = -1  # a count that the client leaves to the broker
 # Partitions that one request may make, a topic counting as one more; Kafka's own limit, since they are made in one go.
 CREATIONS_MAX = 10_000
 TOO_MANY = "Excessively large number of partitions per request."
-TOPICS_PER_TURN = 20
 METADATA_TOPIC = "__cluster_metadata"  # the log of KRaft's quorum, which clients must not have
 
 
@@ -92,9 +91,9 @@ async def create_topics(
         return CreateTopicsResponse(topics=too_many)
     duplicates = twice(topic.name for topic in request.topics)
     results = {}
-    for number, topic in enumerate(request.topics, 1):
-        if number % TOPICS_PER_TURN == 0:
-            await broker.turns.take()
+    pace = broker.turns.pace()
+    for topic in request.topics:
+        await pace.rest()
         if topic.name in duplicates:
             results[topic.name] = refused(topic.name, ErrorCode.INVALID_REQUEST, "The topic is named more than once.")
         else:
@@ -271,9 +270,9 @@ async def create_partitions(
     cache = broker.metadata_cache
     duplicates = twice(topic.name for topic in request.topics)
     results = {}
-    for number, topic in enumerate(request.topics, 1):
-        if number % TOPICS_PER_TURN == 0:
-            await broker.turns.take()
+    pace = broker.turns.pace()
+    for topic in request.topics:
+        await pace.rest()
         if topic.name in duplicates:
             error, message = ErrorCode.INVALID_REQUEST, "The topic is named more than once."
         elif not await exists(broker, topic.name, request.timeout_ms):

@@ -4,12 +4,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from barnabas.broker.api.produce import COMPRESSED_PER_TURN
+from barnabas.broker.api.produce import COMPRESSED_PER_PIECE
 from barnabas.protocol import frames, messages
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.compression import Compression
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.record_batch import Record, build, records
+from barnabas.sim import clock
 from barnabas.sim.clock import PIECES_PER_PASS
 
 World = Any  # of conftest.py
@@ -22,6 +23,12 @@ def wide(world: World) -> World:
     """A broker with a topic of many partitions."""
     world.create_topic("wide", COUNT)
     return world
+
+
+@pytest.fixture(autouse=True)
+def _a_piece_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if every piece of a long work took a millisecond."""
+    monkeypatch.setattr(clock, "WORK_STEP_MS", 1.0)
 
 
 @pytest.fixture(autouse=True)
@@ -115,7 +122,7 @@ def test_few_partitions_are_many_where_records_must_be_unpacked(wide: World) -> 
     """Kilobytes can unpack to 64 MiB, in each of them."""
     packed = bytes(build([Record(value=bytes(1000))], compression=Compression.GZIP))
     produce = messages.ProduceRequest
-    rows = [produce.PartitionProduceData(index=i, records=packed) for i in range(2 * COMPRESSED_PER_TURN)]
+    rows = [produce.PartitionProduceData(index=i, records=packed) for i in range(2 * COMPRESSED_PER_PIECE)]
     request = produce(acks=-1, timeout_ms=1000, topic_data=[produce.TopicProduceData(name="wide", partition_data=rows)])
     order = []
 

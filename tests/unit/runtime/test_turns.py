@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 from barnabas.runtime.pending import Pending
-from barnabas.runtime.turns import BUDGET_MS, FIRST_MS, ITEMS_PER_TURN, ended
+from barnabas.runtime.turns import BUDGET_MS, FIRST_MS, ended
 from barnabas.sim.clock import PIECES_PER_PASS, WORK_STEP_MS
 from barnabas.sim.env import sim_env
 
@@ -193,22 +193,6 @@ def test_what_is_done_at_the_end_may_begin_another_work(env):
     env.turns.begin(counting(log, "a", 2), lambda _: env.turns.begin(counting(log, "b", 2)))
     env.clock.advance(1)
     assert log == [("a", 0), ("a", 1), ("b", 0), ("b", 1)]
-
-
-def test_pieces_that_must_wait_wait_together(env):
-    begun = []
-
-    def act(piece):
-        pending = Pending()
-        begun.append(pending)
-        env.clock.call_later(1000, lambda: pending.complete([10 * item for item in piece]))
-        return pending
-
-    items = list(range(2 * ITEMS_PER_TURN + 1))
-    before = env.clock.monotonic_ms()
-    assert env.run(env.turns.collect(items, act)) == [10 * item for item in items]
-    assert len(begun) == 3
-    assert env.clock.monotonic_ms() - before == 1000
 
 
 def test_the_same_works_are_done_in_the_same_order(env):

@@ -75,7 +75,7 @@ def produce(broker: Broker, request: ProduceRequest, context: RequestContext) ->
     places: list[tuple[str, int]] = []  # of the entries; kept while waiting, when the frame's memory is reused
     answers: list[ProduceResponse.PartitionProduceResponse] = []  # of the entries
     topics: list[ProduceResponse.TopicProduceResponse] = []
-    has_error = False
+    has_error = has_large = False
     cache = broker.metadata_cache
     for topic in request.topic_data:
         name: str | None = topic.name
@@ -98,6 +98,7 @@ def produce(broker: Broker, request: ProduceRequest, context: RequestContext) ->
             else:
                 assert name is not None
                 assert records is not None
+                has_large = has_large or len(records) > CONVERTED_AT_ONCE_MAX
                 entries.append((name, partition.index, records))
                 places.append((name, partition.index))
                 answers.append(answer)
@@ -127,7 +128,7 @@ def produce(broker: Broker, request: ProduceRequest, context: RequestContext) ->
         fill(broker, response, places, answers, results, context)
         return response
 
-    conversions = to_convert(broker, entries)
+    conversions = to_convert(broker, entries) if has_large else {}
     if conversions or len(entries) > appends_per_piece(entries):
         entries = [(topic, index, context.kept(records)) for topic, index, records in entries]
         work = append_in_pieces(broker, entries, conversions, append, answer_to)

@@ -612,4 +612,15 @@ FAULTS = (
         "foreign files stay",
         4,
     ),
+    Fault(
+        "gaps taken for damage when a topic is no longer compacted",
+        "storage",
+        "storage.recovery:_Check._check_segment",
+        "if batch.base_offset < next_offset or",
+        """if (
+                    batch.base_offset > next_offset and "compact" not in self._folder._config.cleanup_policy
+                ) or batch.base_offset < next_offset or""",
+        "everything synced is there",
+        3,
+    ),
 )

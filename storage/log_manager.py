@@ -288,19 +288,24 @@ class LogManager:
 
     def _place(self, topic: str, partition: int, *, is_new: bool) -> LogDirectory:
         """Where a log is made: where its folder is already, which an attempt that failed may have left. It must not be
-        in two directories.
+        in two directories. A folder of that name that is somebody else's says nothing.
 
         Else in the directory with the fewest, the first of several. OSError when it may be in one that is offline.
         """
         places = self.open_directories
         if len(self.directories) > 1:
             name = f"{topic}-{partition}"
-            begun = [place for place in places if self._env.disk.is_directory(place.path_of(name))]
+            begun = [place for place in places if self._has_begun(place, name)]
             if self.failed_directories and not is_new and not begun:
                 paths = ", ".join(directory.path for directory in self.failed_directories)
                 raise OSError(errno.EIO, f"it may be in a data directory that is offline: {paths}")
             places = begun or sorted(places, key=lambda place: len(place.logs))
         return places[0]
+
+    def _has_begun(self, place: LogDirectory, name: str) -> bool:
+        """Whether a directory has a folder of a log, which may be empty still."""
+        disk, path = self._env.disk, place.path_of(name)
+        return disk.is_directory(path) and (name not in place.contents.foreign or not disk.list_directory(path))
 
     # -- logs
 

@@ -43,7 +43,8 @@ class Leaver(Client):
         parked_before = self.rng.randrange(2 * count)  # the number of the record, if there are so many
         for number in range(count):
             if number == parked_before:
-                connection.send(ApiKey.FETCH, 11, self._long_poll(key), LIMIT_MS)
+                answer = connection.send(ApiKey.FETCH, 11, self._long_poll(key), LIMIT_MS)
+                answer.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody waits for it
             value = f"{self.name}:{self._count} {'x' * self.rng.choice((0, 10, 300, 2_000))}"
             self._count += 1
             world.ledger.sent[value] = 1

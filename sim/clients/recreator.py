@@ -142,15 +142,15 @@ class Recreator(Client):
         return position
 
     async def _read_all(self) -> bool:
-        """Read up to the end, where all that was acknowledged must have come; False when it cannot be read now.
+        """Read up to the end, where all that was acknowledged must have come, as far as it can be read now.
 
-        Just after a start the high watermark may still be behind: that is looked at again when all has been calm.
+        False when some has not come: just after a start the high watermark may be behind. That is looked at again.
         """
         position = 0
         while True:
             following = await self._read(self.topic_id, position)
             if following is None:
-                return False
+                return True
             if following == position:
                 break
             position = following

@@ -231,3 +231,15 @@ def test_a_crash_does_not_bring_a_deleted_log_back_beside_its_successor(disks):
     disks.crash("lost")
     assert "t" not in places(disks.manager)["/a"]
     assert disks.log("t").directory == "/b/t-0"
+
+
+def test_a_folder_of_somebody_else_does_not_say_where_a_log_is(disks):
+    disks.open().initialise(4, "cluster")
+    disks.fill(disks.log("t"), 3)
+    disks.manager.shutdown()
+    write(disks, "/b/t-0/readme.txt", "mine")
+    disks.directories = ["/b"]
+    manager = disks.open()
+    with pytest.raises(OSError, match="may be in a data directory that is offline"):
+        manager.get_or_create("t", 0, None)
+    assert disks.disk.list_directory("/b/t-0") == ["readme.txt"]

@@ -311,15 +311,38 @@ def test_what_killed_brokers_left_is_removed_by_the_next_start(start: Start, tem
     for process in (killed, young):
         process.kill()
         process.wait()
-    foreign = temporary / "barnabas-notes"
-    foreign.mkdir()
-    for path in (left, kept, foreign):
+    before_the_lock = temporary / f"barnabas-ci-{'0' * 32}"
+    before_the_lock.mkdir()
+    for path in (left, kept, before_the_lock):
         os.utime(path, (1_000_000_000, 1_000_000_000))
     ready_line(start())
-    wait_for(lambda: not left.exists())
+    wait_for(lambda: not left.exists() and not before_the_lock.exists())
     assert kept.exists(), "its broker lives"
     assert new.exists(), "it may belong to a broker that is about to lock it"
-    assert foreign.exists()
+
+
+def test_folders_that_somebody_else_made_are_not_taken_for_temporary_data(start: Start, temporary: Path) -> None:
+    results = temporary / "barnabas-ci-results"
+    stopped = temporary / "barnabas-ci-staging"  # --data named it, and its broker is not running just now
+    renamed = temporary / f"barnabas-ci-{'a' * 32}.kept"
+    unlocked = temporary / f"barnabas-ci-{'b' * 32}"
+    foreign = (temporary / "barnabas-notes", results, stopped, renamed, unlocked)
+    for path in foreign:
+        path.mkdir()
+        (path / "letter.txt").write_text("dear reader")
+    for path in (stopped, renamed):
+        (path / ".lock").touch()
+    left = temporary / f"barnabas-ci-{'f' * 32}"
+    left.mkdir()
+    (left / ".lock").touch()
+    for path in (*foreign, left):
+        os.utime(path, (1_000_000_000, 1_000_000_000))
+    process = start()
+    ready_line(process)
+    wait_for(lambda: not left.exists())
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(20) == 0
+    assert [path.name for path in foreign if not (path / "letter.txt").exists()] == []
 
 
 def test_the_first_group_finds_its_coordinator_at_once(start: Start) -> None:

@@ -1,4 +1,4 @@
-"""Under which address a client or another broker finds a broker: what is advertised, or else what was dialled."""
+"""The addresses that clients and other brokers are given: what is advertised, or else what the client dialled."""
 
 from collections.abc import Mapping
 
@@ -13,7 +13,7 @@ LOOPBACK = "127.0.0.1"
 
 
 class Addresses:
-    """Of this broker and the others. `ports` says which ports its listeners have got, by name."""
+    """The addresses of this broker and the others. `ports`: the ports in use, by name of the listener."""
 
     def __init__(self, config: BrokerConfig, ports: Mapping[str, int], metadata_cache: MetadataCache) -> None:
         self._listeners = config.endpoints
@@ -30,7 +30,10 @@ class Addresses:
         return f"[{host}]:{self._ports[first.name]}" if ":" in host else f"{host}:{self._ports[first.name]}"
 
     def registered(self) -> list[RegisteredEndpoint]:
-        """What the tree is told, for other brokers and their clients: as advertised, or how this machine reaches it."""
+        """The addresses that the tree is told, for other brokers and their clients.
+
+        A listener that advertises nothing is told with the address at which this machine reaches it.
+        """
         registered = []
         for listener in self._listeners:
             told = self._advertised.get(listener.name)
@@ -39,9 +42,9 @@ class Addresses:
         return registered
 
     def of(self, node_id: int, context: RequestContext) -> Endpoint | None:
-        """Where this client finds a live broker on its own listener; None where that broker has none.
+        """The address of a live broker on the client's listener; None if that broker has no such listener.
 
-        A broker that advertises nothing answers with the address that the client dialled.
+        If this broker advertises nothing, its own address is the one that the client dialled.
         """
         name = context.listener_name
         if node_id == self._node_id:

@@ -1,13 +1,13 @@
-"""What becomes, at start, of log folders that the tree does not know: looked at, decided, and only then done.
+"""What a start does with log folders that the tree does not know. It looks, decides, and only then acts.
 
-In a new tree they are adopted: a data directory of Apache Kafka, or one whose coordination.sqlite was lost, is served
-at once, with its topics under their names and ids, its groups and its committed offsets. The settings of the topics are
-not in the folders. So that nothing is deleted that should have been kept, adopted topics keep everything until somebody
-sets their retention; the offsets topic gets the settings that this broker gives it.
+If the tree is new, their topics are adopted: a data directory of Apache Kafka, or one whose coordination.sqlite was
+lost, is served at once, with the names and ids of its topics, its groups and its committed offsets. The settings of
+topics are not in the folders. So adopted topics keep all their records until somebody sets their retention; the offsets
+topic gets the settings that this broker gives it.
 
-In a tree that has been in use a few are strays: their topic was deleted or made again while this broker was down. They
-are renamed to `….-stray`, as Kafka 4 does, and never removed. When they are the greater part, the tree is probably an
-older copy, or another one: the start is refused until somebody says which it is (`--adopt`, `--set-aside`).
+If the tree has been in use, a few such folders are strays: their topic was deleted or made again while this broker was
+down. They are renamed to `….-stray`, as Kafka 4 does, and never removed. If most topics are unknown, the tree is
+probably an older copy, or another one: the start is refused until the operator decides (`--adopt`, `--set-aside`).
 """
 
 import logging
@@ -42,7 +42,7 @@ from barnabas.storage.log_manager import LogManager
 logger = logging.getLogger("barnabas.broker")
 
 KEEP_EVERYTHING = {"retention.ms": "-1", "retention.bytes": "-1"}
-STRAY_TOPICS_MAX = 1  # that are set aside without asking, however few the tree knows
+STRAY_TOPICS_MAX = 1  # so many topics are set aside without asking, however few topics the tree knows
 
 Partition = tuple[str, int]
 
@@ -51,12 +51,12 @@ Partition = tuple[str, int]
 
 
 class TreeView(NamedTuple):
-    """What the tree says of this broker, read before there is a session."""
+    """What the tree says of this broker. It is read before this broker has a session."""
 
-    cluster_id: str | None  # None: the tree is new, or adopting was cut off
+    cluster_id: str | None  # None: the tree is new, or its adoption was interrupted
     is_node_alive: bool  # whether a broker of this node id is registered
     assignments: dict[str, TopicAssignment | None]  # of the topics that have logs here
-    hosted_count: int  # partitions that this broker has; counted only where its directories are all unused
+    hosted_count: int  # partitions that this broker has in the tree; counted only if all its directories are unused
 
 
 async def look_at_tree(coordination: Coordination, found: Sequence[DirectoryContents], node_id: int) -> TreeView:
@@ -97,7 +97,7 @@ async def _assignments(coordination: Coordination, topics: Sequence[str]) -> dic
 
 
 def lost_directories(log_manager: LogManager) -> dict[str, str]:
-    """Those that are offline, by path, and why."""
+    """The directories that are offline, by path, and why."""
     return {directory.path: str(directory.failed) for directory in log_manager.failed_directories}
 
 
@@ -105,14 +105,14 @@ def lost_directories(log_manager: LogManager) -> dict[str, str]:
 
 
 class Plan(NamedTuple):
-    """What a start does with the logs that the tree does not know."""
+    """What the start will do with the logs that the tree does not know."""
 
     adopted: list[str]  # topics
     strays: list[Partition]
 
 
 def check_place_of_tree(found: Sequence[DirectoryContents], tree_path: str) -> None:
-    """That the tree is the one that these directories were used with. DataDirectoryError."""
+    """Raise DataDirectoryError if these directories were used with another tree."""
     trees = [f"{contents.path}/{TREE_FILE}" for contents in found if contents.has_tree]
     if tree_path not in trees:
         trees.append(tree_path)
@@ -126,7 +126,7 @@ def check_place_of_tree(found: Sequence[DirectoryContents], tree_path: str) -> N
 def decide(
     view: TreeView, found: Sequence[DirectoryContents], lost: Mapping[str, str], choice: StartChoice, node_id: int
 ) -> Plan:
-    """Decide; pure. DataDirectoryError or BrokerIdInUseError, with what to do, when there is to be no start.
+    """The plan of a start; pure. DataDirectoryError or BrokerIdInUseError refuse the start and say what to do.
 
     `lost`: directories that are offline, by path, and why.
     """
@@ -152,7 +152,7 @@ def decide(
         for key, folder in contents.folders.items()
         if is_stray(*key, folder.topic_id, view.assignments[key[0]], node_id)
     ]
-    # A topic of that name that the tree knows is another one, or has no replica here.
+    # If the tree knows a topic of that name, it is another topic, or it has no replica here: it cannot be adopted.
     adoptable = {key[0] for key, assignment in unknown if assignment is None and topic_name_problem(key[0]) is None}
     if view.cluster_id is None:
         adopted = set() if choice.set_aside else {key[0] for key, _ in unknown if topic_name_problem(key[0]) is None}
@@ -197,7 +197,7 @@ def is_stray(
 
 
 def say_strays(strays: Sequence[Partition], found: Sequence[DirectoryContents]) -> None:
-    """That they are set aside."""
+    """Log that these folders are set aside."""
     if strays:
         places = sorted({contents.path for contents in found if not contents.folders.keys().isdisjoint(strays)})
         logger.warning(
@@ -209,7 +209,7 @@ def say_strays(strays: Sequence[Partition], found: Sequence[DirectoryContents]) 
 
 
 async def say_what_is_missing(coordination: Coordination, log_manager: LogManager, node_id: int) -> None:
-    """Folders that somebody removed while no broker ran: their partitions begin empty, and nobody else will say so."""
+    """Log which folders somebody removed while no broker ran: their partitions begin empty."""
     missing = log_manager.missing
     nodes = await coordination.get_many([paths.topic(topic) for topic, _ in missing]) if missing else ()
     gone = []
@@ -234,7 +234,7 @@ async def adopt(
 ) -> None:
     """Write these topics into the tree.
 
-    Before the cluster's id is written: a tree without one is new, or adopting was cut off.
+    This comes before the cluster's id is written, so a tree without an id is new, or its adoption was interrupted.
     """
     if await coordination.exists(paths.CLUSTER_ID) is None:  # a directory may have failed since `decide`
         _check_that_all_are_there(lost_directories(log_manager))
@@ -277,7 +277,7 @@ async def _write_topic(
     settings: Mapping[str, str],
     node_id: int,
 ) -> None:
-    """Make the nodes of a topic that this broker leads alone, in epochs later than any in its logs."""
+    """Make the nodes of a topic that this broker leads alone. Leader epochs are later than any in its logs."""
     assignment = TopicAssignment(dict.fromkeys(range(count), (node_id,)), topic_id)
     nodes = {
         paths.topic_config(name): encode_config(settings),
@@ -297,7 +297,7 @@ async def _write_topic(
 
 
 async def _reserve_producer_ids(coordination: Coordination, logs: Iterable[Log], node_id: int) -> None:
-    """Give out no id again that an idempotent producer has in these logs: its sequence numbers would not fit."""
+    """Never give out the id of a producer in these logs again: the sequence numbers of the new one would not fit."""
     largest = max((producer_id for log in logs for producer_id in log.producers.entries), default=-1)
     if largest < 0:
         return

@@ -1,4 +1,4 @@
-"""Topics that are made because a client asked for them: by Metadata, or the coordinators' own on first use."""
+"""Topics that are made because a client asked for them with Metadata, and the coordinators' topics on first use."""
 
 import asyncio
 import logging
@@ -23,7 +23,7 @@ FACTOR_SETTINGS = {
     OFFSETS_TOPIC: "offsets.topic.replication.factor",
     TRANSACTIONS_TOPIC: "transaction.state.log.replication.factor",
 }
-CREATIONS_MAX = 1_000  # at a time; a client that asks for more asks again
+CREATIONS_MAX = 1_000  # at a time; beyond it, nothing is begun until the client asks again
 MADE_WITHIN_MS = 500  # how long a client waits for topics that it made by asking; most take a few milliseconds
 
 
@@ -33,21 +33,17 @@ class AutoTopics:
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
         self._creating: dict[str, asyncio.Task[None]] = {}
-        self._told: dict[str, str] = {}  # topic -> the last problem that was said of it
-
-    def missing(self, name: str, may_create: bool) -> ErrorCode:
-        """What Metadata answers for a topic that does not exist, beginning to create it where that is allowed."""
-        if topic_name_problem(name) is not None:
-            return ErrorCode.INVALID_TOPIC_EXCEPTION
-        if not may_create:
-            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        return self.create(name)
+        self._told: dict[str, str] = {}  # topic -> the last problem of it that was logged
 
     def create(self, name: str) -> ErrorCode:
-        """Begin to create a topic with the broker's defaults; UNKNOWN_TOPIC_OR_PARTITION means it has begun.
+        """Begin to create a topic with the broker's defaults, and return the error that Metadata answers meanwhile.
 
-        INVALID_REPLICATION_FACTOR while there are fewer brokers than replicas to place.
+        UNKNOWN_TOPIC_OR_PARTITION: the creation has begun, or CREATIONS_MAX are under way. INVALID_TOPIC_EXCEPTION: no
+        topic can have this name. INVALID_REPLICATION_FACTOR: there are fewer brokers than replicas to place.
         """
+        error = absence_error(name)
+        if error is ErrorCode.INVALID_TOPIC_EXCEPTION:
+            return error
         partitions, factor = self._sizes(name)
         problem = self.problem(name)
         if problem:
@@ -57,7 +53,7 @@ class AutoTopics:
             task = asyncio.ensure_future(self._create(name, partitions, factor))
             self._creating[name] = task
             task.add_done_callback(lambda _: self._creating.pop(name, None))
-        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return error
 
     def problem(self, name: str) -> str:
         """Why the topic cannot be made now, and what to do; empty when it can be."""
@@ -72,7 +68,7 @@ class AutoTopics:
         )
 
     def _sizes(self, name: str) -> tuple[int, int]:
-        """Partitions and replicas."""
+        """How many partitions and replicas the topic gets."""
         config = self._broker.config
         if name == OFFSETS_TOPIC:
             return config.offsets_topic_num_partitions, config.offsets_topic_replication_factor
@@ -80,10 +76,10 @@ class AutoTopics:
             return config.transaction_state_log_num_partitions, config.transaction_state_log_replication_factor
         return config.num_partitions, config.default_replication_factor
 
-    def made(self, names: Iterable[str]) -> Pending[None]:
-        """Completed when the creations of these topics that have begun have ended, one way or another.
+    def creations_ended(self, names: Iterable[str]) -> Pending[None]:
+        """Completed when no creation of these topics is under way any more, whether it succeeded or not.
 
-        At the latest after MADE_WITHIN_MS: then they go on, and the client asks again.
+        It is completed after MADE_WITHIN_MS in any case: then the creations go on, and the client asks again.
         """
         pending: Pending[None] = Pending()
         tasks = {self._creating[name] for name in names if name in self._creating}
@@ -106,13 +102,13 @@ class AutoTopics:
         return pending
 
     async def make(self, name: str) -> None:
-        """Create a topic with the broker's defaults, if it is not there, and return when clients find it.
+        """Create a topic with the broker's defaults if it does not exist, and return when clients can use it.
 
-        After MADE_WITHIN_MS it returns in any case.
+        It returns after MADE_WITHIN_MS in any case.
         """
         if not self._broker.metadata_cache.contains(name):
             self.create(name)
-            await ended(self.made([name]))
+            await ended(self.creations_ended([name]))
 
     async def _create(self, name: str, partitions: int, factor: int) -> None:
         try:
@@ -132,7 +128,7 @@ class AutoTopics:
         await ended(cache.wait_for(lambda: cache.has_leaders(name, partitions), MADE_WITHIN_MS))
 
     def _tell(self, name: str, why: str) -> None:
-        """Once, though its clients ask again and again."""
+        """Log a problem as a warning once; its repetitions, because clients ask again and again, at debug."""
         level = logging.DEBUG if self._told.get(name) == why else logging.WARNING
         if len(self._told) >= CREATIONS_MAX:
             self._told.clear()
@@ -140,9 +136,16 @@ class AutoTopics:
         logger.log(level, "topic %s cannot be created: %s", name, why)
 
     def stop(self) -> None:
-        """Drop what has not been done yet."""
+        """Give up the creations that are under way."""
         for task in list(self._creating.values()):
             task.cancel()
+
+
+def absence_error(name: str) -> ErrorCode:
+    """What Metadata answers for a topic that does not exist and is not created."""
+    if topic_name_problem(name) is not None:
+        return ErrorCode.INVALID_TOPIC_EXCEPTION
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def internal_settings(name: str, config: BrokerConfig) -> dict[str, str]:

@@ -36,17 +36,17 @@ logger = logging.getLogger("barnabas.broker")
 
 T = TypeVar("T")
 
-TREE_ANSWERS_WITHIN_MS = 5_000  # at the start
+TREE_ANSWERS_WITHIN_MS = 5_000  # a start fails when the tree does not answer for so long
 TREE_RETRY_BACKOFF_MS = 100
-WORKS_END_WITHIN_MS = 1_000  # what clients asked for just before a stop is done, if that is soon
-TOLD_WITHIN_MS = 10_000  # how long a starting broker waits for the controller's word about its partitions
+WORKS_END_WITHIN_MS = 1_000  # how long a stop waits for works that clients asked for
+TOLD_WITHIN_MS = 10_000  # how long a start waits until the controller has told this broker of its partitions
 
 
 class Broker:
     """All parts of one broker. Handlers reach what they need through its attributes.
 
-    `data_directories` is one absolute path or several; where no other place is set, coordination is in the one that
-    has it, and in the first when it is new. `choice` answers what a start would ask the operator.
+    `data_directories` is one absolute path or several. If `coordination.path` is not set, the tree is in the directory
+    that has one already, or else in the first. `choice` answers what a start would ask the operator.
     """
 
     def __init__(
@@ -108,8 +108,8 @@ class Broker:
     async def start(self) -> None:
         """Look, decide, then act: recover, register, hear from the controller, serve.
 
-        DataDirectoryError, BrokerIdInUseError and OSError (an address that is taken) say what to do. What is refused is
-        refused before any byte or name is changed; nothing is left open then.
+        DataDirectoryError, BrokerIdInUseError and OSError (an address that is taken) refuse the start and say what to
+        do. They are raised before any byte or name is changed, and leave nothing open.
         """
         try:
             await self._start()
@@ -121,7 +121,7 @@ class Broker:
         env, tree, node_id, in_tree = self.env, self.coordination, self.node_id, self._in_tree
         plan = await self._decide()
         await self.server.reserve(self.config.endpoints)
-        # From here on things are changed.
+        # From here on the start changes files and the tree.
         self.log_manager.take()
         await tree.start()
         await in_tree(lambda: registration.make_persistent_paths(tree))
@@ -129,7 +129,7 @@ class Broker:
         self.log_manager.leave_out(plan.strays)
         await self.log_manager.load()
         adoption.say_strays(plan.strays, self.log_manager.contents)
-        self.log_manager.set_aside(plan.strays)  # behind the recovery, which may be given up
+        self.log_manager.set_aside(plan.strays)  # after the recovery, which a signal may interrupt
         await in_tree(lambda: adoption.say_what_is_missing(tree, self.log_manager, node_id))
         await in_tree(lambda: adoption.adopt(env, self.config, tree, self.log_manager, node_id, plan.adopted))
         self.cluster_id = await in_tree(lambda: registration.cluster_id(env, tree, self.log_manager.meta.cluster_id))
@@ -137,7 +137,7 @@ class Broker:
         await self.server.listen()
         self.group_coordinator.start()
         self.replica_manager.start()
-        if not self.log_manager.was_clean:  # it may have lost records that the tree still says it has
+        if not self.log_manager.was_clean:  # it may have lost records of which the tree says that it has them
             left: list[tuple[str, int]] = []
             await in_tree(lambda: registration.leave_isrs(tree, node_id, left))
         await in_tree(self._register)
@@ -147,7 +147,7 @@ class Broker:
         logger.info("broker %d of cluster %s serves at %s", self.node_id, self.cluster_id, self.addresses.bootstrap)
 
     async def _decide(self) -> adoption.Plan:
-        """What the start is to do, from the directories and the tree as they are."""
+        """Look at the directories and the tree, and decide what the start does with them."""
         log_manager, tree = self.log_manager, self.coordination
         log_manager.open(self.node_id, self.choice)
         if self.tree_path is not None:
@@ -158,7 +158,7 @@ class Broker:
         return adoption.decide(view, log_manager.contents, lost, self.choice, self.node_id)
 
     async def _in_tree(self, step: Callable[[], Awaitable[T]]) -> T:
-        """A step of the start, taken again when an answer of the tree is lost: none minds if it had taken effect."""
+        """Do a step of the start; again, if the connection to the tree is lost. Every step may be done twice."""
         give_up_ms = self.env.clock.monotonic_ms() + TREE_ANSWERS_WITHIN_MS
         while True:
             try:
@@ -170,7 +170,7 @@ class Broker:
                 await self.env.clock.sleep(TREE_RETRY_BACKOFF_MS)
 
     async def _register(self) -> None:
-        """Say in the tree that this broker lives; again with every new session, before the election."""
+        """Register this broker in the tree, now and with every new session, before the election."""
         place = registration.Registration(
             self.env, self.coordination, self.node_id, self.addresses.registered(), self.config.broker_rack
         )
@@ -182,7 +182,7 @@ class Broker:
         await register()
 
     async def _hear_from_the_controller(self) -> None:
-        """Take part in the election, and wait until this broker has been told what the tree says of its partitions."""
+        """Take part in the election of the controller, and wait until it has told this broker of its partitions."""
         deleted = await self._in_tree(lambda: self.coordination.children(paths.DELETE_TOPICS))
         topics = set(await self._in_tree(lambda: self.coordination.children(paths.TOPICS))).difference(deleted)
         await self.controller.start()
@@ -200,13 +200,13 @@ class Broker:
         told.set()
 
     async def stop(self) -> None:
-        """Controlled: answer what can be answered, checkpoint, leave the clean-shutdown marker, end the session."""
+        """A controlled stop: answer what can be answered, write checkpoints and the clean marker, end the session."""
         logger.info("broker %d stops", self.node_id)
         self.server.stop_accepting()
         self.auto_topics.stop()
         await self.server.works.end(WORKS_END_WITHIN_MS)
         self.group_coordinator.shutdown()
-        await self.env.clock.sleep(0)  # whoever was told something just now gets it sent
+        await self.env.clock.sleep(0)  # so that the answers given just now are sent
         await self._close()
         logger.info("broker %d has stopped", self.node_id)
 
@@ -223,7 +223,7 @@ class Broker:
 
     def _topic_settings_changed(self, topic: str) -> None:
         self.log_manager.update_topic_config(topic)
-        self.controller.retry_offline_partitions()  # they may allow an unclean election now
+        self.controller.retry_offline_partitions()  # the new settings may allow an unclean election
 
     # ------------------------------------------------------------------ internal topics
 
@@ -236,9 +236,10 @@ class Broker:
         return PartitionLog(partition) if isinstance(partition, Partition) else partition
 
     def offsets_partition_count(self) -> int:
-        """As many as there were when this broker first knew of them.
+        """How many partitions the offsets topic had when this broker first knew the topic.
 
-        Added ones count from its next start on, as in Kafka: they would move groups away from their offsets.
+        Partitions that are added count from the next start on, as in Kafka, because groups would move away from their
+        offsets.
         """
         if not self._offsets_partitions:
             self._offsets_partitions = self.metadata_cache.partition_count(OFFSETS_TOPIC)

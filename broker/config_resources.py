@@ -1,8 +1,8 @@
-"""What has settings (topics, brokers, loggers, client metrics subscriptions, groups): described, changed, listed.
+"""Describes, changes and lists the resources that have settings: topics, brokers, loggers, groups, client metrics.
 
-Changes go into the coordination tree and come back to every broker by a change notice; who asked for one is answered
-when this broker has applied it. Settings of groups and client metrics are kept and told; what reads them comes later.
-The handlers (api/configs.py) import this module when they are first asked: it is not needed to serve.
+A change goes into the coordination tree and comes back to every broker by a change notice. The client is answered when
+this broker has applied the change. Settings of groups and client metrics are stored and described, but nothing uses
+them yet. The handlers (api/configs.py) import this module on first use, because a start does not need it.
 """
 
 import logging
@@ -48,12 +48,12 @@ ENTITY_TYPES = {
     Resource.GROUP: "groups",
     Resource.CLIENT_METRICS: "client-metrics",
 }
-# Where a list can be appended to: Kafka knows the types of these two kinds of settings only.
+# Resources with settings that are lists: Kafka knows the types of the settings of these two only.
 SETTINGS: dict[Resource, Table] = {Resource.TOPIC: topic.TOPIC_SETTINGS, Resource.BROKER: BROKER_SETTINGS}
 
 
 def refusal(message: str, error: ErrorCode = ErrorCode.INVALID_REQUEST) -> ConfigError:
-    """What is wrong with a resource itself."""
+    """The error for a resource that cannot be described or changed at all."""
     return ConfigError(message, error=error)
 
 
@@ -62,7 +62,7 @@ def _no_topic(name: str) -> ConfigError:
 
 
 def entity_path(resource: Resource, name: str) -> str:
-    """Where a resource's own settings are, below `/config`. Names of groups and subscriptions may be any text."""
+    """The path of a resource's own settings below `/config`. Names of groups and subscriptions may be any text."""
     if resource in (Resource.GROUP, Resource.CLIENT_METRICS):
         name = paths.encode_name(name)
     elif resource is Resource.BROKER and name:
@@ -71,7 +71,7 @@ def entity_path(resource: Resource, name: str) -> str:
 
 
 def check_broker(broker: "Broker", name: str, also: str = "") -> None:
-    """Raise ConfigError unless `name` is this broker's number: others have to be asked themselves."""
+    """Raise ConfigError unless `name` is this broker's number: each broker answers for itself only."""
     try:
         number = int(name)
     except ValueError:
@@ -84,7 +84,7 @@ def check_broker(broker: "Broker", name: str, also: str = "") -> None:
 
 
 async def rows_of(broker: "Broker", resource_type: int, name: str, keys: list[str] | None) -> list[ConfigRow]:
-    """The settings of one resource, those in `keys` where there are any. ConfigError when there is no such resource."""
+    """The settings of one resource: those in `keys`, or all if there are none. ConfigError for no such resource."""
     if resource_type == Resource.TOPIC:
         problem = topic_name_problem(name)
         if problem is not None:
@@ -141,14 +141,14 @@ async def _change(
     change: Callable[[Table, Overrides], dict[str, str]],
     validate_only: bool,
 ) -> Outcome:
-    """Give a resource the settings that `change` makes of its present ones, once they are found valid."""
+    """Replace a resource's settings by what `change` makes of them, if that is valid."""
     try:
         if resource_type not in ENTITY_TYPES:
             raise refusal(f"Unknown resource type {resource_type}")
         resource = Resource(resource_type)
         _check_resource(broker, resource, name)
         if resource is Resource.TOPIC and not broker.metadata_cache.contains(name):
-            change(SETTINGS[resource], {})  # what is wrong with the request itself comes first
+            change(SETTINGS[resource], {})  # raises what is wrong with the request itself, first
             raise _no_topic(name)
 
         def valid(current: Overrides) -> dict[str, str]:
@@ -166,12 +166,12 @@ async def _change(
             raise _no_topic(name)
     except ConfigError as error:
         return error.error, str(error) or None
-    await broker.config_changes.entity_changed(*path.split("/"))  # the notice comes too, but the answer waits
+    await broker.config_changes.entity_changed(*path.split("/"))  # the answer does not wait for the notice
     return DONE
 
 
 def _check_resource(broker: "Broker", resource: Resource, name: str) -> None:
-    """Raise ConfigError when the name cannot be one of that type's."""
+    """Raise ConfigError when no resource of that type can have the name."""
     if resource is Resource.BROKER:
         if name:
             check_broker(broker, name)
@@ -196,7 +196,7 @@ def _validate(broker: "Broker", resource: Resource, name: str, values: Overrides
 
 
 async def _make_parent(broker: "Broker", resource: Resource) -> None:
-    """Kafka's ZooKeeper tree has no groups and client metrics, so their folder is made when it is first needed."""
+    """Make the parent node of groups' or client metrics' settings, which Kafka's ZooKeeper tree does not have."""
     path = paths.config(ENTITY_TYPES[resource])
     if await broker.coordination.exists(path) is None:
         try:
@@ -206,7 +206,7 @@ async def _make_parent(broker: "Broker", resource: Resource) -> None:
 
 
 def _alter_loggers(broker: "Broker", name: str, operations: list[Operation], validate_only: bool) -> Outcome:
-    """Change levels of this process's loggers; nothing is stored."""
+    """Change the levels of this process's loggers. Nothing is stored."""
     try:
         check_broker(broker, name)
         loggers.check(operations)
@@ -223,7 +223,7 @@ def _alter_loggers(broker: "Broker", name: str, operations: list[Operation], val
 
 
 async def names_of(broker: "Broker", resource: Resource) -> list[str]:
-    """The resources of a type; of groups and client metrics those that have settings."""
+    """The names of a type's resources; of groups and client metrics, those that have settings."""
     if resource is Resource.TOPIC:
         return list(broker.metadata_cache.topics)
     if resource in (Resource.BROKER, Resource.BROKER_LOGGER):

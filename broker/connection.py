@@ -1,25 +1,25 @@
 """One client connection: bytes in, frames to the dispatcher, answers out in the order of the requests.
 
-Reading. Bytes arrive in one buffer that all connections of a server share, because a read and its handling are one
-step of the loop; frames that are complete in it are handled where they lie, without a copy. A frame that is not
-complete moves to a buffer of its own that grows with the bytes that have really come, so that a lying size costs
-nothing. What a handler keeps of a request after it has returned must not be a view of the frame (only `records` fields
-are): `RequestContext.kept`.
+Reading. All connections of a server read into one shared buffer, because a read and its handling are one step of the
+loop. Frames that are complete in it are handled where they lie, without a copy. An incomplete frame moves to a buffer
+of its own. That buffer grows with the bytes that have really arrived, so a false frame size costs no memory. A handler
+that keeps a `records` field after it has returned must copy it (`RequestContext.kept`), because it is a view of the
+frame; other fields are not.
 
-Order and memory. One request is in flight at a time: while one is parked, or the client does not take its answers
-(the write buffer is above its high mark), no further frame is looked at. Bytes behind it are read ahead, up to
-`READ_AHEAD_BYTES_MAX`; then nothing is read.
+Order and memory. One request is in flight at a time. No further frame is handled while a request is parked, or while
+the client does not take its answers (the write buffer is above its high mark). Meanwhile up to `READ_AHEAD_BYTES_MAX`
+bytes are read ahead; then reading stops.
 
-The end of the client. Every whole frame that has arrived is handled, in order, whatever becomes of its sender. A client
-that sends no more (end of file) still gets its answers; then the connection is closed. Where the socket is lost, what
-lies unread in it is taken out first. Then a request that only waits (a long poll) is given up, one that cannot be given
-up is waited for, and the frames behind it are handled without an answer. Until that is done the connection counts as
-open, so what is left behind by clients is bounded as connections are. Only what the broker itself decides (nonsense,
-acks=0 that failed, an idle connection, its own end) drops frames that have arrived.
+The end of the client. Every complete frame that has arrived is handled, in order, even if its client is gone. A client
+that sends no more (end of file) still gets its answers; then the connection is closed. When the socket is lost, its
+unread bytes are read first. Then a request that only waits (a long poll) is cancelled; a request that cannot be
+cancelled is waited for; and the frames behind it are handled without an answer. Until then the connection counts as
+open, so the limits on connections bound this work too. Only the broker's own decisions drop frames that have arrived:
+a frame that cannot be read, a failed Produce with acks=0, an idle connection, the end of the broker.
 
-Writing. What a fetch found in a file is not read to be answered: it is sent from there as the client takes it, by the
-operating system or in pieces, by turns with the other connections (senders.py). If it cannot be had any more in the
-middle of an answer, the connection ends: the size of the answer has been told already.
+Writing. Records that a fetch found in a file are not read into memory. They are sent from the file as the client takes
+them, by the operating system or in pieces, in turns with the other connections (senders.py). If the file is gone in the
+middle of an answer, the connection is closed, because the client was told the size of the answer already.
 """
 
 import asyncio
@@ -48,17 +48,17 @@ logger = logging.getLogger("barnabas.broker")
 
 FRAME_SIZE = Struct(">i")
 READ_BUFFER_BYTES = 256 * 1024
-READ_AHEAD_BYTES_MAX = 64 * 1024  # behind a request in flight, at most (and one read more)
+READ_AHEAD_BYTES_MAX = 64 * 1024  # of frames behind a request in flight; one more read may go beyond it
 FRAME_CAPACITY_FIRST = 1024  # memory given to an incomplete frame before its bytes have come
 FRAME_CAPACITY_GROWTH = 4
-FRAMES_PER_TURN = 64  # then the other connections come first
-PART_JOINED_BELOW = 32 * 1024  # to copy that much costs less than another send
-UNSENT_BYTES_MAX = 64 * 1024  # small answers are sent at the latest when they are so many bytes
+FRAMES_PER_TURN = 64  # so many of one connection are handled before the others get their turn
+PART_JOINED_BELOW = 32 * 1024  # bytes; to copy fewer costs less than another send
+UNSENT_BYTES_MAX = 64 * 1024  # small answers are collected up to here, then sent together
 WRITE_BUFFER_HIGH = 32 * 1024
-WRITE_BUFFER_LOW = 0  # an empty buffer is what sending from a file needs
+WRITE_BUFFER_LOW = 0  # sending from a file needs an empty write buffer
 PIECE_BYTES = 128 * 1024  # read from a file and written at a time, where the system does not send from it
 
-NOT_YET = (CoroutineType, asyncio.Future)  # concrete: the abstract Awaitable costs more than a request's header
+NOT_YET = (CoroutineType, asyncio.Future)  # concrete classes: isinstance() of the abstract Awaitable is slow
 
 
 class ReadBuffer:
@@ -126,7 +126,7 @@ class Connection(asyncio.BufferedProtocol):
         self._outgoing: deque[Part] = deque()  # what is left of an answer that is sent from files
         self._reading_paused = False
         self._write_paused = False
-        self._turn_is_over = False  # has handled FRAMES_PER_TURN; goes on in the next pass of the loop
+        self._turn_is_over = False  # it has handled FRAMES_PER_TURN, and goes on in the next pass of the loop
         self._has_ended = False  # the client sends no more
         self._is_lost = False  # the socket is gone: nobody gets an answer
 
@@ -143,16 +143,16 @@ class Connection(asyncio.BufferedProtocol):
         self.last_active_ms = self._server.env.clock.monotonic_ms()
         refusal = self._server.admit(self)
         if refusal is not None:
-            self._server.refused(self.client_host, refusal)
+            self._server.note_refused_connection(self.client_host, refusal)
             transport.close()
             return
         self.closed = False
         self.transport.set_write_buffer_limits(WRITE_BUFFER_HIGH, WRITE_BUFFER_LOW)
-        # Not by pausing the transport: uvloop begins to read when this has returned, whatever was said here.
+        # The transport cannot be paused here: uvloop starts reading after this method in any case.
         self._write_paused = not self._server.may_read(self)
 
     def begin(self) -> None:
-        """The server serves and has a place for it: what has been sent already is handled."""
+        """Handle requests from now on: the server serves, and has a place for this connection."""
         self.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -171,14 +171,14 @@ class Connection(asyncio.BufferedProtocol):
             self._handle_read_ahead()
 
     def _take_in(self, data: bytes) -> None:
-        """Bytes that the transport has not delivered any more."""
+        """Handle bytes that had arrived when the transport was lost."""
         rest = memoryview(data)
         while len(rest) and not self.closed:
             buffer = memoryview(self.get_buffer(len(rest)))
             size = min(len(buffer), len(rest))
             buffer[:size] = rest[:size]
             rest = rest[size:]
-            del buffer  # buffer_updated may want to replace what it is a view of
+            del buffer  # it is a view of a bytearray that buffer_updated may replace
             self.buffer_updated(size)
 
     def pause_writing(self) -> None:
@@ -208,7 +208,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._server.read_buffer.view
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Handle what is complete; keep the rest."""
+        """Handle the frames that are complete; keep the rest."""
         if self.closed:
             return
         if self._frame is not None:
@@ -218,7 +218,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         read_buffer = self._server.read_buffer
         data = read_buffer.view[:nbytes]
-        if self._read_ahead or not self._may_handle():  # also when its turn is over
+        if self._read_ahead or not self._may_handle():  # also when this connection's turn is over
             self._read_ahead += data
             self._handle_read_ahead()
             return
@@ -234,15 +234,15 @@ class Connection(asyncio.BufferedProtocol):
     # ------------------------------------------------------------------ frames
 
     def _handle_read_ahead(self) -> None:
-        """Handle frames that were read ahead, as far as that is allowed now. End when all that came is handled."""
+        """Handle frames that were read ahead, as far as allowed now. Close if the client has ended and all is done."""
         if self._read_ahead and self._may_handle():
             received, self._read_ahead = self._read_ahead, bytearray()
             data = memoryview(received)
             position = self._handle_frames(data)
             if not self.closed:
-                self._read_ahead = bytearray(data[position:])  # a new one: frames that are handled may be views of it
+                self._read_ahead = bytearray(data[position:])  # a new one: handled frames may be views of the old
         self._pause_or_resume_reading()
-        if self._has_ended and self._may_handle():  # so nothing is in flight, and what is left is no whole frame
+        if self._has_ended and self._may_handle():  # nothing is in flight, and no whole frame is left
             self.close()
 
     def _may_handle(self) -> bool:
@@ -264,9 +264,9 @@ class Connection(asyncio.BufferedProtocol):
                 self.transport.resume_reading()
 
     def _handle_frames(self, data: memoryview) -> int:
-        """Handle complete frames in order until one is parked; send what is answered together.
+        """Handle complete frames in order until one is parked, and send their answers together.
 
-        Returns how many bytes are done with.
+        Returns how many bytes of `data` need not be kept.
         """
         end = len(data)
         position = 0
@@ -296,7 +296,7 @@ class Connection(asyncio.BufferedProtocol):
         return position
 
     def _begin_frame(self, size: int, beginning: memoryview) -> None:
-        """Give an incomplete frame a buffer of its own, for as much as may come soon."""
+        """Give an incomplete frame a buffer of its own, a few times as large as what has arrived."""
         self._frame_size = size
         self._filled = len(beginning)
         self._capacity = min(size, max(FRAME_CAPACITY_FIRST, FRAME_CAPACITY_GROWTH * self._filled))
@@ -304,10 +304,10 @@ class Connection(asyncio.BufferedProtocol):
         self._frame[: self._filled] = beginning
 
     def _frame_filled(self, frame: bytearray) -> None:
-        """The frame's buffer is full: the frame is complete, or gets more room."""
+        """The frame's buffer is full: handle the frame if it is complete, or give it more room."""
         if self._capacity < self._frame_size:
             self._capacity = min(self._frame_size, FRAME_CAPACITY_GROWTH * self._capacity)
-            self._frame = bytearray(self._capacity)  # a new one: the transport still holds a view of the old
+            self._frame = bytearray(self._capacity)  # a new one, because the transport still holds a view of the old
             self._frame[: self._filled] = frame
             return
         self._frame = None
@@ -327,7 +327,7 @@ class Connection(asyncio.BufferedProtocol):
         except ProtocolError as error:
             self._refuse(f"a request that cannot be read: {error}")
             return
-        except Exception:  # ours, not the client's
+        except Exception:  # a bug of the broker, not of the client
             logger.exception("a request of %s cannot be decoded; closing its connection", self.client_host)
             self._server.handler_failures += 1
             self.close()
@@ -347,7 +347,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             reply = api.handler(self._server.broker, request, context)
         except Exception:
-            reply = self._server.failed(api, context, request)
+            reply = self._server.answer_failure(api, context, request)
         if isinstance(reply, NOT_YET):
             reply = self._server.outcome(api, context, request, reply)
         if isinstance(reply, Pending):
@@ -358,7 +358,7 @@ class Connection(asyncio.BufferedProtocol):
             self._answer(api, context, request, reply)
 
     def _handle_unserved(self, header: frames.RequestHeader) -> None:
-        """Close, but for a version of ApiVersions that is too new: it learns which ones are served (KIP-511)."""
+        """Close the connection; but answer an ApiVersions that is too new with the versions served (KIP-511)."""
         api_key, api_version, correlation_id = header.api_key, header.api_version, header.correlation_id
         row = TABLE.get(api_key)
         if row is None or api_key != ApiKey.API_VERSIONS or api_version < row.first_version:
@@ -378,7 +378,7 @@ class Connection(asyncio.BufferedProtocol):
         self._write(frames.encode_response(api_key, 0, correlation_id, too_new(row)))
 
     def _park(self, api: Api, context: RequestContext, request: Any, reply: Pending[Any]) -> None:
-        """Wait for the answer, or for its bytes."""
+        """Wait until the answer, or its encoding, is complete."""
         self._request = (api, context, request)
         self._parked = reply
         self._inside_handler = True
@@ -387,12 +387,12 @@ class Connection(asyncio.BufferedProtocol):
         self._inside_handler = False
 
     def _fail(self, error: BaseException) -> None:
-        """The parked request has none, because of a bug."""
+        """The parked request met a bug and has no answer: answer with an error."""
         assert self._request is not None
-        self._complete(self._server.failed(*self._request, error))
+        self._complete(self._server.answer_failure(*self._request, error))
 
     def _complete(self, reply: Any) -> None:
-        """The parked request has its answer."""
+        """Send the answer of the parked request, and go on with the next frame."""
         assert self._request is not None
         api, context, request = self._request
         self._request = self._parked = None
@@ -430,7 +430,7 @@ class Connection(asyncio.BufferedProtocol):
             else:
                 parts = frames.encode_response(api.key, context.api_version, context.correlation_id, reply)
         except Exception:
-            failure = self._server.failed(api, context, request)
+            failure = self._server.answer_failure(api, context, request)
             if failure is CLOSE:
                 self.close()
                 return
@@ -438,7 +438,7 @@ class Connection(asyncio.BufferedProtocol):
         self._write(parts)
 
     def _write(self, parts: list[Part]) -> None:
-        """Send an answer: large parts by reference, small ones copied together, with those of its neighbours."""
+        """Send an answer: large parts without a copy, small ones joined with those of neighbouring answers."""
         for slot, part in enumerate(parts):
             size = len(part)
             if isinstance(part, Reference):
@@ -466,7 +466,7 @@ class Connection(asyncio.BufferedProtocol):
     # ------------------------------------------------------------------ answers from files
 
     def send_some(self, bytes_max: int) -> int:
-        """A turn: send of the answer under way what the client takes, about so many bytes at most; how many it was."""
+        """One turn: send more of the answer under way, about `bytes_max` at most. Returns how many bytes were sent."""
         outgoing = self._outgoing
         if not outgoing:  # the connection was lost meanwhile
             return 0
@@ -474,7 +474,7 @@ class Connection(asyncio.BufferedProtocol):
         self.last_active_ms = self._server.env.clock.monotonic_ms()
         left = bytes_max
         while outgoing and left > 0 and not self._write_paused:
-            if transport.is_closing():  # it is being lost, and the transport will say so
+            if transport.is_closing():  # connection_lost will follow
                 return bytes_max - left
             part = outgoing[0]
             size = len(part)
@@ -506,7 +506,7 @@ class Connection(asyncio.BufferedProtocol):
         return bytes_max - left
 
     def _break_off(self) -> None:
-        """Half an answer is out, and the rest is not there any more."""
+        """Close: a part of an answer was sent, and its rest is not on the disk any more."""
         logger.warning("closing the connection of %s: what it is being sent is gone from the log", self.client_host)
         self._release_outgoing()
         self.abort()
@@ -520,13 +520,13 @@ class Connection(asyncio.BufferedProtocol):
     # ------------------------------------------------------------------ the end
 
     def _refuse(self, what: str) -> None:
-        """A client's nonsense costs one line and its connection."""
+        """The client sent bytes that are no request: log one line and close the connection."""
         logger.warning("closing the connection of %s: %s", self.client_host, what)
         self._server.protocol_errors += 1
         self.close()
 
     def close(self) -> None:
-        """Send what was written and the answer that is under way, then close. No further request is looked at."""
+        """Send what was written and the answer that is under way, then close. No further request is handled."""
         if not self.closed:
             self.closed = True
             if self._is_lost:
@@ -551,12 +551,12 @@ class Connection(asyncio.BufferedProtocol):
             self.transport.abort()
 
     def end_idleness(self) -> None:
-        """Nothing has come for long. A client that still waits for an answer may be idle, if it is there at all.
+        """Close if the client is taken for gone: nothing has come from it for connections.max.idle.ms.
 
-        One that sends no more may have closed both its halves, which cannot be told apart: it is taken for gone, and
-        its long poll given up.
+        A client that waits for an answer may be idle. But if it has closed its sending half, it may have closed both,
+        which looks the same from here: then it is taken for gone, and its long poll is cancelled.
         """
         if self._request is None:
-            self.abort()  # not close(): a client that takes nothing would keep it open
+            self.abort()  # not close(): a client that takes nothing would keep the connection open
         elif self._has_ended and not self._is_lost:
             self.transport.abort()

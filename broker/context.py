@@ -1,4 +1,4 @@
-"""What a handler knows about a request beside its body, and what it may answer."""
+"""What a handler knows about a request besides its body, and what it may return."""
 
 from asyncio import Future
 from collections.abc import Coroutine
@@ -10,24 +10,29 @@ from barnabas.runtime.ports import Buffer
 
 
 class Close(Enum):
-    """The answer that is no answer: close this connection (Produce with acks=0 that went wrong)."""
+    """Returned instead of a response: close the connection (a Produce with acks=0 that failed)."""
 
     CLOSE = "close"
 
 
 CLOSE: Final = Close.CLOSE
 
-# What a handler returns: the response message; a Pending of it (a request that waits, answered with no task); a
-# coroutine of it (what changes something and takes a while), which is done to its end even if its client is gone; a
-# future of it (what only looks, in turns), which is cancelled then; None (no response at all); CLOSE.
+# What a handler returns:
+# - the response message;
+# - a Pending of it, for a request that waits; it needs no task;
+# - a coroutine of it, for a request that changes something in several steps. It runs to its end even if the client is
+#   gone;
+# - a future of it, for a request that only reads. It is cancelled when the client is gone;
+# - None, for no response at all;
+# - CLOSE.
 Reply: TypeAlias = Any | Pending[Any] | Coroutine[Any, Any, Any] | Future[Any] | Close | None
 
 
 class RequestContext:
-    """One request's header and where it came from.
+    """One request's header, and the connection that it came by.
 
-    `client_host` is Kafka's text form of the peer's address, with the slash ("/127.0.0.1"). `dialled_host` and
-    `dialled_port` are the local end of the connection: the address this client reached the broker by.
+    `client_host` is the client's address as Kafka writes it, with a slash ("/127.0.0.1"). `dialled_host` and
+    `dialled_port` are the local end of the connection: the address at which this client reached the broker.
     """
 
     __slots__ = (
@@ -65,8 +70,8 @@ class RequestContext:
         self._frame_is_lent = frame_is_lent
 
     def kept(self, records: Buffer) -> Buffer:
-        """A `records` field of the request that is still good after the handler has returned.
+        """A `records` field of the request, copied if need be, that may be used after the handler has returned.
 
-        The frame may lie in memory that the next read of any connection goes into.
+        The frame may be in the shared buffer, which the next read of any connection overwrites.
         """
         return bytearray(records) if self._frame_is_lent else records

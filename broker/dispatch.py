@@ -1,10 +1,10 @@
-"""The table of APIs: one row per key, filled by the decorator `api`; everything else follows from it.
+"""The table of APIs: one row per key, filled by the decorator `api`.
 
     @api(ApiKey.HEARTBEAT, versions=(0, 4))
     def heartbeat(broker: Broker, request: HeartbeatRequest, context: RequestContext) -> Reply: ...
 
-A handler is a plain function that runs to completion and returns a `Reply` (context.py). ApiVersions announces what
-the table holds, so an API that is not registered is not offered, and what is offered has a handler.
+A handler returns a `Reply` (context.py). ApiVersions announces the rows of this table, so an API without a handler is
+not announced.
 """
 
 from collections.abc import Callable
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from barnabas.broker.broker import Broker
 
 Handler = Callable[["Broker", Any, RequestContext], Reply]
-# The response that says UNKNOWN_SERVER_ERROR for everything that was asked, when a handler raised.
+# Builds the response with this error for everything that was asked. It is sent when a handler has raised.
 Failure = Callable[[Any, ErrorCode], Any]
 
 HandlerT = TypeVar("HandlerT", bound=Callable[..., Any])
 
 
 class Api:
-    """One row: a key, the versions served, the versions announced, and who answers."""
+    """One row: a key, the versions served, the versions announced, and the handler."""
 
     __slots__ = ("_decoders", "announced", "failure", "first_version", "handler", "is_wide", "key", "last_version")
 
@@ -59,7 +59,7 @@ class Api:
         return decoder(frame, position)[0]
 
     def failure_response(self, request: Any, error: ErrorCode) -> Any | None:
-        """The response that says `error` for all that was asked; None where this API has no place for it."""
+        """The response with `error` for all that was asked; None if this API's response has no field for an error."""
         if self.failure is not None:
             return self.failure(request, error)
         response = frames.response_class(self.key)()
@@ -82,11 +82,11 @@ def api(
 ) -> Callable[[HandlerT], HandlerT]:
     """Register the decorated function as the handler of `key` in the versions first to last, both included.
 
-    `announced`: what ApiVersions tells, where that is not what is served. Versions that Kafka 4.1 does not announce are
-    not told of either, because clients see from them which Kafka they talk to.
-    `failure(request, error)`: builds the response when the handler raises; by default the response class with its
-    top-level `error_code` set, or a closed connection when it has none.
-    `is_wide`: an answer may speak of very many topics, partitions or groups, so it is encoded in pieces.
+    `announced`: the versions that ApiVersions announces, if they are not those served. A version that Kafka 4.1 does
+    not announce is not announced here either, because clients tell from them which Kafka they talk to.
+    `failure(request, error)`: builds the response when the handler raises. By default it is the response with its
+    top-level `error_code` set; if there is no such field, the connection is closed.
+    `is_wide`: an answer may hold very many topics, partitions or groups, so it is encoded in pieces.
     """
 
     def register(handler: HandlerT) -> HandlerT:
@@ -98,5 +98,5 @@ def api(
 
 
 def announced() -> list[tuple[int, int, int]]:
-    """(api key, lowest, highest version) of all that is offered, by key."""
+    """(api key, lowest version, highest version) of all APIs that ApiVersions announces, ordered by key."""
     return [(row.key, *row.announced) for _, row in sorted(TABLE.items())]

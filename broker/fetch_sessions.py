@@ -1,7 +1,7 @@
 """Incremental fetch sessions (KIP-227): a client names its partitions once, then only what changed.
 
-The rules, without messages or IO: which session a request belongs to, which partitions it now asks for, and which of
-their results must be answered. A session lives until its slot is wanted by another, see `FetchSessionCache`.
+These are the rules, without messages or IO: which session a request belongs to, which partitions it asks for now, and
+which of their results the answer must contain. A session lives until another needs its slot: see `FetchSessionCache`.
 """
 
 import random
@@ -15,15 +15,15 @@ from barnabas.replication.metadata_cache import NO_TOPIC_ID
 EPOCH_FINAL: Final = -1  # a full request without a session; closes the session it names
 EPOCH_INITIAL: Final = 0  # a full request that asks for a session
 EPOCH_MAX: Final = 2**31 - 1
-EVICTION_MS: Final = 120_000  # idle for so long, a session gives way to any other; so old, to a larger one
+EVICTION_MS: Final = 120_000  # a session that is idle for so long gives way to any other; one so old, to a larger one
 
 PartitionKey = tuple[bytes | str, int]  # topic id (requests of version 13 and later) or name, partition
 
 
 class SessionPartition(FetchPartition):
-    """One partition of a request, and in a session what was last said about it.
+    """One partition of a request; in a session also the values that were last sent for it.
 
-    `topic` is None while a topic id is not known here. `key` is what the client calls the partition.
+    `topic` is None while this broker does not know the topic id. `key` is how the client names the partition.
     """
 
     __slots__ = ("key", "sent_high_watermark", "sent_log_start_offset")
@@ -55,17 +55,18 @@ class SessionPartition(FetchPartition):
         self.sent_log_start_offset = -1
 
     def ask(self, asked: "SessionPartition") -> None:
-        """Take over what the client asks now; remember what was sent."""
+        """Take over what the client asks now, and keep the values that were sent."""
         self.fetch_offset = asked.fetch_offset
         self.max_bytes = asked.max_bytes
         self.log_start_offset = asked.log_start_offset
         self.current_leader_epoch = asked.current_leader_epoch
         self.last_fetched_epoch = asked.last_fetched_epoch
 
-    def answer(self, error: int, high_watermark: int, log_start_offset: int, has_more: bool) -> bool:
-        """Whether an incremental answer must contain this result; then it counts as sent.
+    def note_result(self, error: int, high_watermark: int, log_start_offset: int, has_more: bool) -> bool:
+        """Note a result as sent; returns whether an incremental answer must contain it.
 
-        `has_more`: it has records, a preferred replica or a diverging epoch. After an error the next result is news.
+        `has_more`: the result has records, a preferred replica or a diverging epoch. After an error the next result is
+        always sent.
         """
         must = has_more
         if high_watermark != self.sent_high_watermark:
@@ -81,13 +82,13 @@ class SessionPartition(FetchPartition):
 
 
 class FetchSession:
-    """The partitions one client is interested in."""
+    """The partitions that one client fetches."""
 
     __slots__ = ("created_ms", "epoch", "id", "last_used_ms", "partitions", "privileged", "uses_topic_ids")
 
     def __init__(self, session_id: int, privileged: bool, uses_topic_ids: bool, now_ms: float) -> None:
         self.id = session_id
-        self.privileged = privileged  # of a follower: does not give way to a consumer's
+        self.privileged = privileged  # a follower's session, which does not give way to a consumer's
         self.uses_topic_ids = uses_topic_ids
         self.created_ms = now_ms
         self.last_used_ms = now_ms
@@ -95,7 +96,7 @@ class FetchSession:
         self.partitions: dict[PartitionKey, SessionPartition] = {}
 
     def update(self, asked: Iterable[SessionPartition], forgotten: Iterable[PartitionKey]) -> None:
-        """An incremental request: added or changed partitions, and those to drop."""
+        """Take over an incremental request: partitions that were added or changed, and those to drop."""
         for partition in asked:
             known = self.partitions.get(partition.key)
             if known is None:
@@ -105,13 +106,13 @@ class FetchSession:
         for key in forgotten:
             self.partitions.pop(key, None)
 
-    def to_the_end(self, partition: SessionPartition) -> None:
-        """A partition that returned records is asked last next time, so that others get their share of the bytes."""
+    def move_to_end(self, partition: SessionPartition) -> None:
+        """Read this partition last next time: it returned records, and the others must get their share of the bytes."""
         self.partitions[partition.key] = self.partitions.pop(partition.key)
 
 
 class FetchSessionCache:
-    """All sessions of a broker, at most `slots_max`, the least recently used first."""
+    """All sessions of a broker, at most `slots_max`, the least recently used one first."""
 
     def __init__(self, rng: random.Random, slots_max: int) -> None:
         self._rng = rng
@@ -125,7 +126,7 @@ class FetchSessionCache:
     def open(
         self, asked: Iterable[SessionPartition], *, privileged: bool, uses_topic_ids: bool, now_ms: float
     ) -> FetchSession | None:
-        """A new session for these partitions, or None when no slot can be had."""
+        """A new session for these partitions; None when there is no slot for it."""
         partitions = {partition.key: partition for partition in asked}
         if len(self._sessions) >= self.slots_max and not self._evict(privileged, len(partitions), now_ms):
             return None
@@ -138,7 +139,7 @@ class FetchSessionCache:
         return session
 
     def resume(self, session_id: int, epoch: int, *, uses_topic_ids: bool, now_ms: float) -> FetchSession | ErrorCode:
-        """The session of an incremental request."""
+        """The session of an incremental request, which now expects the next epoch; or the error."""
         session = self._sessions.get(session_id)
         if session is None:
             return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
@@ -152,11 +153,16 @@ class FetchSessionCache:
         return session
 
     def close(self, session_id: int) -> None:
-        """The client wants no more of it. Harmless when there is none."""
+        """Remove a session, if there is one of this id."""
         self._sessions.pop(session_id, None)
 
     def _evict(self, privileged: bool, size: int, now_ms: float) -> bool:
-        """Free a slot: of whoever is idle; else of one that is unprivileged or smaller, and not young."""
+        """Free a slot for a session of this kind and size; False if none may be taken.
+
+        The least recently used session goes if it is idle. Otherwise the least one goes: consumers' sessions before
+        followers', small before large. It must be less than the new one, and old unless a follower's takes the slot of
+        a consumer's.
+        """
         oldest = next(iter(self._sessions.values()), None)
         if oldest is None:
             return False

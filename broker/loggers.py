@@ -29,12 +29,12 @@ def _logger(name: str) -> logging.Logger:
 
 
 def level_name(level: int) -> str:
-    """Kafka's word for a level: the highest that is not above it."""
+    """Kafka's name of a level, or of the nearest level below it."""
     return next((word for word, value in reversed(LEVELS.items()) if value <= level), "TRACE")
 
 
 def rows(names: Collection[str] | None = None) -> list[ConfigRow]:
-    """Every logger of ours (or those named) with the level in force. Unknown names are left out."""
+    """Every logger of the broker (or those named) with its level in force. Unknown names are left out."""
     return [
         ConfigRow(
             name,
@@ -71,7 +71,7 @@ def check(operations: Iterable[tuple[str, int, str | None]]) -> None:
 
 
 def apply(operations: Iterable[tuple[str, int, str | None]]) -> None:
-    """Set levels, or (deleted) take the parent's again. For this process's life only, as in Kafka."""
+    """Set levels; a level that is deleted is the parent logger's again. The next start forgets them, as in Kafka."""
     for name, operation, value in operations:
         if operation == ConfigOperation.SET:
             assert value is not None

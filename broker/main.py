@@ -1,7 +1,7 @@
 """`barnabas`: the command line.
 
-`barnabas start` has 0.35 s from exec to its first answer, and typer (with pydantic behind it) would take 0.09 of them:
-start reads its own words with argparse, and typer and the Kafka clients are imported for the other commands only.
+`barnabas start` reads its options with argparse, because importing typer would add 0.09 s to every start. Typer and
+kafka-python are imported for the other commands only.
 """
 
 import os
@@ -20,7 +20,7 @@ def main() -> None:
         code = end.code if isinstance(end.code, int) else ExitCode.DONE
     if words[:1] == ["start"]:
         sys.exit(code)
-    # A client's threads may wait for a broker that does not answer: nobody waits for them.
+    # Do not wait for a client's threads: they may wait for a broker that does not answer.
     with suppress(OSError):
         sys.stdout.flush()
     os._exit(code)
@@ -28,7 +28,7 @@ def main() -> None:
 
 def run(words: list[str]) -> int:
     """Run one command; its exit code."""
-    # Before the words are understood: what is wrong with them is told as JSON too.
+    # Looked for before the words are parsed, because errors of usage are JSON too.
     as_json = "--json" in words
     try:
         if words[:1] == ["start"]:

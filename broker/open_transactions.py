@@ -1,10 +1,9 @@
-"""What becomes of transactions that are open in adopted logs: they are ended, because nobody else can end them.
+"""Ends the transactions that are open in adopted logs, because nobody else can end them.
 
-The producer of a transaction comes back by its transactional id, and the transaction coordinator knows which partitions
-to tell what. In a tree that is new there is no such coordinator, and readers of committed records would wait for ever
-behind the first record of the transaction. If Kafka's coordinator had decided to commit (`__transaction_state` says so)
-and this partition had not heard of it yet, the marker is a commit. All others are aborted, as Kafka aborts a
-transaction whose time is up: in the next epoch of its producer, so the producer that began it cannot go on with it.
+In Kafka the transaction coordinator ends them. Here there is none, and read_committed consumers would wait for ever
+at the first record of the transaction. If Kafka's coordinator had decided to commit (`__transaction_state` says so)
+and this partition does not have its marker yet, the marker is a commit. All other transactions are aborted as Kafka
+aborts one whose time is up: in the next epoch of the producer, so the producer that began it cannot go on with it.
 """
 
 import logging
@@ -28,7 +27,7 @@ _EPOCH_MAX = 2**15 - 1
 
 
 class _Decided(NamedTuple):
-    """What the coordinator last wrote of a transactional id."""
+    """What Kafka's coordinator last wrote for a transactional id."""
 
     producer_id: int
     producer_epoch: int
@@ -36,7 +35,7 @@ class _Decided(NamedTuple):
 
 
 def end_open_transactions(logs: Sequence[Log], now_ms: int) -> None:
-    """Append a marker for each open transaction of these logs, and say so."""
+    """Append a marker for each open transaction of these logs, and log it."""
     with_open = [log for log in logs if log.producers.has_open_transactions]
     if not with_open:
         return
@@ -83,7 +82,7 @@ def _end(log: Log, entry: ProducerEntry, decided_epoch: int | None, now_ms: int)
 
 
 def _decided_to_commit(logs: Iterable[Log]) -> dict[int, int]:
-    """Producers of transactions that are to be committed, and the epoch that the coordinator wrote."""
+    """The producer ids whose transactions must be committed, each with the epoch that Kafka's coordinator wrote."""
     latest: dict[bytes, _Decided] = {}
     for log in logs:
         try:

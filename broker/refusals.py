@@ -1,7 +1,7 @@
-"""What clients were refused, and why, in the log.
+"""The log lines that say which requests of clients were refused, and why.
 
-Each refusal is told at DEBUG, and at INFO the first of its kind from a client in a minute. Every handler that refuses
-something says so here. A request that is not refused costs nothing.
+The first refusal of a kind from a client in a minute is logged at INFO, and all others at DEBUG. Every handler that
+refuses something calls `Refusals.note`.
 """
 
 import logging
@@ -14,7 +14,7 @@ from barnabas.runtime.ports import Clock
 logger = logging.getLogger("barnabas.broker.refusals")
 
 TOLD_EVERY_MS = 60_000
-KINDS_MAX = 1_000  # in a minute; what is beyond is told at DEBUG only
+KINDS_MAX = 1_000  # in a minute; any more are logged at DEBUG only
 CHARACTERS_MAX = 100  # of a text that a client chose
 
 # A client, by host and id; the API; the error.
@@ -36,21 +36,21 @@ _FEATURE_OF = {key: feature for feature, keys in _NOT_BUILT.items() for key in k
 
 
 def not_built(api_key: int) -> str:
-    """Why an API is not offered."""
+    """The reason why this API is not offered, for the log."""
     return f"{_FEATURE_OF.get(api_key, 'this API is')} not built yet"
 
 
 class Refusals:
-    """Tells of refusals, and remembers for a minute of which kinds it has told."""
+    """Logs refusals, and remembers for a minute which kinds it has logged."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._minute_ends_ms = 0.0
-        self._told: dict[Kind, int] = {}  # in this minute: how many more there were
-        self._told_before: dict[Kind, int] = {}  # in the minute before
+        self._told: dict[Kind, int] = {}  # in this minute: how many followed the first
+        self._told_before: dict[Kind, int] = {}  # the same of the minute before
 
     def note(self, context: RequestContext, error: ErrorCode, what: str, *values: object) -> None:
-        """A request, or a part of it, is refused with this error. `what % values` says what it is about."""
+        """Log that a request, or a part of it, is refused with this error. `what % values` says what was refused."""
         if not logger.isEnabledFor(logging.INFO):
             return
         now_ms = self._clock.monotonic_ms()

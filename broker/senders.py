@@ -1,22 +1,22 @@
-"""Connections that send much do it one after the other, and the others are served in between."""
+"""Turns for connections that send much: they send a part each, and the loop serves the others in between."""
 
 from collections import deque
 from typing import Protocol
 
 from barnabas.runtime.ports import Clock
 
-BYTES_PER_TURN = 1024 * 1024  # of one connection; as many of all together end a pass of the loop
+BYTES_PER_TURN = 1024 * 1024  # of one connection; after so many of all together the loop goes round
 
 
 class Sender(Protocol):
-    """Who has much to send."""
+    """A connection that has much to send."""
 
     def send_some(self, bytes_max: int) -> int:
-        """Send about so much, now; how much it was. To go on, ask for another turn."""
+        """Send about `bytes_max` bytes; returns how many were sent. For the rest, ask for another turn."""
 
 
 class Senders:
-    """Who waits for a turn, in the order of asking."""
+    """The senders that wait for a turn, in the order of asking."""
 
     __slots__ = ("_clock", "_scheduled", "_waiting")
 
@@ -26,7 +26,7 @@ class Senders:
         self._scheduled = False
 
     def ask(self, sender: Sender) -> None:
-        """Have `sender.send_some` called once, after the current event."""
+        """Call `sender.send_some` once, after the current event."""
         self._waiting.append(sender)
         if not self._scheduled:
             self._scheduled = True
@@ -36,7 +36,7 @@ class Senders:
         waiting = self._waiting
         sent = 0
         try:
-            while waiting and sent < BYTES_PER_TURN:  # so less than twice that: a few hundred microseconds
+            while waiting and sent < BYTES_PER_TURN:  # less than twice BYTES_PER_TURN in all: some hundred microseconds
                 sent += waiting.popleft().send_some(BYTES_PER_TURN)
         finally:
             self._scheduled = bool(waiting)

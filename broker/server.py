@@ -1,4 +1,4 @@
-"""The listeners of a broker and the connections they accepted."""
+"""The listeners of a broker, and the connections that they accepted."""
 
 import logging
 from asyncio import Future
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger("barnabas.broker")
 
 TRACEBACKS_PER_API, TRACEBACK_EVERY = 10, 1000
-TREE_TOLD_EVERY_MS = 60_000.0  # that the tree cannot be asked or written
+TREE_TOLD_EVERY_MS = 60_000.0  # how often the log says that the tree cannot be read or written
 REFUSALS_TOLD_EVERY_MS = 1_000
 SWEEP_INTERVAL_MAX_MS = 60_000.0
-IDLE_SWEEPS_PER_SPAN = 10  # an idle connection lives at most a tenth longer than connections.max.idle.ms
+IDLE_SWEEPS_PER_SPAN = 10  # so an idle connection lives at most a tenth longer than connections.max.idle.ms
 
 
 class Server:
-    """Opens listeners, counts and limits connections, closes idle ones, and keeps the counters of the wire."""
+    """Opens listeners; counts and limits connections; closes idle ones; counts requests and failures."""
 
     def __init__(self, env: Env, config: BrokerConfig, broker: "Broker", refusals: Refusals) -> None:
         self.env = env
@@ -47,7 +47,7 @@ class Server:
         self.works = Works(env.clock)
         self.frame_bytes_max = config.socket_request_max_bytes
         self.connections: dict[Connection, None] = {}
-        self._waiting: dict[Connection, None] = {}  # beyond max.connections: not read until another one goes
+        self._waiting: dict[Connection, None] = {}  # beyond max.connections; nothing is read from them
         self.ports: dict[str, int] = {}  # listener name -> the port in use
         self.serving = False  # until then connections are accepted, but no request is handled
         self.requests = 0
@@ -64,7 +64,7 @@ class Server:
         self._next_tree_told_ms = 0.0
 
     async def reserve(self, endpoints: Sequence[Endpoint]) -> None:
-        """Take the addresses; nobody can connect yet. OSError when one cannot be had."""
+        """Bind the addresses; no client can connect yet. OSError when an address cannot be bound."""
         backlog = self.config.socket_listen_backlog_size
         for endpoint in endpoints:
             factory = partial(Connection, self, endpoint.name)
@@ -73,7 +73,7 @@ class Server:
             self.ports[endpoint.name] = listener.port
 
     async def listen(self) -> None:
-        """Accept connections at the addresses that are reserved."""
+        """Accept connections at the addresses that are bound. Requests wait for `serve`."""
         for listener in self._listeners:
             await listener.accept()
         self._sweep = self.env.upkeep.every(
@@ -81,19 +81,19 @@ class Server:
         )
 
     def serve(self) -> None:
-        """Handle what connections send from now on."""
+        """Handle requests from now on."""
         self.serving = True
         for connection in list(self.connections):
             connection.begin()
 
     def stop_accepting(self) -> None:
-        """Close the listeners; connections live on."""
+        """Close the listeners; the connections stay open."""
         for listener in self._listeners:
             listener.close()
         self._listeners.clear()
 
     def close(self) -> None:
-        """Close everything."""
+        """Close the listeners and all connections."""
         self.stop_accepting()
         if self._sweep is not None:
             self._sweep.stop()
@@ -105,12 +105,13 @@ class Server:
     # ------------------------------------------------------------------ connections
 
     def admit(self, connection: Connection) -> str | None:
-        """Count a new connection, or let it wait for a place; or say why it is refused.
+        """Count a new connection, or let it wait for a place. Returns why it is refused, or None.
 
-        Beyond max.connections Kafka stops accepting: as many as a listener holds then (socket.listen.backlog.size)
-        are accepted and not read until another one goes. Too many from one address are refused at once.
+        Beyond max.connections Kafka stops accepting, and new connections wait in the listener. Here they are accepted,
+        but nothing is read from them until another one goes; socket.listen.backlog.size of them may wait. Connections
+        beyond the limit of one address are refused at once.
         """
-        if len(self.connections) + len(self._waiting) >= self._descriptors:  # the rest is for the logs
+        if len(self.connections) + len(self._waiting) >= self._descriptors:  # other descriptors are for the logs
             return f"{self._descriptors} are open, more would take the files of the logs: raise the limit (ulimit -n)"
         if len(self.connections) >= self.config.max_connections:
             if len(self._waiting) >= self.config.socket_listen_backlog_size:
@@ -136,7 +137,7 @@ class Server:
             del self._waiting[connection]
             refusal = self.admit(connection)
             if refusal is not None:
-                self.refused(connection.client_host, refusal)
+                self.note_refused_connection(connection.client_host, refusal)
                 connection.close()
             else:
                 connection.last_active_ms = self.env.clock.monotonic_ms()
@@ -147,8 +148,8 @@ class Server:
         if "max.connections" in names:
             self._admit_waiting()
 
-    def refused(self, host: str, why: str) -> None:
-        """A connection was refused: said once a second, because a client that is refused comes again."""
+    def note_refused_connection(self, host: str, why: str) -> None:
+        """Count a refused connection. Log it once a second at most, because a client that is refused comes again."""
         self.refused_connections += 1
         now_ms = self.env.clock.monotonic_ms()
         if now_ms >= self._next_refusal_told_ms:
@@ -160,7 +161,7 @@ class Server:
         return limits.get(host[1:], self.config.max_connections_per_ip)
 
     def forget(self, connection: Connection) -> None:
-        """A connection is gone. Harmless for one that was refused."""
+        """A connection is gone: its place is free. Does nothing for one that was refused."""
         self._waiting.pop(connection, None)
         if connection not in self.connections:
             return
@@ -177,7 +178,7 @@ class Server:
         return SWEEP_INTERVAL_MAX_MS if span_ms < 0 else min(span_ms / IDLE_SWEEPS_PER_SPAN, SWEEP_INTERVAL_MAX_MS)
 
     def _abort_if_idle(self, connection: Connection) -> None:
-        """Close what has not been heard of for connections.max.idle.ms."""
+        """Close a connection from which nothing has come for connections.max.idle.ms."""
         span_ms = self.config.connections_max_idle_ms
         idle_ms = self.env.clock.monotonic_ms() - connection.last_active_ms
         if 0 <= span_ms <= idle_ms:
@@ -188,13 +189,15 @@ class Server:
     def outcome(
         self, api: Api, context: RequestContext, request: Any, work: Coroutine[Any, Any, Any] | Future[Any]
     ) -> Pending[Any]:
-        """The answer to a request that its handler did not do at once."""
-        return self.works.outcome(work, lambda error: self.failed(api, context, request, error))
+        """The answer to a request whose handler returned a coroutine or a future."""
+        return self.works.outcome(work, lambda error: self.answer_failure(api, context, request, error))
 
-    def failed(self, api: Api, context: RequestContext, request: Any, error: BaseException | None = None) -> Any:
-        """A handler raised, which is a bug: log and count it; what its client gets instead of an answer.
+    def answer_failure(
+        self, api: Api, context: RequestContext, request: Any, error: BaseException | None = None
+    ) -> Any:
+        """Log and count that a handler raised, and return what the client gets instead of an answer.
 
-        But that the coordination cannot be asked or written (a full disk, a lost session) is no bug.
+        It is a bug, unless the tree cannot be read or written (a full disk, a lost session).
         """
         if isinstance(error, CoordinationError):
             now_ms = self.env.clock.monotonic_ms()
@@ -207,9 +210,8 @@ class Server:
             return CLOSE if response is None else response
         self.handler_failures += 1
         failures = self._failures_of[api.key] = self._failures_of.get(api.key, 0) + 1
-        if (
-            failures <= TRACEBACKS_PER_API or failures % TRACEBACK_EVERY == 0
-        ):  # a client in a loop must not fill the disk
+        # Not for every failure: a client that repeats its request must not fill the disk.
+        if failures <= TRACEBACKS_PER_API or failures % TRACEBACK_EVERY == 0:
             logger.error(
                 "%s version %d of client %r failed (%d times so far)",
                 api.key.name,

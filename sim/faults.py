@@ -429,7 +429,7 @@ FAULTS = (
     Fault(
         "session leaves out records",
         "world",
-        "broker.fetch_sessions:SessionPartition.answer",
+        "broker.fetch_sessions:SessionPartition.note_result",
         "must = has_more",
         "must = False",
         "a session leaves nothing out",
@@ -438,7 +438,7 @@ FAULTS = (
     Fault(
         "session repeats what it said",
         "world",
-        "broker.fetch_sessions:SessionPartition.answer",
+        "broker.fetch_sessions:SessionPartition.note_result",
         "self.sent_high_watermark = high_watermark",
         "pass",
         "a session tells only news",

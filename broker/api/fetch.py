@@ -103,15 +103,15 @@ class _Fetch:
             has_records = len(result.records) > 0
             if session is not None:
                 has_more = has_records or result.preferred_read_replica >= 0 or result.diverging_epoch is not None
-                news = partition.answer(result.error, result.high_watermark, result.log_start_offset, has_more)
+                news = partition.note_result(result.error, result.high_watermark, result.log_start_offset, has_more)
                 if has_records:
-                    session.to_the_end(partition)
+                    session.move_to_end(partition)
                 if incremental and not news:
                     continue
             last_key = self._add(topics, last_key, partition, self._answer(response, partition, result))
         for partition, error in self.refusals:
             if session is not None:
-                partition.answer(error, -1, -1, False)
+                partition.note_result(error, -1, -1, False)
             last_key = self._add(topics, last_key, partition, refused(partition.index, error))
         return response
 

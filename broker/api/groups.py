@@ -1,8 +1,8 @@
-"""The group APIs, thin: each hands its request to the group coordinator (barnabas.groups), which answers or parks it.
+"""The group APIs. Each hands its request to the group coordinator (barnabas.groups), which answers or parks it.
 
 FindCoordinator (10), JoinGroup (11), Heartbeat (12), LeaveGroup (13), SyncGroup (14), DescribeGroups (15), ListGroups
-(16), DeleteGroups (42), OffsetCommit (8), OffsetFetch (9), OffsetDelete (47). Nobody is refused for missing rights:
-there is no authorizer yet.
+(16), DeleteGroups (42), OffsetCommit (8), OffsetFetch (9), OffsetDelete (47). No client is refused for missing rights,
+because there is no authorizer yet.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _MESSAGES = {
 
 
 def find_coordinator_failed(request: FindCoordinatorRequest, error: ErrorCode) -> FindCoordinatorResponse:
-    """Every key that was asked for, with the error; before version 4 the only one at the top."""
+    """Every key that was asked for, with the error; before version 4 there is one key, and its error is at the top."""
     if not request.coordinator_keys:
         return messages.FindCoordinatorResponse(error_code=error, node_id=-1, port=-1)
     return messages.FindCoordinatorResponse(
@@ -68,9 +68,10 @@ def find_coordinator_failed(request: FindCoordinatorRequest, error: ErrorCode) -
 def find_coordinator(broker: Broker, request: FindCoordinatorRequest, context: RequestContext) -> Reply:
     """FindCoordinator (key 10), versions 0-6: the broker that answers for a group.
 
-    The first question makes `__consumer_offsets`, and its answer waits a moment for it. For transactional ids (key type
-    1) every broker names itself: there is no transaction coordinator yet, and its InitProducerId says so. An error here
-    would keep the producer asking until its time is out. Left out: share groups (2) are answered INVALID_REQUEST.
+    The first request creates `__consumer_offsets`, and its answer waits up to half a second for the topic. For
+    transactional ids (key type 1) every broker names itself, because an error would keep the producer asking until its
+    time is up. There is no transaction coordinator yet: InitProducerId says so. Left out: share groups (key type 2) are
+    answered INVALID_REQUEST.
     """
     return broker.turns.run(_find_coordinators(broker, request, context))
 
@@ -80,7 +81,7 @@ def _find_coordinators(
 ) -> Pieces[FindCoordinatorResponse]:
     if request.key_type == GROUP and not broker.metadata_cache.contains(OFFSETS_TOPIC):
         broker.auto_topics.create(OFFSETS_TOPIC)
-        yield broker.auto_topics.made([OFFSETS_TOPIC])
+        yield broker.auto_topics.creations_ended([OFFSETS_TOPIC])
     if context.api_version < 4:
         error, node_id, host, port = _coordinator(broker, request.key, request.key_type, context)
         message = _MESSAGES.get(error, "")
@@ -131,7 +132,7 @@ def join_group(broker: Broker, request: JoinGroupRequest, context: RequestContex
 
 @api(ApiKey.SYNC_GROUP, versions=(0, 5))
 def sync_group(broker: Broker, request: SyncGroupRequest, context: RequestContext) -> Reply:
-    """SyncGroup (key 14), versions 0-5: the leader's assignment in, everybody's own assignment out."""
+    """SyncGroup (key 14), versions 0-5: takes the leader's assignment; answers each member with its own part."""
     return broker.group_coordinator.sync_group(request, context)
 
 
@@ -143,7 +144,7 @@ def heartbeat(broker: Broker, request: HeartbeatRequest, context: RequestContext
 
 @api(ApiKey.LEAVE_GROUP, versions=(0, 5))
 def leave_group(broker: Broker, request: LeaveGroupRequest, context: RequestContext) -> Reply:
-    """LeaveGroup (key 13), versions 0-5: one member, from version 3 several, also by instance id alone."""
+    """LeaveGroup (key 13), versions 0-5: one member; from version 3 on several, also by instance id alone."""
     return broker.group_coordinator.leave_group(request, context)
 
 
@@ -164,7 +165,7 @@ def describe_groups(broker: Broker, request: DescribeGroupsRequest, context: Req
 
 @api(ApiKey.LIST_GROUPS, versions=(0, 5), is_wide=True)
 def list_groups(broker: Broker, request: ListGroupsRequest, context: RequestContext) -> Reply:
-    """ListGroups (key 16), versions 0-5. Left out: groups that are not classic are not listed."""
+    """ListGroups (key 16), versions 0-5. Left out: groups that are not classic."""
     return broker.group_coordinator.list_groups(request, context)
 
 
@@ -203,7 +204,7 @@ def offset_commit_failed(request: OffsetCommitRequest, error: ErrorCode) -> Offs
 
 @api(ApiKey.OFFSET_COMMIT, versions=(0, 10), announced=(0, 9), failure=offset_commit_failed)
 def offset_commit(broker: Broker, request: OffsetCommitRequest, context: RequestContext) -> Reply:
-    """OffsetCommit (key 8), versions 0-10: 0 into the coordination tree, the others as `offsets.storage` says.
+    """OffsetCommit (key 8), versions 0-10: version 0 writes into the tree, the others where `offsets.storage` says.
 
     The retention time of versions 2-4 is kept with the offset. Left out: member epochs of KIP-848 groups.
     """
@@ -211,7 +212,7 @@ def offset_commit(broker: Broker, request: OffsetCommitRequest, context: Request
 
 
 def offset_fetch_failed(request: OffsetFetchRequest, error: ErrorCode) -> OffsetFetchResponse:
-    """Every group that was named, with the error; below version 2 only the partitions have a place for it."""
+    """Every group that was named, with the error; before version 2 only the partitions have a field for it."""
     answer = messages.OffsetFetchResponse
     return answer(
         error_code=error,
@@ -234,14 +235,14 @@ def offset_fetch_failed(request: OffsetFetchRequest, error: ErrorCode) -> Offset
 
 @api(ApiKey.OFFSET_FETCH, versions=(0, 10), announced=(0, 9), failure=offset_fetch_failed, is_wide=True)
 def offset_fetch(broker: Broker, request: OffsetFetchRequest, context: RequestContext) -> Reply:
-    """OffsetFetch (key 9), versions 0-10: 0 from the coordination tree, the others as `offsets.storage` says.
+    """OffsetFetch (key 9), versions 0-10: version 0 reads from the tree, the others where `offsets.storage` says.
 
-    Left out: member id and epoch of version 9 are not looked at, as they are not in classic groups.
+    Left out: member id and member epoch (version 9), which have no meaning in classic groups.
     """
     return broker.group_coordinator.offset_fetch(request, context)
 
 
 @api(ApiKey.OFFSET_DELETE, versions=(0, 0))
 def offset_delete(broker: Broker, request: OffsetDeleteRequest, context: RequestContext) -> Reply:
-    """OffsetDelete (key 47), version 0: offsets of topics that no active consumer of the group subscribes."""
+    """OffsetDelete (key 47), version 0: offsets of topics that no active consumer of the group subscribes to."""
     return broker.group_coordinator.offset_delete(request, context)

@@ -1,14 +1,15 @@
 """Metadata (key 3), versions 0-13: brokers, controller, topics with their partitions.
 
-A topic that is asked for by name and does not exist is created on the way, where the broker and the request allow it.
-The answer waits a moment for it. Kafka 4.1 answers UNKNOWN_TOPIC_OR_PARTITION at once, and the client asks again; here
-it is told so only when the topic takes longer than that moment.
-REBOOTSTRAP_REQUIRED (version 13) is never said: it belongs to brokers that know of another cluster.
+A topic that is asked for by name and does not exist is created, if the broker and the request allow it. The answer
+waits up to half a second for the topic. Only if the topic takes longer, the client gets UNKNOWN_TOPIC_OR_PARTITION and
+asks again; Kafka 4.1 gives this answer at once.
+REBOOTSTRAP_REQUIRED (version 13) is never answered: only brokers that know another cluster need it.
 """
 
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from barnabas.broker.auto_topics import absence_error
 from barnabas.broker.context import Reply, RequestContext
 from barnabas.broker.dispatch import api
 from barnabas.protocol.api_keys import ApiKey
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from barnabas.broker.broker import Broker
 
 NOT_ASKED = -(2**31)
-# All operations that exist for the kind of resource, as bits: what everybody may do where there is no authorizer.
+# All operations that a resource of the kind has, as bits. There is no authorizer, so every client may do them all.
 TOPIC_OPERATIONS = 3576  # read, write, create, delete, alter, describe, describe configs, alter configs
 CLUSTER_OPERATIONS = 8096  # create, alter, describe, cluster action, describe configs, alter configs, idempotent write
 
@@ -30,7 +31,7 @@ Partition = MetadataResponse.MetadataResponsePartition
 
 
 def metadata_failed(request: MetadataRequest, error: ErrorCode) -> MetadataResponse:
-    """Every topic that was named, with the error; from version 13 on the answer as a whole has it, too."""
+    """Every topic that was named, with the error; from version 13 on, the error at the top level as well."""
     return MetadataResponse(
         error_code=error,
         topics=[
@@ -41,7 +42,7 @@ def metadata_failed(request: MetadataRequest, error: ErrorCode) -> MetadataRespo
 
 @api(ApiKey.METADATA, versions=(0, 13), failure=metadata_failed, is_wide=True)
 def metadata(broker: "Broker", request: MetadataRequest, context: RequestContext) -> Reply:
-    """What the metadata cache knows, in the client's words."""
+    """What the metadata cache knows of the topics that are asked for, with the addresses that this client can use."""
     if request.topics and request.allow_auto_topic_creation and broker.config.auto_create_topics_enable:
         cache = broker.metadata_cache
         absent = [topic.name for topic in request.topics if topic.name is not None and topic.name not in cache.topics]
@@ -51,7 +52,7 @@ def metadata(broker: "Broker", request: MetadataRequest, context: RequestContext
 
 
 def by_id(topics: Iterable[MetadataRequest.MetadataRequestTopic]) -> bool:
-    """Whether topics are asked for by id. One id is enough, as in Kafka: its Java Admin leaves the names empty then."""
+    """Whether topics are asked for by id. One id is enough, as in Kafka, because its Java Admin leaves names empty."""
     return any(topic.topic_id != NO_TOPIC_ID or topic.name is None for topic in topics)
 
 
@@ -62,19 +63,19 @@ def _after_creations(
     refusals: dict[str, ErrorCode] = {}
     for name in absent:
         yield
-        refusals[name] = broker.auto_topics.missing(name, True)
-    yield broker.auto_topics.made(absent)
+        refusals[name] = broker.auto_topics.create(name)
+    yield broker.auto_topics.creations_ended(absent)
     return (yield from _metadata(broker, request, context, refusals))
 
 
 def _metadata(
     broker: "Broker", request: MetadataRequest, context: RequestContext, refusals: Mapping[str, ErrorCode]
 ) -> Pieces[MetadataResponse]:
-    """The answer; `refusals` says of topics that are absent why they could not be created."""
+    """The answer. `refusals`: the errors of the topics that were to be created, by name."""
     version = context.api_version
     asked = request.topics
     if asked and 10 <= version < 12 and by_id(asked):
-        return metadata_failed(request, ErrorCode.INVALID_REQUEST)  # ids are there, but do not work before 12
+        return metadata_failed(request, ErrorCode.INVALID_REQUEST)  # the field is there; ids work from 12 on
     cache = broker.metadata_cache
     topics: list[MetadataResponse.MetadataResponseTopic] = []
     absent: list[MetadataResponse.MetadataResponseTopic] = []
@@ -108,8 +109,8 @@ def _metadata(
             for index, state in list(cache.topics[name].items()):
                 partitions.append(_partition(broker, index, state, context))
                 yield
-        elif asked:  # else it was deleted between two turns
-            error = refusals.get(name) or broker.auto_topics.missing(name, False)
+        elif asked:  # in a list of all topics, it was deleted between two turns
+            error = refusals.get(name) or absence_error(name)
             absent.append(Topic(name=name, error_code=error, is_internal=broker.is_internal(name)))
             broker.refusals.note(context, error, "topic %r is not there", name)
     asked_cluster = 8 <= version <= 10 and request.include_cluster_authorized_operations

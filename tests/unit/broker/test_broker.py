@@ -169,6 +169,6 @@ def test_who_waits_when_it_stops_is_let_go(env: SimEnv) -> None:
 
 def test_too_few_brokers_for_the_replicas_of_a_new_topic(env: SimEnv) -> None:
     broker = started(env, default_replication_factor="2")
-    assert broker.auto_topics.missing("wanted", True) == ErrorCode.INVALID_REPLICATION_FACTOR
-    assert broker.auto_topics.missing("wanted", False) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert broker.auto_topics.create("wanted") == ErrorCode.INVALID_REPLICATION_FACTOR
+    assert broker.auto_topics.create("no/name") == ErrorCode.INVALID_TOPIC_EXCEPTION
     env.run(broker.stop())

@@ -73,7 +73,7 @@ def test_ids_are_positive_and_differ() -> None:
 
 def test_update_adds_changes_and_forgets() -> None:
     session = opened(cache(), asked(0, 1))
-    session.partitions[("t", 1)].answer(ErrorCode.NONE, 7, 0, False)
+    session.partitions[("t", 1)].note_result(ErrorCode.NONE, 7, 0, False)
     session.update([*asked(1, offset=5), *asked(2)], [("t", 0)])
     assert list(session.partitions) == [("t", 1), ("t", 2)]
     changed = session.partitions[("t", 1)]
@@ -83,21 +83,21 @@ def test_update_adds_changes_and_forgets() -> None:
 
 def test_a_partition_with_records_goes_to_the_end() -> None:
     session = opened(cache(), asked(0, 1, 2))
-    session.to_the_end(session.partitions[("t", 0)])
+    session.move_to_end(session.partitions[("t", 0)])
     assert [index for _, index in session.partitions] == [1, 2, 0]
 
 
 def test_what_is_news() -> None:
     (partition,) = asked(0)
-    assert partition.answer(ErrorCode.NONE, 0, 0, False), "never sent before"
-    assert not partition.answer(ErrorCode.NONE, 0, 0, False)
-    assert partition.answer(ErrorCode.NONE, 0, 0, True), "records"
-    assert partition.answer(ErrorCode.NONE, 1, 0, False), "high watermark"
-    assert partition.answer(ErrorCode.NONE, 1, 1, False), "log start"
-    assert not partition.answer(ErrorCode.NONE, 1, 1, False)
-    assert partition.answer(ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, -1, False)
-    assert partition.answer(ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, -1, False), "an error is told every time"
-    assert partition.answer(ErrorCode.NONE, 1, 1, False), "and its end too"
+    assert partition.note_result(ErrorCode.NONE, 0, 0, False), "never sent before"
+    assert not partition.note_result(ErrorCode.NONE, 0, 0, False)
+    assert partition.note_result(ErrorCode.NONE, 0, 0, True), "records"
+    assert partition.note_result(ErrorCode.NONE, 1, 0, False), "high watermark"
+    assert partition.note_result(ErrorCode.NONE, 1, 1, False), "log start"
+    assert not partition.note_result(ErrorCode.NONE, 1, 1, False)
+    assert partition.note_result(ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, -1, False)
+    assert partition.note_result(ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, -1, False), "an error is told every time"
+    assert partition.note_result(ErrorCode.NONE, 1, 1, False), "and its end too"
 
 
 @pytest.mark.parametrize(("sessions_open", "gets_one"), [(1, True), (2, True), (3, False)])

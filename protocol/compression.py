@@ -39,6 +39,7 @@ _LZ4_MAGIC = b"\x04\x22\x4d\x18"
 _LZ4_HEADER = _LZ4_MAGIC + b"\x60\x40\x82"  # version 1, independent blocks of 64 KiB; and the checksum of that
 _LZ4_BLOCK_BYTES = {4: 64 * 1024, 5: 256 * 1024, 6: 1024 * 1024, 7: 4 * 1024 * 1024}
 _LZ4_STORED = 0x8000_0000
+_LZ4_PIECE_BYTES = 64 * 1024  # packed at a time: a block
 _LZ4_HIGHEST_LEVEL = 12  # Java's encoder counts up to 17; the C library's best is 12
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _ZSTD_WINDOW_BYTES_MAX = 128 * 1024 * 1024
@@ -159,7 +160,9 @@ def _lz4(data: Buffer, level: int) -> bytes:
     from cramjam import lz4
 
     packer = lz4.Compressor(level=min(level, _LZ4_HIGHEST_LEVEL), content_checksum=False, block_linked=False)
-    packer.compress(bytes(data))
+    content = bytes(data)
+    for start in range(0, len(content), _LZ4_PIECE_BYTES):  # the library lets no other thread run meanwhile
+        packer.compress(content[start : start + _LZ4_PIECE_BYTES])
     frame = bytes(packer.finish())
     out = bytearray(_LZ4_HEADER)
     position = len(_LZ4_HEADER)

@@ -34,8 +34,8 @@ from barnabas.replication.replica_manager import INTERNAL_TOPICS
 from barnabas.replication.topic_admin import topic_name_problem
 from barnabas.runtime.ports import Env
 from barnabas.runtime.turns import chunks
-from barnabas.storage.directory_contents import TREE_FILE, DataDirectoryError, DirectoryContents
-from barnabas.storage.directory_plan import StartChoice, check_cluster, check_formatted, names_in_a_line
+from barnabas.storage.directory_contents import TREE_FILE, DataDirectoryError, DirectoryContents, names_in_a_line
+from barnabas.storage.directory_plan import StartChoice, check_cluster, check_formatted
 from barnabas.storage.log import Log
 from barnabas.storage.log_manager import LogManager
 

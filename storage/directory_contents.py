@@ -5,6 +5,7 @@ renamed or deleted.
 """
 
 import errno
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,8 +15,11 @@ from urllib.parse import quote, unquote
 from barnabas.runtime.ports import Disk
 from barnabas.storage import checkpoints
 
+logger = logging.getLogger("barnabas.storage")
+
 OFFSET_CHECKPOINTS = (checkpoints.RECOVERY_POINTS, checkpoints.LOG_START_OFFSETS, checkpoints.HIGH_WATERMARKS)
 TREE_FILE = "coordination.sqlite"
+NAMES_IN_A_LINE_MAX = 10
 
 _LOG_FOLDER = re.compile(r"(?P<topic>.+)-(?P<partition>\d+)\Z")
 _LOG_FILE = re.compile(
@@ -170,20 +174,34 @@ def is_log(files: Sequence[str]) -> bool:
     return any(_LOG_FILE.match(name) for name in files)
 
 
+def names_in_a_line(names: Sequence[str]) -> str:
+    """The first of them, for a message."""
+    return ", ".join(names[:NAMES_IN_A_LINE_MAX]) + (", …" if len(names) > NAMES_IN_A_LINE_MAX else "")
+
+
 def is_log_file(name: str) -> bool:
     """Whether Kafka or Barnabas gives a file in a log's folder such a name."""
     return _LOG_FILE.match(name) is not None
 
 
 def deleted_folders(disk: Disk, contents: DirectoryContents) -> list[str]:
-    """Names of the folders of deleted logs, which hold nothing else."""
-    return [
-        name
-        for name in contents.names
-        if _DELETED_FOLDER.match(name)
-        and disk.is_directory(f"{contents.path}/{name}")
-        and all(map(is_log_file, disk.list_directory(f"{contents.path}/{name}")))
-    ]
+    """Names of the folders of deleted logs."""
+    return [name for name in contents.names if _is_deleted_folder(disk, contents.path, name)]
+
+
+def remove_deleted_folder(disk: Disk, path: str) -> None:
+    """Remove what a deleted log left. A folder that holds anything else stays as it is, and one that cannot be removed;
+    the log says so.
+    """
+    try:
+        foreign = [name for name in disk.list_directory(path) if not is_log_file(name)]
+        if foreign:
+            names = names_in_a_line(foreign)
+            logger.warning("%s is kept, because no broker made what is in it: %s", path, names)
+        else:
+            disk.remove_tree(path)
+    except OSError as error:
+        logger.warning("%s could not be removed: %s", path, error)
 
 
 def _read_folder(disk: Disk, directory: str, name: str, *, was_clean: bool) -> LogFolder:
@@ -206,6 +224,10 @@ def _is_ours(disk: Disk, directory: str, name: str) -> bool:
     stem = name.removesuffix(".tmp")
     if stem in (checkpoints.META_PROPERTIES, *_CHECKPOINT_NAMES) or name == "lost+found":
         return True
+    return _is_deleted_folder(disk, directory, name)
+
+
+def _is_deleted_folder(disk: Disk, directory: str, name: str) -> bool:
     return _DELETED_FOLDER.match(name) is not None and disk.is_directory(f"{directory}/{name}")
 
 

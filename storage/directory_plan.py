@@ -7,9 +7,7 @@ is not mounted, is missed: its partitions are offline until it is back, or until
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from barnabas.storage.directory_contents import DataDirectoryError, DirectoryContents
-
-NAMES_IN_A_LINE_MAX = 10
+from barnabas.storage.directory_contents import DataDirectoryError, DirectoryContents, names_in_a_line
 
 
 class StartChoice(NamedTuple):
@@ -40,11 +38,6 @@ def plan_directories(
     _check_owners(readable, node_id)
     _check_copies(readable)
     return _plan(found, choice.given_up)
-
-
-def names_in_a_line(names: Sequence[str]) -> str:
-    """The first of them, for a message."""
-    return ", ".join(names[:NAMES_IN_A_LINE_MAX]) + (", …" if len(names) > NAMES_IN_A_LINE_MAX else "")
 
 
 def check_cluster(found: Sequence[DirectoryContents], cluster_id: str) -> None:

@@ -1,5 +1,6 @@
 """One data directory: its lock and identity, its logs, their checkpoints, and the marker of a clean stop."""
 
+import errno
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -16,9 +17,11 @@ from barnabas.storage.directory_contents import (
     LogFolder,
     Meta,
     deleted_folders,
+    is_log,
+    names_in_a_line,
     read_contents,
+    remove_deleted_folder,
 )
-from barnabas.storage.directory_plan import names_in_a_line
 from barnabas.storage.durable_log import flush_together
 from barnabas.storage.log import Log
 from barnabas.storage.open_files import OpenFiles
@@ -158,7 +161,7 @@ class LogDirectory:
         if strays:
             logger.info("%d folders are left from topics that are gone, the first is %s", len(strays), strays[0])
         for name in deleted_folders(disk, self.contents):
-            disk.remove_tree(self.path_of(name))
+            remove_deleted_folder(disk, self.path_of(name))
         log_starts, high_watermarks = (self._written[name] for name in OFFSET_CHECKPOINTS[1:])
         self.missing = [
             key for key, offset in high_watermarks.items() if offset > 0 and key not in self.contents.folders
@@ -272,12 +275,20 @@ class LogDirectory:
     def create(self, topic: str, partition: int) -> Log:
         """Make a log. OSError when it cannot be made."""
         key = (topic, partition)
+        self._check_that_place_is_free(self.path_of(f"{topic}-{partition}"))
         self._recovery_points.pop(key, None)
         log = at_once(self._open_log(key, None, 0, clean=False))
         self._forget_older_namesake(key)
         self._sync_names_soon()
         logger.debug("Made the log %s", log.name)
         return log
+
+    def _check_that_place_is_free(self, path: str) -> None:
+        """A folder of that name may be somebody's: it would be renamed when the topic is deleted."""
+        files = self._env.disk.list_directory(path) if self._env.disk.is_directory(path) else []
+        if files and not is_log(files):
+            why = f"it is no log, and holds {names_in_a_line(files)}: move it away, and start again"
+            raise FileExistsError(errno.EEXIST, why, path)
 
     def _forget_older_namesake(self, key: tuple[str, int]) -> None:
         """A deleted log of that name may be in the checkpoints still: after a crash they would speak of the new one."""

@@ -22,6 +22,7 @@ from barnabas.storage.directory_contents import (
     DirectoryContents,
     Meta,
     paths_of,
+    remove_deleted_folder,
 )
 from barnabas.storage.directory_plan import (
     NO_CHOICE,
@@ -352,10 +353,7 @@ class LogManager:
         logger.debug("Deleting the log %s", log.name)
 
         def remove() -> Pieces[None]:
-            try:
-                self._env.disk.remove_tree(path)
-            except OSError as error:
-                logger.warning("%s could not be removed: %s", path, error)
+            remove_deleted_folder(self._env.disk, path)
             yield None
 
         def begin() -> None:  # of many topics that were deleted together, the folders are due together

@@ -8,12 +8,14 @@ import sqlite3
 import subprocess
 import sys
 import tarfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from barnabas.protocol.api_keys import ApiKey
-from barnabas.protocol.messages import DescribeLogDirsRequest
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.messages import DeleteTopicsRequest, DescribeLogDirsRequest
 from broker_process import Client, Process, batch
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "kafka-4.1.0"
@@ -366,6 +368,67 @@ def test_foreign_files_in_a_directory_of_ours_stay_as_they_are(images: dict[str,
     topics = {path.name for path in data.iterdir() if path.is_dir()}
     assert "photos-0" not in topics
     process.end()
+
+
+def delete_topic(client: Client, name: str) -> None:
+    topics = [DeleteTopicsRequest.DeleteTopicState(name=name)]
+    response = client.ask(ApiKey.DELETE_TOPICS, 6, DeleteTopicsRequest(topics=topics, timeout_ms=20_000))
+    assert response.responses[0].error_code == 0
+
+
+def test_a_topic_of_the_name_of_a_foreign_folder_is_not_made_in_it(images: dict[str, Path], tmp_path: Path) -> None:
+    folder = tmp_path / "all"
+    shutil.copytree(images["stopped"], folder)
+    photos = folder / "d" / "photos-0"
+    photos.mkdir()
+    (photos / "letter.txt").write_text("Dear")
+    process = Process(folder / "d")
+    client = Client(process.port)
+    client.create_topic("photos", 1)
+    assert client.produce("photos", 0, batch([b"x"])).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert list(photos.iterdir()) == [photos / "letter.txt"]
+    delete_topic(client, "photos")
+    process.end()
+    check_all_is_served(folder)
+    assert list(photos.iterdir()) == [photos / "letter.txt"]
+    assert "it is no log, and holds letter.txt: move it away" in (folder / "d.log").read_text()
+
+
+def test_deleting_a_topic_removes_no_file_that_is_not_ours(images: dict[str, Path], tmp_path: Path) -> None:
+    folder = tmp_path / "all"
+    shutil.copytree(images["stopped"], folder)
+    data = folder / "d"
+    process = Process(data)
+    client = Client(process.port)
+    assert client.create_topic("drafts", 2, file_delete_delay_ms="0") == 0
+    (data / "drafts-1" / "notes.txt").write_text("mine")
+    delete_topic(client, "drafts")
+    deadline = time.monotonic() + 20
+    while list(data.glob("drafts-0*")):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.end()
+    for _ in range(2):
+        assert [path.read_text() for path in data.glob("drafts-1.*-delete/notes.txt")] == ["mine"]
+        process = Process(data)
+        process.end()
+    assert "because no broker made what is in it: notes.txt" in (folder / "d.log").read_text()
+
+
+def test_the_folder_of_a_deleted_log_that_cannot_be_removed_hinders_no_start(
+    images: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = tmp_path / "all"
+    shutil.copytree(images["stopped"], folder)
+    process = Process(folder / "d")
+    assert Client(process.port).create_topic("drafts", 1) == 0
+    process.end()
+    (folder / "d" / "drafts-0").rename(folder / "another disk")
+    (folder / "d" / "drafts-0").symlink_to(folder / "another disk")
+    process = Process(folder / "d")
+    delete_topic(Client(process.port), "drafts")
+    process.end()
+    check_all_is_served(folder)
 
 
 # ------------------------------------------------------------------ several directories

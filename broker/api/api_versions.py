@@ -1,7 +1,7 @@
-"""ApiVersions (key 18), versions 0-4: what the table of handlers holds.
+"""ApiVersions (key 18), versions 0-4: the APIs that have a handler, and their versions.
 
 Left out on purpose: features. `transaction.version`, `group.version` and the like tell clients to use protocols that
-this broker does not serve; a client that sees no feature uses none.
+this broker does not serve.
 """
 
 import re
@@ -21,7 +21,7 @@ SOFTWARE_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 @api(ApiKey.API_VERSIONS, versions=(0, 4))
 def api_versions(broker: "Broker", request: ApiVersionsRequest, context: RequestContext) -> ApiVersionsResponse:
-    """All that is offered; INVALID_REQUEST for a software name or version of other characters (KIP-511)."""
+    """All APIs offered; INVALID_REQUEST if a client's software name or version has wrong characters (KIP-511)."""
     if context.api_version >= 3 and not (
         SOFTWARE_NAME.fullmatch(request.client_software_name)
         and SOFTWARE_NAME.fullmatch(request.client_software_version)
@@ -36,6 +36,6 @@ def api_versions(broker: "Broker", request: ApiVersionsRequest, context: Request
 
 
 def too_new(row: Api) -> ApiVersionsResponse:
-    """The version 0 answer to a version that is not served: which versions of this API are."""
+    """The answer to a version of ApiVersions that is not served, in version 0: which versions of this API are."""
     entry = ApiVersionsResponse.ApiVersion(api_key=row.key, min_version=row.announced[0], max_version=row.announced[1])
     return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[entry])

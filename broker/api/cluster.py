@@ -1,8 +1,7 @@
 """DescribeCluster (key 60), versions 0-2: the brokers, the controller and the cluster's id (KIP-700).
 
-EndpointType 2 asks for controllers, which is a question to a KRaft controller: MISMATCHED_ENDPOINT_TYPE here. In a
-cluster coordinated through ZooKeeper's model no broker is fenced: one that is not alive is not known. Left out:
-authorization.
+EndpointType 2 asks for controllers, which only a KRaft controller answers: MISMATCHED_ENDPOINT_TYPE here. No broker is
+ever fenced: a broker that is not alive is not listed. Left out: authorization.
 """
 
 from typing import TYPE_CHECKING
@@ -22,7 +21,7 @@ BROKERS, CONTROLLERS = 1, 2
 
 @api(ApiKey.DESCRIBE_CLUSTER, versions=(0, 2))
 def describe_cluster(broker: "Broker", request: DescribeClusterRequest, context: RequestContext) -> Reply:
-    """Live brokers with the address each has on the listener that the request came by."""
+    """The live brokers, each with its address on the listener that the request came by."""
     if request.endpoint_type == CONTROLLERS:
         return DescribeClusterResponse(
             error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,

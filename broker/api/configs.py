@@ -1,8 +1,8 @@
 """DescribeConfigs (key 32) versions 0-4, AlterConfigs (33) 0-2, IncrementalAlterConfigs (44) 0-1 and
 ListConfigResources (74) 0-1.
 
-Resources: topics (2), brokers (4; the empty name: all of them), broker loggers (8), client metrics subscriptions (16)
-and groups (32); broker/config_resources.py says what each can do. Left out: authorization, and
+Resources: topics (2), brokers (4; the empty name means all brokers), broker loggers (8), client metrics subscriptions
+(16) and groups (32). broker/config_resources.py reads and changes them. Left out: authorization, and
 alter.config.policy.class.name, which names Java code.
 """
 
@@ -49,7 +49,7 @@ def describe_configs_failed(request: DescribeConfigsRequest, error: ErrorCode) -
 async def describe_configs(
     broker: "Broker", request: DescribeConfigsRequest, context: RequestContext
 ) -> DescribeConfigsResponse:
-    """The settings in force of each resource; with synonyms and texts where they are asked for."""
+    """The settings in force of each resource, with synonyms and documentation if the client asks for them."""
     from barnabas.broker.config_resources import rows_of
 
     response = describe_configs_failed(request, ErrorCode.NONE)
@@ -73,7 +73,7 @@ def _entry(
         name=row.name,
         value=row.value,
         read_only=row.read_only,
-        is_default=version == 0 and row.config_source == BUILT_IN,  # versions 1 and up have the source instead
+        is_default=version == 0 and row.config_source == BUILT_IN,  # later versions have the source instead
         config_source=row.config_source,
         is_sensitive=row.is_sensitive,
         synonyms=[
@@ -81,7 +81,7 @@ def _entry(
             for name, value, source in synonyms
         ],
         config_type=row.config_type,
-        # Loggers have none, and Kafka says so whether it is asked for or not.
+        # Loggers have no documentation: Kafka answers the empty text for them, whether the client asks or not.
         documentation=row.documentation if request.include_documentation or not row.documentation else None,
     )
 
@@ -143,7 +143,7 @@ async def incremental_alter_configs(
 
 
 def _altered(response: Any, asked: Any, outcome: tuple[ErrorCode, str | None]) -> Any:
-    """One resource's result, in the class that this response has for it."""
+    """One resource's result, as an object of the class that this response wants."""
     return response.AlterConfigsResourceResponse(
         error_code=outcome[0],
         error_message=outcome[1],
@@ -156,7 +156,7 @@ def _altered(response: Any, asked: Any, outcome: tuple[ErrorCode, str | None]) -
 async def list_config_resources(
     broker: "Broker", request: ListConfigResourcesRequest, context: RequestContext
 ) -> ListConfigResourcesResponse:
-    """Names of the resources of the types asked for (none: all). Version 0 only knows client metrics (KIP-1142)."""
+    """Names of the resources of these types; of all types if none is named. Version 0: client metrics (KIP-1142)."""
     from barnabas.broker.config_resources import Resource, names_of
 
     wanted = set(request.resource_types) if context.api_version > 0 else {int(Resource.CLIENT_METRICS)}

@@ -1,4 +1,4 @@
-"""DeleteRecords (key 21), versions 0-2: raise the log start, on all live replicas."""
+"""DeleteRecords (key 21), versions 0-2: raise the log start offset on all live replicas."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -30,7 +30,7 @@ def delete_records_failed(request: DeleteRecordsRequest, error: ErrorCode) -> De
 
 @api(ApiKey.DELETE_RECORDS, versions=(0, 2), failure=delete_records_failed)
 def delete_records(broker: "Broker", request: DeleteRecordsRequest, context: RequestContext) -> Reply:
-    """Answered when the live replicas have followed, or after TimeoutMs."""
+    """Raise the log start; the answer comes when all live replicas have raised theirs, or after TimeoutMs."""
     entries = [
         (topic.name, partition.partition_index, partition.offset)
         for topic in request.topics
@@ -51,7 +51,7 @@ def _delete(broker: "Broker", entries: list[tuple[str, int, int]], timeout_ms: i
 
 
 def respond(results: Iterable[DeleteRecordsResult]) -> DeleteRecordsResponse:
-    """Results by topic."""
+    """The response, with the results grouped by topic."""
     topics: dict[str, DeleteRecordsResponse.DeleteRecordsTopicResult] = {}
     for result in results:
         topic = topics.get(result.topic)

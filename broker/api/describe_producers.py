@@ -1,7 +1,7 @@
-"""DescribeProducers (key 61), version 0: who writes to a partition, as a replica of it knows (KIP-664).
+"""DescribeProducers (key 61), version 0: the idempotent producers of a partition (KIP-664).
 
-Any replica answers, not only the leader. CoordinatorEpoch is the one in the producer's last transaction marker, -1
-before its first. A producer is listed until the periodic expiry takes it out. Left out: authorization.
+Any replica answers, not only the leader. CoordinatorEpoch is the epoch in the producer's last transaction marker, -1
+before the first marker. A producer is listed until the periodic expiry removes it. Left out: authorization.
 """
 
 from collections.abc import Generator
@@ -35,7 +35,7 @@ def describe_producers_failed(request: DescribeProducersRequest, error: ErrorCod
 
 @api(ApiKey.DESCRIBE_PRODUCERS, versions=(0, 0), failure=describe_producers_failed, is_wide=True)
 def describe_producers(broker: "Broker", request: DescribeProducersRequest, context: RequestContext) -> Reply:
-    """Active producers of each partition asked for."""
+    """The active producers of each partition asked for."""
     return broker.turns.run(_describe_all(broker, request))
 
 
@@ -53,7 +53,7 @@ def _describe_all(
 
 
 def describe(broker: "Broker", topic: str, index: int) -> DescribeProducersResponse.PartitionResponse:
-    """The producers of one partition that this broker has a replica of."""
+    """The producers of one partition; an error if this broker has no replica of it."""
     result = PartitionResponse(partition_index=index)
     problem = topic_name_problem(topic)
     if problem is not None:

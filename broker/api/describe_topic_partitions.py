@@ -1,8 +1,8 @@
 """DescribeTopicPartitions (key 75), version 0: the partitions of topics in pages (KIP-966).
 
-Topics come in name order. A page holds at most ResponsePartitionLimit partitions (at least one, at most
-max.request.partition.size.limit); NextCursor names where the next page begins. Left out: eligible leader replicas,
-which only Kafka's KRaft controller elects from, so both lists are always empty; authorization.
+Topics come in the order of their names. A page holds at most ResponsePartitionLimit partitions (at least one, at most
+max.request.partition.size.limit); NextCursor says where the next page begins. Left out: authorization; and eligible
+leader replicas, which only a KRaft controller has, so both lists are always empty.
 """
 
 from typing import TYPE_CHECKING
@@ -59,7 +59,7 @@ def describe_topic_partitions(
 def describe_page(
     broker: "Broker", names: list[str], *, cursor_topic: str, cursor_partition: int, limit: int
 ) -> Pieces[DescribeTopicPartitionsResponse]:
-    """At most `limit` partitions of the sorted `names`, from the cursor on; a topic that fails takes none of them."""
+    """At most `limit` partitions of the sorted `names`, from the cursor on. A topic with an error counts as none."""
     response = DescribeTopicPartitionsResponse()
     metadata_cache = broker.metadata_cache
     for name in names:
@@ -98,7 +98,7 @@ def describe_page(
 
 
 def describe_partition(metadata_cache: MetadataCache, index: int, state: PartitionMetadata) -> PartitionResponse:
-    """One partition as the metadata cache knows it. A replica that is not alive is offline; no leader is no error."""
+    """One partition as the metadata cache knows it. A dead broker's replica is offline; no leader is not an error."""
     offline = [replica for replica in state.replicas if not metadata_cache.is_alive(replica)]
     offline += [replica for replica in state.offline_replicas if replica not in offline]
     return PartitionResponse(

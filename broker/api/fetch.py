@@ -1,7 +1,7 @@
 """Fetch (key 1), versions 4-18: consumers, and followers by replica id; long polls; incremental sessions (KIP-227).
 
-Left out: tiered storage and quorum fields (SnapshotId, cluster id check, directory ids, the high watermark that a
-request of version 18 may name), which no client of a broker's own topics uses.
+Left out: the fields of tiered storage and of KRaft's quorum (SnapshotId, the check of the cluster id, directory ids,
+the high watermark in requests of version 18), which consumers and followers of topics do not need.
 """
 
 from collections.abc import Iterable
@@ -30,7 +30,7 @@ Answer = FetchResponse.PartitionData
 
 
 def fetch_failed(request: FetchRequest, error: ErrorCode) -> FetchResponse:
-    """Top-level and for every partition that was named."""
+    """The error at the top level and for every partition that was named."""
     return FetchResponse(
         error_code=error,
         responses=[
@@ -45,12 +45,12 @@ def fetch_failed(request: FetchRequest, error: ErrorCode) -> FetchResponse:
 
 
 def refused(index: int, error: ErrorCode) -> FetchResponse.PartitionData:
-    """A partition that was not looked at: no offsets, and empty lists rather than null for old clients."""
+    """The answer for a partition that was not read: no offsets. Lists are empty, not null, because of old clients."""
     return Answer(partition_index=index, error_code=error, high_watermark=-1, aborted_transactions=[], records=b"")
 
 
 class _Fetch:
-    """One request on its way to its answer."""
+    """One Fetch request: what it asks to read, what is refused, and its answer."""
 
     __slots__ = ("asked", "broker", "context", "refusals", "session", "session_is_new")
 
@@ -69,7 +69,7 @@ class _Fetch:
         self.refusals: list[tuple[SessionPartition, ErrorCode]] = []
 
     def to_read(self, wanted: Iterable[SessionPartition]) -> list[SessionPartition]:
-        """What the replica manager is asked; what nobody knows is refused here."""
+        """The partitions that the replica manager is asked for. Those that do not exist go into `refusals`."""
         cache = self.broker.metadata_cache
         for partition in wanted:
             topic = partition.topic
@@ -84,7 +84,7 @@ class _Fetch:
         return self.asked
 
     def answer(self, results: list[FetchResult]) -> FetchResponse | EncodedResponse:
-        """The answer after a wait: one for all who waited for the same, but for those with a session of their own."""
+        """The answer after a wait. Requests that waited for the same share one answer, unless they have a session."""
         if not isinstance(results, SharedResults) or self.session is not None or self.refusals:
             return self.response(results)
         if results.answer is None:
@@ -93,7 +93,7 @@ class _Fetch:
         return answer
 
     def response(self, results: list[FetchResult]) -> FetchResponse:
-        """The answer: everything, or in an incremental session what is news."""
+        """The answer: all partitions, or in an incremental session those with news."""
         session = self.session
         incremental = session is not None and not self.session_is_new
         response = FetchResponse(session_id=0 if session is None else session.id)
@@ -122,7 +122,7 @@ class _Fetch:
         partition: SessionPartition,
         answer: FetchResponse.PartitionData,
     ) -> bytes | str:
-        """Neighbours of one topic share its entry. Returns what the client calls the topic."""
+        """Add a partition to the last topic if it belongs there, or else begin a new one. Returns the topic's key."""
         key = partition.key[0]
         if key == last_key:
             topics[-1].partitions.append(answer)
@@ -164,7 +164,7 @@ class _Fetch:
     def _tell_leader(
         self, response: FetchResponse, answer: FetchResponse.PartitionData, leader_id: int, leader_epoch: int
     ) -> None:
-        """Who leads, and where that broker is (KIP-951)."""
+        """Add who leads the partition, and that broker's address (KIP-951)."""
         answer.current_leader = FetchResponse.LeaderIdAndEpoch(leader_id=leader_id, leader_epoch=leader_epoch)
         endpoint = self.broker.addresses.of(leader_id, self.context)
         if endpoint is not None and all(known.node_id != leader_id for known in response.node_endpoints):
@@ -180,7 +180,7 @@ class _Fetch:
 
 @api(ApiKey.FETCH, versions=(4, 18), failure=fetch_failed)
 def fetch(broker: "Broker", request: FetchRequest, context: RequestContext) -> Reply:
-    """Read now, or be parked until enough has come or MaxWaitMs has gone."""
+    """Read now; or park the request until there are MinBytes to read, or MaxWaitMs have passed."""
     version = context.api_version
     replica_id = request.replica_id if version < FIRST_VERSION_WITH_REPLICA_STATE else request.replica_state.replica_id
     by_id = version >= FIRST_VERSION_WITH_TOPIC_IDS

@@ -1,7 +1,7 @@
 """InitProducerId (key 22), versions 0-5: producer ids for idempotent producers.
 
-Transactional ids are checked and then refused with UNSUPPORTED_VERSION: there is no transaction coordinator yet, and
-that code is the one which tells a client to give up rather than to come again.
+Transactional ids are checked and then refused with UNSUPPORTED_VERSION, because there is no transaction coordinator
+yet, and with this error a client gives up at once instead of trying again.
 """
 
 from typing import TYPE_CHECKING
@@ -19,7 +19,7 @@ NONE = -1
 
 
 def refusal(request: InitProducerIdRequest, error: ErrorCode) -> InitProducerIdResponse:
-    """No producer id, because of `error`."""
+    """The response with an error, and no producer id."""
     return InitProducerIdResponse(error_code=error, producer_id=NONE, producer_epoch=NONE)
 
 

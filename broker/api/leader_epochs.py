@@ -1,4 +1,7 @@
-"""OffsetForLeaderEpoch (key 23), versions 0-4: where a leader epoch ended, for those who must cut back to it."""
+"""OffsetForLeaderEpoch (key 23), versions 0-4: the end offset of a leader epoch, for a replica that must truncate.
+
+Consumers ask as well, to notice that the log was truncated.
+"""
 
 from collections.abc import Generator
 from typing import TYPE_CHECKING
@@ -33,7 +36,7 @@ def offset_for_leader_epoch_failed(
 
 @api(ApiKey.OFFSET_FOR_LEADER_EPOCH, versions=(0, 4), failure=offset_for_leader_epoch_failed, is_wide=True)
 def offset_for_leader_epoch(broker: "Broker", request: OffsetForLeaderEpochRequest, context: RequestContext) -> Reply:
-    """Asked of the leader only; -1/-1 for an epoch it never saw."""
+    """Only the leader of a partition answers; epoch -1 and offset -1 for an epoch that its log does not know."""
     return broker.turns.run(_end_offsets(broker, request))
 
 

@@ -1,6 +1,7 @@
-"""ListOffsets (key 2), versions 0-11: earliest, latest, by time, largest timestamp; version 0 in its old shape.
+"""ListOffsets (key 2), versions 0-11: the earliest, the latest, by time, by largest timestamp.
 
-Remote logs do not exist here, so "latest tiered" and "earliest pending upload" find nothing.
+Version 0 answers with a list of offsets. There is no tiered storage, so "latest tiered" and "earliest pending upload"
+find nothing.
 """
 
 from collections import Counter
@@ -39,7 +40,7 @@ def list_offsets_failed(request: ListOffsetsRequest, error: ErrorCode) -> ListOf
 
 @api(ApiKey.LIST_OFFSETS, versions=(0, 11), announced=(0, 10), failure=list_offsets_failed, is_wide=True)
 def list_offsets(broker: "Broker", request: ListOffsetsRequest, context: RequestContext) -> Reply:
-    """Each partition on its own. From version 1 a partition that is named twice is answered once: INVALID_REQUEST."""
+    """Look each partition up. From version 1 on, one that is named twice is answered once, with INVALID_REQUEST."""
     return broker.turns.run(_list_offsets(broker, request, context))
 
 

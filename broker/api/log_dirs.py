@@ -1,8 +1,8 @@
-"""DescribeLogDirs (key 35), versions 0-4: what lies in this broker's data directories, and how much room is left.
+"""DescribeLogDirs (key 35), versions 0-4: what is in this broker's data directories, and how much room is left.
 
-One entry for each directory of log.dirs; one that is offline has only KAFKA_STORAGE_ERROR. A null list of topics asks
-for all; topics and partitions that are not here are left out without an error. Left out: future replicas (nothing is
-ever moved between directories), authorization.
+There is one entry for each directory of log.dirs; the entry of an offline one holds only KAFKA_STORAGE_ERROR. A null
+list of topics asks for all. Topics and partitions that are not here are left out without an error. Left out: future
+replicas, because no log is ever moved between directories; authorization.
 """
 
 from collections.abc import Generator

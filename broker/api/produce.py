@@ -1,7 +1,8 @@
-"""Produce (key 0), versions 3-13; 0-2 are announced and refused, as Kafka 4 does (librdkafka wants to see a 0).
+"""Produce (key 0), versions 3-13. Versions 0-2 are announced and refused, as Kafka 4 does, because librdkafka looks
+for version 0.
 
-acks=1 and acks=0 are answered without waiting; acks=all is parked once for all partitions. Transactional batches
-are refused (INVALID_TXN_STATE): their partition cannot have been added to a transaction.
+acks=1 is answered without waiting. A request with acks=all is parked once for all its partitions. acks=0 gets no
+answer. Transactional batches are refused (INVALID_TXN_STATE), because no partition can be added to a transaction.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ if TYPE_CHECKING:
     from barnabas.broker.broker import Broker
 
 ADMIN_CLIENT_ID = "__admin_client"  # the only client that may write to internal topics
-SMALLEST_LENGTHS = {0: 14, 1: 14, 2: 49}  # by magic: bytes that no batch or message is shorter than
-ATTRIBUTES_LOW = ATTRIBUTES_AT + 1  # where the byte of the attributes is that has the codec
+SMALLEST_LENGTHS = {0: 14, 1: 14, 2: 49}  # by magic: the smallest length of a batch or message, in bytes
+ATTRIBUTES_LOW = ATTRIBUTES_AT + 1  # the position of the byte that holds the codec
 ZSTD = 4
 APPENDS_PER_PIECE = 100  # about a millisecond
 COMPRESSED_PER_PIECE = 4
-CONVERTED_AT_ONCE_MAX = 64 * 1024  # bytes that are packed anew in some milliseconds; more is done in a thread
+CONVERTED_AT_ONCE_MAX = 64 * 1024  # bytes; a larger batch that needs another codec is compressed in a thread
 FIRST_VERSION_WITH_ZSTD = 7
 REFUSED_RECORDS = "records for %r, partition %d"
 FIRST_VERSION_WITH_TOPIC_IDS = 13
@@ -67,19 +68,19 @@ def produce_failed(request: ProduceRequest, error: ErrorCode) -> ProduceResponse
 
 @api(ApiKey.PRODUCE, versions=(3, 13), announced=(0, 13), failure=produce_failed)
 def produce(broker: Broker, request: ProduceRequest, context: RequestContext) -> Reply:
-    """Append to each partition on its own; the answer goes out when all are decided."""
+    """Append to each partition. The answer goes out when the outcome of all is known."""
     version = context.api_version
     acks = request.acks
-    refused = ErrorCode.NONE if -1 <= acks <= 1 else ErrorCode.INVALID_REQUIRED_ACKS
+    acks_error = ErrorCode.NONE if -1 <= acks <= 1 else ErrorCode.INVALID_REQUIRED_ACKS
     entries: list[tuple[str, int, Buffer]] = []
-    places: list[tuple[str, int]] = []  # of the entries; kept while waiting, when the frame's memory is reused
-    answers: list[ProduceResponse.PartitionProduceResponse] = []  # of the entries
+    places: list[tuple[str, int]] = []  # topic and partition of each entry, for the answer
+    answers: list[ProduceResponse.PartitionProduceResponse] = []  # of each entry
     topics: list[ProduceResponse.TopicProduceResponse] = []
     has_error = has_large = False
     cache = broker.metadata_cache
     for topic in request.topic_data:
         name: str | None = topic.name
-        topic_error = refused
+        topic_error = acks_error
         if version >= FIRST_VERSION_WITH_TOPIC_IDS:
             name = cache.topic_name(topic.topic_id)
             if name is None:
@@ -138,7 +139,7 @@ def produce(broker: Broker, request: ProduceRequest, context: RequestContext) ->
 
 
 def appends_per_piece(entries: Sequence[tuple[str, int, Buffer]]) -> int:
-    """Few, where some must be unpacked: a few bytes can make for a good part of a second."""
+    """How many entries are appended at a time: few if some are compressed, because unpacking may take long."""
     if len(entries) <= COMPRESSED_PER_PIECE:
         return APPENDS_PER_PIECE
     is_compressed = any(records[ATTRIBUTES_LOW] & CODEC_MASK for *_, records in entries)
@@ -146,7 +147,7 @@ def appends_per_piece(entries: Sequence[tuple[str, int, Buffer]]) -> int:
 
 
 def to_convert(broker: Broker, entries: Sequence[tuple[str, int, Buffer]]) -> dict[int, TopicConfig]:
-    """Which entries are large, and not in their topic's codec; with the topic's settings."""
+    """The entries that are large and not in their topic's codec: position -> the topic's settings."""
     found = {}
     for slot, (topic, index, records) in enumerate(entries):
         if len(records) > CONVERTED_AT_ONCE_MAX:
@@ -163,9 +164,9 @@ def append_in_pieces(
     append: Callable[[Sequence[tuple[str, int, Buffer]]], list[AppendResult] | Pending[list[AppendResult]]],
     answer_to: Callable[[list[AppendResult]], Reply],
 ) -> Pieces[Reply]:
-    """Pack anew, in a thread, what must be; then append to a few partitions at a time.
+    """Compress batches that need another codec in a thread; then append to a few partitions at a time.
 
-    Nothing behind this request on its connection is looked at meanwhile, so a producer's batches stay in their order.
+    No later request of the connection is handled meanwhile, so a producer's batches stay in order.
     """
     clock = broker.env.clock
     for slot, config in conversions.items():
@@ -183,7 +184,7 @@ def append_in_pieces(
 
 
 def unreadable(records: Buffer | None, version: int) -> ErrorCode:
-    """What is wrong with the records before anybody asks for their log: exactly one batch of magic 2 must be there."""
+    """The error of records that cannot be appended to any log: they must be exactly one batch of magic 2."""
     if records is None or len(records) < HEADER_BYTES:
         return ErrorCode.INVALID_RECORD
     _, length, _, magic, _, attributes = HEAD.unpack_from(records)
@@ -205,7 +206,7 @@ def fill(
     results: list[AppendResult],
     context: RequestContext,
 ) -> None:
-    """Write the results of the appends into the answers of their partitions."""
+    """Write the results of the appends into the answers of the partitions."""
     for place, answer, result in zip(places, answers, results, strict=True):
         answer.base_offset = result.base_offset
         answer.log_append_time_ms = result.log_append_time_ms
@@ -214,7 +215,7 @@ def fill(
             note_refusal(broker, context, place, result)
             answer.error_code = result.error
             answer.base_offset = answer.log_append_time_ms = -1
-            if result.record_errors:  # without them Kafka lets the code speak for itself
+            if result.record_errors:  # Kafka sends the message only with record errors
                 answer.error_message = result.error_message
                 answer.record_errors = [
                     ProduceResponse.BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=message)
@@ -225,7 +226,7 @@ def fill(
 
 
 def note_refusal(broker: Broker, context: RequestContext, place: tuple[str, int], result: AppendResult) -> None:
-    """Say in the log why records were not appended."""
+    """Log why records were not appended."""
     why = result.error_message or next((message for _, message in result.record_errors or ()), None)
     broker.refusals.note(context, result.error, f"{REFUSED_RECORDS}: %s", *place, why or "no more is known")
 
@@ -237,7 +238,7 @@ def tell_leader(
     place: tuple[str, int],
     context: RequestContext,
 ) -> None:
-    """Who leads the partition instead, and where that broker is (KIP-951)."""
+    """Add who leads the partition instead, and that broker's address (KIP-951)."""
     leader = broker.replica_manager.current_leader(*place)
     if leader is None:
         return

@@ -1,10 +1,10 @@
 """CreateTopics (key 19) versions 0-7, DeleteTopics (20) versions 0-6, CreatePartitions (37) versions 0-3.
 
-Only the controller's broker does them; another answers NOT_CONTROLLER. Each writes into the coordination tree and
-waits, up to TimeoutMs, until the metadata cache shows the effect: then clients see it too. With a TimeoutMs of zero or
-less nothing is done, as in Kafka 4.1: REQUEST_TIMED_OUT. What was written a moment ago may not be in the cache yet,
-so whether a topic exists is asked of the tree. Left out: authorization, create.topic.policy.class.name (Java code) and
-the controller mutation quota.
+Only the broker that is controller serves them; another answers NOT_CONTROLLER. Each request writes into the
+coordination tree and waits, up to TimeoutMs, until the metadata cache shows the change: then clients see it too. If
+TimeoutMs is zero or less, nothing is done, as in Kafka 4.1: REQUEST_TIMED_OUT. The tree says whether a topic exists,
+because the cache may not yet have what was written a moment ago. Left out: authorization,
+create.topic.policy.class.name (Java code) and the controller mutation quota.
 """
 
 from collections import Counter
@@ -36,19 +36,19 @@ DeletedTopic = DeleteTopicsResponse.DeletableTopicResult
 GrownTopic = CreatePartitionsResponse.CreatePartitionsTopicResult
 
 UNSET = -1  # a count that the client leaves to the broker
-# Partitions that one request may make, a topic counting as one more; Kafka's own limit, since they are made in one go.
+# Partitions that one request may create; each topic counts as one more. Kafka has this limit too.
 CREATIONS_MAX = 10_000
 TOO_MANY = "Excessively large number of partitions per request."
 METADATA_TOPIC = "__cluster_metadata"  # the log of KRaft's quorum, which clients must not have
 
 
 def twice(names: Iterable[object]) -> set[object]:
-    """Those that stand there more than once."""
+    """The names that are given more than once."""
     return {name for name, count in Counter(names).items() if count > 1}
 
 
 async def exists(broker: "Broker", name: str, timeout_ms: int) -> bool:
-    """Whether there is such a topic; one that was made a moment ago is waited for until this broker knows of it."""
+    """Whether the topic exists. If it is in the tree only, wait until this broker knows it, up to `timeout_ms`."""
     cache = broker.metadata_cache
     if cache.contains(name) or topic_name_problem(name) is not None:
         return cache.contains(name)
@@ -67,7 +67,7 @@ def create_topics_failed(request: CreateTopicsRequest, error: ErrorCode) -> Crea
 
 
 def refused(name: str, error: ErrorCode, message: str | None) -> CreateTopicsResponse.CreatableTopicResult:
-    """A topic that is not created."""
+    """The result for a topic that is not created."""
     return CreatedTopic(name=name, error_code=error, error_message=message)
 
 
@@ -75,10 +75,10 @@ def refused(name: str, error: ErrorCode, message: str | None) -> CreateTopicsRes
 async def create_topics(
     broker: "Broker", request: CreateTopicsRequest, context: RequestContext
 ) -> CreateTopicsResponse:
-    """Create each topic or say why not; versions 5 and up tell what came out of it.
+    """Create each topic, or answer why not. From version 5 on, the answer has the topic's partitions and settings.
 
-    -1 partitions or replicas mean the broker's defaults, in every version as Kafka 4.1 takes it. With ValidateOnly
-    nothing is written; the topic id in the answer is then, as Kafka's, one that no topic will have.
+    -1 partitions or replicas mean the broker's defaults, in every version, as in Kafka 4.1. With ValidateOnly nothing
+    is written; as in Kafka, the answer then has a topic id that no topic will have.
     """
     if not broker.controller.active:
         return create_topics_failed(request, ErrorCode.NOT_CONTROLLER)
@@ -125,7 +125,7 @@ def note_refusals(
         | CreatePartitionsResponse.CreatePartitionsTopicResult
     ],
 ) -> None:
-    """Say in the log which topics were refused, and why."""
+    """Log which topics were refused, and why."""
     for result in results:
         if result.error_code:
             why = result.error_message or "no more is known"
@@ -135,7 +135,7 @@ def note_refusals(
 async def create_topic(
     broker: "Broker", topic: CreateTopicsRequest.CreatableTopic, *, validate_only: bool
 ) -> CreateTopicsResponse.CreatableTopicResult:
-    """Write one topic into the tree; its result as it will be when it exists."""
+    """Write one topic into the tree. The result describes the topic as it will be when it exists."""
     from barnabas.config.describe import topic_rows  # late: not needed to serve
 
     if topic.name == METADATA_TOPIC:
@@ -204,7 +204,7 @@ def delete_topics_failed(request: DeleteTopicsRequest, error: ErrorCode) -> Dele
 async def delete_topics(
     broker: "Broker", request: DeleteTopicsRequest, context: RequestContext
 ) -> DeleteTopicsResponse:
-    """Delete by name, or (version 6) by id; the answer then names both."""
+    """Delete topics by name, or in version 6 by id; the answer of version 6 has both."""
     if not broker.controller.active:
         return delete_topics_failed(request, ErrorCode.NOT_CONTROLLER)
     if not broker.config.delete_topic_enable:
@@ -246,7 +246,7 @@ async def delete_topics(
 
 
 def refuse(result: DeleteTopicsResponse.DeletableTopicResult, error: ErrorCode, message: str | None) -> None:
-    """Note why a topic is not deleted."""
+    """Write into the result why a topic is not deleted."""
     result.error_code, result.error_message = error, message
 
 
@@ -262,7 +262,7 @@ def create_partitions_failed(request: CreatePartitionsRequest, error: ErrorCode)
 async def create_partitions(
     broker: "Broker", request: CreatePartitionsRequest, context: RequestContext
 ) -> CreatePartitionsResponse:
-    """Raise the number of partitions; Count is the new total."""
+    """Raise the number of partitions. Count is the new total."""
     if not broker.controller.active:
         return create_partitions_failed(request, ErrorCode.NOT_CONTROLLER)
     if request.timeout_ms <= 0:

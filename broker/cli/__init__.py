@@ -1,1 +1,1 @@
-"""The commands of `barnabas`, one module each; broker/main.py imports the one that is asked for."""
+"""The commands of `barnabas`, one module each. Only the module of the command that runs is imported."""

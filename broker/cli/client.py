@@ -1,4 +1,4 @@
-"""The commands' connection to a broker: kafka-python, with its errors told in sentences."""
+"""The commands' connection to a broker: kafka-python, with its exceptions turned into sentences."""
 
 import asyncio
 import logging
@@ -14,19 +14,19 @@ from barnabas.runtime.clock import RealClock
 CLIENT_ID = "barnabas-cli"
 COORDINATOR_TIMEOUT_MS = 10_000
 RETRY_MS = 100
-BACKOFF_MS = 10  # a command is waited for
+BACKOFF_MS = 10  # short, because a person waits for a command
 NOTHING_THERE = {"UNKNOWN_TOPIC_OR_PARTITION", "GROUP_ID_NOT_FOUND", "UNKNOWN_TOPIC_ID"}
 
-# Its warnings repeat what the raised error says.
+# kafka-python's warnings repeat what its exceptions say.
 logging.getLogger("kafka").addHandler(logging.NullHandler())
 
 
 def connection(target: Target) -> dict[str, Any]:
-    """Settings of every client: something listens there when this returns, and the time limit has begun."""
+    """The settings of every client. When this returns, something listens there, and the time limit has begun."""
     target.reach()
     from kafka.cluster import ClusterMetadata
 
-    # It waits so long before it asks for metadata again, the first time too; no setting of a client reaches it.
+    # How long the client waits before it asks for metadata, also the first time. No setting of a client changes it.
     ClusterMetadata.DEFAULT_CONFIG["retry_backoff_ms"] = BACKOFF_MS
     return {
         "bootstrap_servers": target.bootstrap,
@@ -38,7 +38,7 @@ def connection(target: Target) -> dict[str, Any]:
 
 @contextmanager
 def told_in_sentences(target: Target) -> Iterator[None]:
-    """Turn what kafka-python raises into one line and an exit code."""
+    """Turn kafka-python's exceptions into one line and an exit code."""
     from kafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError
 
     try:
@@ -61,7 +61,7 @@ def told_in_sentences(target: Target) -> Iterator[None]:
 
 @contextmanager
 def admin(target: Target) -> Iterator[Any]:
-    """An admin client that is closed at the end."""
+    """An admin client, which is closed at the end."""
     settings = connection(target)
     from kafka.admin import KafkaAdminClient
 
@@ -74,12 +74,12 @@ def admin(target: Target) -> Iterator[Any]:
 
 
 def send(client: Any, request: Any, node_id: int | None = None) -> Any:
-    """The answer to one request of the protocol: to this broker, or to any. For what the admin client cannot say."""
+    """Send a request of the protocol that the admin client has no method for, to this node or to any; its answer."""
     return client._manager.run(client._manager.send, request, node_id)
 
 
 def await_coordinators(client: Any, groups: list[str]) -> None:
-    """Returns when the groups can be asked: the first request for a group makes the topic that groups live in."""
+    """Return when the groups' coordinators answer. The first request for a group creates the offsets topic."""
     from kafka.errors import CoordinatorNotAvailableError
 
     clock = RealClock()
@@ -96,7 +96,7 @@ def await_coordinators(client: Any, groups: list[str]) -> None:
 
 
 def reason(error_code: int, message: str | None = None) -> str:
-    """A broker's error as `NAME: what it said`."""
+    """A broker's error as `NAME: message`."""
     from kafka.errors import for_code
 
     error = for_code(error_code)
@@ -105,7 +105,7 @@ def reason(error_code: int, message: str | None = None) -> str:
 
 def describe_topics(client: Any, names: list[str]) -> dict[str, Any]:
     """Metadata of the topics by name; one that does not exist ends the command."""
-    # An empty list would ask for no topic, None for all; and describing must never create.
+    # Not for an empty list: the client would ask for no topic. describe_topics never creates a topic.
     described = {topic["name"]: topic for topic in client.describe_topics(names)} if names else {}
     for name, topic in described.items():
         if topic["error_code"]:
@@ -118,7 +118,7 @@ def describe_groups(client: Any, names: list[str], *, may_be_missing: bool = Fal
     described = {}
     await_coordinators(client, names)
     for name, group in client.describe_groups(names).items():
-        # Before DescribeGroups v6 a missing group was a dead one without members.
+        # Before version 6 of DescribeGroups, a missing group is answered as a dead one without members.
         if group["group_state"] == "Dead":
             if not may_be_missing:
                 fail(f"there is no group {name}.", ExitCode.NOTHING_THERE)
@@ -130,9 +130,9 @@ def describe_groups(client: Any, names: list[str], *, may_be_missing: bool = Fal
 
 
 def positions(client: Any, group: str, extra: Iterable[tuple[str, int]] = ()) -> list[dict[str, Any]]:
-    """Committed offset, ends of the log and lag: of all that the group committed, and of `extra` partitions.
+    """Committed offset, start and end of the log, and lag, of the partitions that the group committed and of `extra`.
 
-    Offsets that are not known (nothing committed, the topic is gone) are None.
+    An offset that is not known (nothing is committed, or the topic is gone) is None.
     """
     from kafka.admin import OffsetSpec
     from kafka.structs import TopicPartition

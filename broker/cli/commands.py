@@ -1,4 +1,4 @@
-"""The commands of `barnabas`, as typer knows them. A command's module is imported when it is asked for."""
+"""The commands of `barnabas` for typer. A command's module is imported when that command runs."""
 
 from importlib import import_module
 from typing import Any
@@ -8,10 +8,10 @@ import typer.main
 from barnabas.broker.cli.exits import ExitCode, fail
 from barnabas.broker.cli.terminal import Group
 
-# In the order in which a newcomer meets them; help lists them so.
+# In the order of `--help`: the first commands are those that a newcomer needs first.
 COMMANDS = ("start", "status", "demo", "topics", "produce", "consume", "groups", "offsets", "configs")
 
-# What is wrong with the words of a command line. typer exports the children of this class only.
+# The base class of click's errors of usage. typer exports only its subclasses.
 USAGE_ERROR: type[Any] = typer.BadParameter.__mro__[1]
 
 EXIT_CODES = """Exit codes:
@@ -33,7 +33,7 @@ class LazyCommands(Group):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command of that name, or None."""
-        if cmd_name == "start":  # listed here; main.py has run it already when it was meant
+        if cmd_name == "start":  # only for the list in --help: main.py runs `start` without typer
             return typer.main.get_command(_start)
         if cmd_name not in COMMANDS:
             return None

@@ -1,7 +1,7 @@
 """`barnabas configs`: describe, set, delete the settings of topics and brokers.
 
-kafka-python's admin client cannot name the resource of all brokers (its name is empty) and does not ask for the texts
-of settings, so these commands send the requests themselves.
+These commands build the requests themselves, because kafka-python's admin client can neither name the resource of all
+brokers (its name is empty) nor ask for the documentation of settings.
 """
 
 from collections.abc import Sequence
@@ -158,9 +158,9 @@ def delete(
     keys: Annotated[list[str], typer.Argument(metavar="KEY")],
     as_json: AsJson = False,
 ) -> None:
-    """Take overrides back, so that the next source holds again.
+    """Remove overrides, so that the value of the next source holds again.
 
-    A topic falls back to the broker; a broker to what holds for all brokers, to its file, and to the default.
+    A topic falls back to the broker's value; a broker to the value for all brokers, then its file, then the default.
 
     \b
     barnabas configs delete topic orders retention.ms
@@ -181,7 +181,7 @@ def _alter(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Ask for the changes and say what became of them."""
+    """Send the changes and print their outcome."""
     from kafka.protocol.admin import IncrementalAlterConfigsRequest
 
     with admin(target) as client:
@@ -197,7 +197,7 @@ def _alter(
 
 
 def _resource(kind: Kind, name: str) -> tuple[int, str]:
-    """Type and name of the resource, as requests have them."""
+    """Type and name of the resource, as requests write them."""
     from kafka.admin import ConfigResourceType
 
     if kind is Kind.BROKER and name != ALL_BROKERS and not name.isdecimal():
@@ -207,7 +207,7 @@ def _resource(kind: Kind, name: str) -> tuple[int, str]:
 
 
 def _send(client: Any, request: Any, kind: Kind, name: str) -> Any:
-    """The answer; what belongs to one broker is asked of that broker."""
+    """Send a request, for a broker's own settings to that broker, and return the answer."""
     from kafka.errors import UnknownBrokerIdError
 
     try:
@@ -225,7 +225,7 @@ def _source(row: dict[str, Any]) -> str:
 
 
 def _fallback(row: dict[str, Any]) -> str | None:
-    """What would hold without the strongest source; another setting's with its name."""
+    """The value that would hold without the strongest source; with its name if it is another setting's."""
     others = [
         _shown(other["value"]) if other["name"] == row["name"] else f"{other['name']}={_shown(other['value'])}"
         for other in row["synonyms"][1:]

@@ -16,10 +16,10 @@ from barnabas.runtime.clock import RealClock
 
 app = new_app()
 
-ANSWER_MARGIN_S = 5  # what a broker may take beyond --timeout, which is about records
-CLOSE_TIMEOUT_MS = 2_000  # the broker may be gone
-LOOK_MS = 5_000  # how long nothing may come before it is looked whether a broker is there
-POLL_MS = 500  # how late a signal or the time-out is noticed
+ANSWER_MARGIN_S = 5  # how much longer than --timeout the broker may take to answer, because --timeout is for records
+CLOSE_TIMEOUT_MS = 2_000  # short, because the broker may be gone
+LOOK_MS = 5_000  # when no record came for so long, the command tries whether the broker is still there
+POLL_MS = 500  # a signal or the time-out is noticed so late at most
 POLL_RECORDS = 500
 
 
@@ -84,7 +84,7 @@ def consume(
 
             def stop(number: int, _frame: Any) -> None:
                 stopping.append(number)
-                signal.signal(number, end_at_once)  # the second time
+                signal.signal(number, end_at_once)  # the second signal ends the command at once
 
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, stop)
@@ -93,7 +93,7 @@ def consume(
                 wanted = POLL_RECORDS if limit is None else min(POLL_RECORDS, limit - count)
                 target.renew()
                 batches = consumer.poll(POLL_MS, max_records=wanted)
-                with no_time_limit():  # who reads our output may be slow
+                with no_time_limit():  # the reader of the output may be slow
                     for records in batches.values():
                         for record in records:
                             show(record)
@@ -119,7 +119,7 @@ def consume(
 
 
 def _must_exist(consumer: Any, topics: list[str]) -> None:
-    """Ends the command for a topic that is not there; and gets the metadata that a group's leader needs to assign."""
+    """End the command if a topic does not exist. It also fetches the metadata that a group's leader needs to assign."""
     for topic in topics:
         if not consumer.partitions_for_topic(topic):
             fail(f"there is no topic {topic}. (All topics: barnabas topics list)", ExitCode.NOTHING_THERE)
@@ -156,7 +156,7 @@ def _show_json(record: Any) -> None:
 
 
 def _json_bytes(name: str, value: bytes | None) -> dict[str, str | None]:
-    """Text as it is; what is not UTF-8 in base64, under a name that says so."""
+    """A key or value as JSON: as text under `name`, or as base64 under another name if it is not UTF-8."""
     if value is None:
         return {name: None}
     try:

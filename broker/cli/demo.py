@@ -19,7 +19,7 @@ app = new_app()
 TOPIC, GROUP = "demo", "demo-readers"
 RECORDS = 10
 STOP_TIMEOUT_S = 10
-TIME_LIMIT_S = 60  # of all of it; it takes three seconds
+TIME_LIMIT_S = 60  # of the whole demo, which takes about three seconds
 
 
 @app.command()
@@ -88,7 +88,7 @@ class DemoBroker:
         self.bootstrap: str = json.loads(line)["bootstrap"]
 
     def stop(self) -> None:
-        """As Ctrl-C would; the process has gone when this returns."""
+        """Stop the broker as Ctrl-C does, and return when its process is gone."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             try:

@@ -8,17 +8,17 @@ from typing import NoReturn
 
 
 class ExitCode(IntEnum):
-    """What a script can tell from `$?`; the text of it is in commands.py."""
+    """The exit codes; commands.py explains them in --help."""
 
     DONE = 0
     FAILED = 1
     NOT_VALID = 2
     NOTHING_THERE = 3
-    INTERRUPTED = 130  # as a shell reports what Ctrl-C has ended
+    INTERRUPTED = 130  # what a shell reports for a program that Ctrl-C ended
 
 
 class Failure(Exception):
-    """The end of a command that could not do what it was asked to do."""
+    """Ends a command that cannot do what it was asked to do."""
 
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
@@ -26,7 +26,7 @@ class Failure(Exception):
         self.code = code
 
     def tell(self, as_json: bool) -> None:
-        """Write it to standard error: a sentence (or several lines) for a person, one JSON object for a script."""
+        """Write the message to standard error: as text for a person, as one JSON object for a script."""
         if as_json:
             say(json.dumps({"error": self.message, "exit_code": int(self.code)}, ensure_ascii=False))
         else:
@@ -34,7 +34,7 @@ class Failure(Exception):
 
 
 def say(message: str) -> None:
-    """A line for the person, on standard error, so that standard output stays what was asked for."""
+    """Print a line to standard error, because standard output holds nothing but the result."""
     print(message, file=sys.stderr, flush=True)
 
 

@@ -177,7 +177,7 @@ ERRORS = {
 
 def _assigned(member: dict[str, Any]) -> list[tuple[str, int]]:
     assignment = member["member_assignment"]
-    if not isinstance(assignment, dict):  # empty while the group rebalances, or not a consumer's
+    if not isinstance(assignment, dict):  # the group rebalances, or the member is not a consumer
         return []
     return sorted(
         (topic["topic"], partition)

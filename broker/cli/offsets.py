@@ -49,7 +49,7 @@ def list_offsets(target: Target, group: Group, topic: Topics = None, as_json: As
             chosen = set(_partitions(client, topic))
             rows = [row for row in rows if (row["topic"], row["partition"]) in chosen]
         if not rows:
-            describe_groups(client, [group])  # says so when there is no such group
+            describe_groups(client, [group])  # ends the command when there is no such group
             fail(f"{group} has no committed offsets here.", ExitCode.NOTHING_THERE)
     if as_json:
         print_json(rows)
@@ -196,7 +196,7 @@ def delete(
 
 
 def _partitions(client: Any, topics: list[str]) -> list[tuple[str, int]]:
-    """`orders` and `orders:0,2` as partitions that exist."""
+    """The partitions that `orders` or `orders:0,2` names; the command ends if one does not exist."""
     wanted: dict[str, set[int] | None] = {}
     for topic in topics:
         name, colon, numbers = topic.partition(":")
@@ -222,7 +222,7 @@ def _refuse_living(client: Any, group: str, *, may_be_new: bool) -> None:
 
 
 def _place(to: str) -> Any:
-    """`earliest`, `latest`, an offset or a time, as what kafka-python looks up."""
+    """`earliest`, `latest`, an offset or a time, in the form that kafka-python looks up."""
     from kafka.admin import OffsetSpec, OffsetTimestamp
 
     if to in ("earliest", "latest"):
@@ -240,7 +240,7 @@ def _place(to: str) -> Any:
 
 
 def _choose(client: Any, rows: list[dict[str, Any]], place: Any, shift_by: int | None) -> None:
-    """Set `new_offset` in every row."""
+    """Write `new_offset` into every row."""
     from kafka.admin import OffsetTimestamp
     from kafka.structs import TopicPartition
 

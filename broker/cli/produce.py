@@ -15,7 +15,7 @@ from barnabas.broker.cli.terminal import INT32_MAX, INT64_MAX, new_app, print_js
 
 app = new_app()
 
-IN_FLIGHT_RECORDS = 10_000  # how many sends may be unanswered: bounds memory when standard input is endless
+IN_FLIGHT_RECORDS = 10_000  # that are not answered yet; bounds the memory when standard input is endless
 
 
 class Compression(StrEnum):
@@ -29,7 +29,7 @@ class Compression(StrEnum):
 
 
 class Acks(StrEnum):
-    """Whose answer a send waits for."""
+    """Which replicas must have a record before the broker answers."""
 
     ALL = "all"
     LEADER = "1"
@@ -101,11 +101,11 @@ def produce(
             compression_type=None if compression is Compression.NONE else compression.value,
             linger_ms=5,
             batch_size=131072,
-            # The time limit of the command comes first, and tells it as every command does.
+            # Longer than the time limit of the command, which ends it with the usual sentence.
             max_block_ms=2 * int(target.timeout_s * 1000),
             delivery_timeout_ms=max(120_000, 2 * int(target.timeout_s * 1000)),
         )
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # what has been read is sent
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # so records already read are sent
         sent = Sent(target, as_json, advance)
         try:
             for record_key, text in records:
@@ -128,7 +128,7 @@ def produce(
             target.renew()
             producer.flush()
             sent.settle()
-        except ValueError as error:  # a name that no topic can have, a partition that the topic has not
+        except ValueError as error:  # an invalid topic name, or a partition that the topic does not have
             fail(f"{error}.", ExitCode.NOT_VALID)
         finally:
             producer.close()
@@ -137,7 +137,7 @@ def produce(
 
 
 class Sent:
-    """The records on their way: in order, reported when answered; the first failure is raised."""
+    """The records that were sent: each is reported when its answer comes, in order; the first failure is raised."""
 
     def __init__(self, target: Target, as_json: bool, advance: Callable[[int], None]) -> None:
         self.target = target
@@ -148,15 +148,15 @@ class Sent:
 
     @property
     def waiting(self) -> int:
-        """How many are not reported yet."""
+        """How many records are not reported yet."""
         return len(self.futures)
 
     def add(self, future: Any) -> None:
-        """One more on its way."""
+        """Add a record that was sent."""
         self.futures.append(future)
 
     def settle(self) -> None:
-        """Wait for all, report them."""
+        """Wait for all answers and report them."""
         for future in self.futures:
             metadata = future.get()
             self.target.renew()
@@ -175,7 +175,7 @@ class Sent:
 
 
 def _bytes(text: str | None) -> bytes | None:
-    """As they were typed, also where that is not UTF-8."""
+    """The bytes of an argument as they were typed, also if they are not UTF-8."""
     return os.fsencode(text) if text is not None else None
 
 

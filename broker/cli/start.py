@@ -54,21 +54,21 @@ class Order:
     config: "BrokerConfig"
     choice: "StartChoice"
     as_json: bool
-    temporary_directory: str | None  # to be made, and removed at the end
+    temporary_directory: str | None  # it is made at the start and removed at the end
     offsets_topic_first: bool
-    parent: int | None  # the process to end with
+    parent: int | None  # process id; this broker ends when that process does
 
 
 def run(words: Sequence[str]) -> int:
-    """`barnabas start` with these words; the exit code."""
-    parent = os.getppid()  # first, because it may end soon
+    """Run `barnabas start` with these words; returns the exit code."""
+    parent = os.getppid()  # asked first, because the parent may end soon
     said = _parser().parse_args(words)
     output.take_standard_streams()
     _begin_log(said)
     try:
         return _run_as_said(said, parent)
     except Failure as failure:
-        if said.log_file is not None:  # a reader of the log does not see standard error
+        if said.log_file is not None:  # a person who reads the log file does not see standard error
             logger.error("this broker does not serve: %s", failure.message)
         raise
 
@@ -99,7 +99,7 @@ def _run_as_said(said: argparse.Namespace, parent: int) -> int:
 
 
 class Parser(argparse.ArgumentParser):
-    """Tells what is wrong with the words as every command does."""
+    """An argparse parser that reports errors of usage as the other commands do."""
 
     def error(self, message: str) -> NoReturn:
         """End the command."""
@@ -162,7 +162,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _begin_log(said: argparse.Namespace) -> None:
-    """Log to standard error, or to a file."""
+    """Start logging to standard error, or to --log-file."""
     stream = sys.stderr
     if said.log_file is not None:
         try:
@@ -176,10 +176,10 @@ def _begin_log(said: argparse.Namespace) -> None:
 
 
 class LogFormatter(logging.Formatter):
-    """One line for a message, and not a very long one, whatever clients have called their groups."""
+    """Writes each message as one line of bounded length, because names that clients choose may contain anything."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        """As it is printed; a traceback comes after it."""
+        """The line, without the traceback that may follow it."""
         if not record.message.isprintable():
             record.message = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in record.message)
         if len(record.message) > MESSAGE_CHARACTERS_MAX:
@@ -204,7 +204,7 @@ def _count(text: str) -> int:
 
 
 def _place(name: str) -> str:
-    """The absolute path of a directory; an id stays what it is."""
+    """The absolute path if this is a path; a directory id stays as it is."""
     return os.path.abspath(name) if "/" in name or name.startswith(".") else name
 
 
@@ -215,7 +215,7 @@ def _port(text: str) -> int:
 
 
 def _said(text: str) -> str:
-    # A shell's empty variable must not be taken for "not said": the broker would choose another folder or file.
+    # An empty text comes from a shell variable that is not set. To ignore it would use another folder or file.
     if not text.strip():
         raise argparse.ArgumentTypeError("it is empty")
     return text
@@ -224,9 +224,9 @@ def _said(text: str) -> str:
 def _configure(
     env: "Env", path: str | None, profile: "Profile", given: dict[str, str], port: int | None
 ) -> "tuple[BrokerConfig, str | None]":
-    """Everything that was said about this broker, checked; and its data directory where that is a temporary one.
+    """The broker's settings from all sources, checked; and the temporary data directory, if it uses one.
 
-    What is wrong ends the command, all of it at once.
+    Settings that are not valid end the command; all of them are printed together.
     """
     from barnabas.config import __file__ as config_package
     from barnabas.config import profiles, properties
@@ -278,33 +278,33 @@ def _text_of(env: "Env", path: str) -> str:
         fail(f"{path} cannot be read: {error.strerror}. Let this user read it, or name another.", ExitCode.NOT_VALID)
     try:
         return content.decode()
-    except UnicodeDecodeError:  # what Java would write
+    except UnicodeDecodeError:  # Java writes properties files in latin-1
         return content.decode("latin-1")
 
 
 def _with_port(listeners: str, port: int) -> str:
-    """The list with another port in its first listener."""
+    """The list of listeners with another port in the first one."""
     first, comma, rest = listeners.partition(",")
     return f"{first.rpartition(':')[0]}:{port}{comma}{rest}"
 
 
 def collect_seldom() -> None:
-    """What the garbage collector does while a broker serves."""
-    # What was made to start lives as long as the process: no collection needs to look at it again.
+    """Let the garbage collector run seldom while the broker serves."""
+    # The objects of the start live as long as the process, so no collection needs to look at them again.
     gc.collect()
     gc.freeze()
-    # A request leaves nothing behind for the collector, so it may look seldom, at what state has grown since.
+    # A request leaves no cycles behind, so collections need not come often.
     gc.set_threshold(10_000, 10, 100)
     gc.enable()
 
 
 def _run(env: "Env", order: Order) -> int:
-    """Serve on the fastest loop there is; the exit code."""
+    """Serve on uvloop if it is installed, or else on asyncio's loop; returns the exit code."""
     _allow_open_files()
-    gc.disable()  # until it serves: what is made to start stays
+    gc.disable()  # until the broker serves, because the objects of the start stay
     try:
         import uvloop
-    except ImportError:  # an optional speed-up: not built for every platform
+    except ImportError:  # uvloop is optional, because it is not built for every platform
         new_loop = asyncio.new_event_loop
     else:
         new_loop = uvloop.new_event_loop
@@ -313,7 +313,7 @@ def _run(env: "Env", order: Order) -> int:
 
 
 def _allow_open_files() -> None:
-    """As many as the system lets this user have: the usual 1024 is not enough for segments and connections."""
+    """Raise the limit of open files to the hard limit; the usual 1024 are too few for segments and connections."""
     with suppress(ImportError, OSError, ValueError):
         import resource
 
@@ -322,17 +322,17 @@ def _allow_open_files() -> None:
 
 
 async def _run_until_told(env: "Env", order: Order) -> int:
-    """Listen to signals, and serve; temporary data is gone afterwards."""
+    """Serve until a signal or the end of the parent; then remove temporary data."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 
     def told_to_stop() -> None:
         stop.set()
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)  # a second Ctrl-C ends it at once
+            loop.remove_signal_handler(number)  # so a second Ctrl-C ends the process at once
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
             loop.add_signal_handler(number, told_to_stop)
     if order.parent is not None:
         call_when_parent_is_gone(order.parent, partial(_end_with_parent, order.parent, loop, told_to_stop))
@@ -350,9 +350,12 @@ async def _run_until_told(env: "Env", order: Order) -> int:
 
 
 def _end_with_parent(parent: int, loop: asyncio.AbstractEventLoop, told_to_stop: Callable[[], None]) -> None:
-    """Runs in a thread. Not by a signal: the broker may be stopping, and a second one would end it at once."""
+    """Stop, because the parent is gone. Called in a thread.
+
+    It sends no signal, because the broker may be stopping already, and a second signal would end it at once.
+    """
     logger.info("process %d, which started this broker, is gone (--no-exit-with-parent would go on)", parent)
-    with suppress(RuntimeError):  # it has stopped just now
+    with suppress(RuntimeError):  # the loop is closed: the broker has stopped meanwhile
         loop.call_soon_threadsafe(told_to_stop)
 
 
@@ -387,7 +390,7 @@ async def _serve(env: "Env", order: Order, stop: asyncio.Event) -> int:
 
 
 async def _start_unless_stopped(broker: "Broker", stop: asyncio.Event) -> bool:
-    """Start the broker; False when it was told to stop meanwhile."""
+    """Start the broker; False if it was told to stop before it served."""
     start = asyncio.ensure_future(broker.start())
     stopped = asyncio.ensure_future(stop.wait())
     await asyncio.wait((start, stopped), return_when=asyncio.FIRST_COMPLETED)
@@ -420,7 +423,7 @@ def _say_ready(broker: "Broker", data: str, order: Order) -> None:
 
 
 def _what_to_do(error: OSError, config: "BrokerConfig", data: str) -> str:
-    """An error of the operating system as a sentence with a way out."""
+    """An error of the operating system as a sentence that says what to do."""
     if error.errno == errno.EADDRINUSE:
         return f"{config.listeners} is in use. Stop what listens there, or choose another port with --port."
     if error.errno in (errno.EADDRNOTAVAIL, errno.EACCES) and error.filename is None:

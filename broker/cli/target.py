@@ -16,9 +16,9 @@ DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 DEFAULT_PORT = 9092
 DEFAULT_TIMEOUT_S = 30.0
 DEFAULT_WAIT_S = 0.5
-SECONDS_MAX = 10_000_000  # some months; the operating system's timer knows no infinity
+SECONDS_MAX = 10_000_000  # four months; the operating system's timer takes no infinity
 RETRY_MS = 50
-CONNECT_TIMEOUT_MS = 3_000  # of one attempt: a port that refuses says so at once, a host that is gone says nothing
+CONNECT_TIMEOUT_MS = 3_000  # of one attempt; a closed port refuses at once, but a host that is down does not answer
 
 Bootstrap = Annotated[
     str,
@@ -42,7 +42,7 @@ Wait = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What --bootstrap, --timeout and --wait say."""
+    """The broker and the time limits that --bootstrap, --timeout and --wait name."""
 
     bootstrap: str
     timeout_s: float
@@ -50,11 +50,11 @@ class Target:
     as_json: bool
 
     def reach(self) -> None:
-        """Return when something listens there, and begin the time limit; without either the command ends."""
+        """Wait until something listens there, and begin the time limit. If nothing does, end the command."""
         addresses = _addresses(self.bootstrap)
         signal.signal(signal.SIGINT, end_at_once)
         signal.signal(signal.SIGALRM, self._end)
-        signal.setitimer(signal.ITIMER_REAL, self.wait_s + self.timeout_s)  # a name server may be silent as well
+        signal.setitimer(signal.ITIMER_REAL, self.wait_s + self.timeout_s)  # also bounds a silent name server
         if not _reachable(addresses, self.wait_s):
             self.nobody_answers()
         self.renew()
@@ -64,17 +64,17 @@ class Target:
         return _reachable(_addresses(self.bootstrap), 0)
 
     def renew(self) -> None:
-        """The time limit begins again: for a command that gets on, however long it takes."""
+        """Begin the time limit again: a command that makes progress may take as long as it needs."""
         signal.setitimer(signal.ITIMER_REAL, self.timeout_s)
 
     def nobody_answers(self) -> NoReturn:
-        """End the command."""
+        """End the command, because no broker answers."""
         fail(
             f"no broker answers at {self.bootstrap}. Start one with `barnabas start`, or name another with --bootstrap."
         )
 
     def _end(self, _number: int, _frame: Any) -> None:
-        # Nothing is closed in order: a broker that does not answer in time does not answer a farewell either.
+        # No connection is closed in order: a broker that does not answer would not answer that either.
         message = f"no answer in {self.timeout_s:g} s from {self.bootstrap}."
         with suppress(Exception):
             Failure(message, ExitCode.FAILED).tell(self.as_json)
@@ -82,13 +82,13 @@ class Target:
 
 
 def end_at_once(_number: int, _frame: Any) -> None:
-    """What Ctrl-C does. An exception would be lost where a client happens to catch all of them."""
+    """The handler of Ctrl-C. It raises no exception, because a client may catch every exception."""
     os._exit(ExitCode.INTERRUPTED)
 
 
 @contextmanager
 def no_time_limit() -> Iterator[None]:
-    """The time limit stands still: the command waits for a person or for another program, not for a broker."""
+    """Stop the time limit while the command waits for a person or another program, not for a broker."""
     left_s, _ = signal.setitimer(signal.ITIMER_REAL, 0)
     try:
         yield
@@ -97,9 +97,9 @@ def no_time_limit() -> Iterator[None]:
 
 
 def with_target(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command whose parameter `target` is a Target the options that say it, in its place.
+    """Replace a command's parameter `target` by the options --bootstrap, --timeout and --wait.
 
-    A command with a --timeout of its own, of another meaning, gives a broker the usual time for an answer.
+    If a command has a --timeout of its own with another meaning, the broker has the default time for an answer.
     """
     signature = inspect.signature(command)
     if "target" not in signature.parameters:
@@ -126,7 +126,7 @@ def with_target(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _addresses(bootstrap: str) -> list[tuple[str, int]]:
-    """`HOST:PORT,…` as hosts and ports."""
+    """The hosts and ports of `HOST:PORT,…`."""
     found = []
     for text in bootstrap.split(","):
         host, colon, port = text.strip().rpartition(":")
@@ -143,8 +143,8 @@ def _addresses(bootstrap: str) -> list[tuple[str, int]]:
 
 
 def _reachable(addresses: list[tuple[str, int]], wait_s: float) -> bool:
-    """Whether one of them takes a connection, within `wait_s`."""
-    # Help and usage need neither a loop nor sockets.
+    """Whether one of the addresses accepts a connection within `wait_s`."""
+    # Imported here, because --help needs neither a loop nor sockets.
     import asyncio
 
     from barnabas.runtime.clock import RealClock

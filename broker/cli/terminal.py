@@ -13,17 +13,17 @@ from barnabas.broker.cli.exits import ExitCode, fail
 from barnabas.broker.cli.target import no_time_limit, with_target
 from typer.core import TyperCommand, TyperGroup
 
-INT16_MAX, INT32_MAX, INT64_MAX = 2**15 - 1, 2**31 - 1, 2**63 - 1  # the numbers that fit into a request
+INT16_MAX, INT32_MAX, INT64_MAX = 2**15 - 1, 2**31 - 1, 2**63 - 1  # the largest numbers of the fields of a request
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
 
 
 class Plain:
-    """What groups and commands have in common: how their help looks, and what a pipe that is closed means."""
+    """What groups and commands have in common: the form of their help, and that a closed pipe is no error."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """The parameters; flags as `--json`, and not as `--json <bool>`, which reads as if a value had to follow."""
+        """The parameters. Help shows a flag as `--json`, not as `--json <bool>`, because no value follows it."""
         params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
         for param in params:
             if getattr(param, "is_flag", False):
@@ -35,7 +35,7 @@ class Plain:
         try:
             with until_the_reader_leaves():
                 super().format_help(ctx, formatter)  # type: ignore[misc]
-        except SystemExit:  # what rich makes of a closed pipe
+        except SystemExit:  # rich raises it when the pipe is closed
             raise typer.Exit(ExitCode.DONE) from None
 
 
@@ -54,7 +54,7 @@ class Command(Plain, TyperCommand):
 
 @contextmanager
 def until_the_reader_leaves() -> Iterator[None]:
-    """When the reader of the output has seen enough (`barnabas topics list | head -1`), the command is done."""
+    """End the command without an error when nobody reads its output any more (`barnabas topics list | head -1`)."""
     try:
         yield
         sys.stdout.flush()
@@ -64,16 +64,16 @@ def until_the_reader_leaves() -> Iterator[None]:
 
 
 class App(typer.Typer):
-    """Makes its commands of the class Command."""
+    """An app whose commands are of the class Command."""
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[..., Any]:
-        """As typer's; `target` stands for the options that say which broker to ask."""
+        """As typer's decorator; the parameter `target` becomes the options that name the broker."""
         register = super().command(name, cls=Command, **settings)
         return lambda command: register(with_target(command))
 
 
 def new_app(summary: str | None = None) -> typer.Typer:
-    """A group of commands; with one command and no summary, that command itself."""
+    """An app for a group of commands. With one command and no summary, the app is that command itself."""
     return App(
         cls=Group,
         help=summary,
@@ -86,12 +86,12 @@ def new_app(summary: str | None = None) -> typer.Typer:
 
 
 def print_json(value: Any) -> None:
-    """One JSON document on one line."""
+    """Print a JSON document on one line."""
     print(json.dumps(value, ensure_ascii=False, default=str), flush=True)
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """A table as wide as its content; columns whose name begins with `#` hold numbers."""
+    """Print a table as wide as its content. Columns whose name begins with `#` hold numbers."""
     lines = [[column.removeprefix("#") for column in columns]]
     lines += [["-" if cell is None else str(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*lines)]
@@ -105,14 +105,14 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
 
 
 def print_paragraph(text: str) -> None:
-    """Text below a heading: indented, folded where a person reads it, and followed by an empty line."""
-    # A pipe has no width, and a script wants to read by line.
+    """Print text below a heading: indented, folded on a terminal, and followed by an empty line."""
+    # A pipe has no width, and a script reads line by line.
     width = os.get_terminal_size().columns if sys.stdout.isatty() else 10_000
     print(textwrap.fill(text, width, initial_indent="    ", subsequent_indent="    "), end="\n\n")
 
 
 def print_outcomes(noun: str, rows: Sequence[dict[str, Any]], as_json: bool, *, nothing_there: bool = False) -> None:
-    """What became of each thing: `noun`, "result", and "error" where it failed; any error ends the command."""
+    """Print the outcome of each row: `noun`, "result", and "error" if it failed. Any error ends the command."""
     if as_json:
         print_json(rows)
     else:
@@ -125,7 +125,7 @@ def print_outcomes(noun: str, rows: Sequence[dict[str, Any]], as_json: bool, *, 
 
 
 def confirm(question: str, yes: bool) -> None:
-    """Go on only when the person agrees; a script must have said --yes."""
+    """Return if the person agrees, or --yes was given; otherwise end the command."""
     if yes:
         return
     if not sys.stdin.isatty():
@@ -138,7 +138,10 @@ def confirm(question: str, yes: bool) -> None:
 
 @contextmanager
 def progress(verb: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """A bar (without a total: a counter) on standard error, where a person looks; yields how to advance it."""
+    """Show progress on standard error if it is a terminal; yields a function that advances it.
+
+    It is a bar, or a counter if the total is not known.
+    """
     if not sys.stderr.isatty() or total == 1:
         yield lambda _count: None
         return

@@ -17,7 +17,7 @@ from barnabas.replication.parked import Parked, Ticket
 from barnabas.replication.wakes import Wakes
 from barnabas.runtime.ports import Buffer, Clock
 from barnabas.storage.log import Log
-from barnabas.storage.validation import AppendOrigin, AppendResult
+from barnabas.storage.validation import Appendable, AppendOrigin, AppendResult
 
 logger = logging.getLogger("barnabas.replication")
 
@@ -261,7 +261,7 @@ class Partition:
 
     # --- appending ---
 
-    def append_as_leader(self, records: Buffer, *, origin: AppendOrigin, required_acks: int) -> AppendResult:
+    def append_as_leader(self, records: Appendable, *, origin: AppendOrigin, required_acks: int) -> AppendResult:
         """Append in this leader's epoch. The result's error says why not."""
         if not self.is_leader:
             return AppendResult(ErrorCode.NOT_LEADER_OR_FOLLOWER)

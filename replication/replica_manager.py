@@ -26,11 +26,11 @@ from barnabas.replication.parked import Ticket
 from barnabas.replication.partition import ALL_IN_SYNC, Partition
 from barnabas.replication.wakes import Wakes
 from barnabas.runtime.pending import Pending
-from barnabas.runtime.ports import Buffer, Clock, Env, Timer
+from barnabas.runtime.ports import Clock, Env, Timer
 from barnabas.runtime.upkeep import Task
 from barnabas.storage.log import Log
 from barnabas.storage.log_manager import LogManager
-from barnabas.storage.validation import AppendOrigin, AppendResult
+from barnabas.storage.validation import Appendable, AppendOrigin, AppendResult
 
 logger = logging.getLogger("barnabas.replication")
 
@@ -177,7 +177,7 @@ class ReplicaManager:
 
     def append(
         self,
-        entries: Sequence[tuple[str, int, Buffer]],
+        entries: Sequence[tuple[str, int, Appendable]],
         *,
         required_acks: int,
         timeout_ms: int,

@@ -34,6 +34,7 @@ from barnabas.storage.producer_state import (
 )
 from barnabas.storage.segment import AppendedBatch, Segment
 from barnabas.storage.validation import (
+    Appendable,
     AppendOrigin,
     AppendResult,
     Validated,
@@ -100,12 +101,15 @@ class Log(DurableLog):
     # -- append
 
     def append_as_leader(
-        self, records: Buffer, *, leader_epoch: int, origin: AppendOrigin, now_ms: int
+        self, records: Appendable, *, leader_epoch: int, origin: AppendOrigin, now_ms: int
     ) -> AppendResult:
-        """Validate, give offsets and epoch, write. A writable buffer is patched in place."""
+        """Validate unless that is done, give offsets and epoch, write. A writable buffer is patched in place."""
         if self.failed is not None or self.closed:
             return self._refuse_failed()
-        validated = validate_for_leader(records, self.config, origin, now_ms, self.name)
+        if type(records) is Validated or type(records) is AppendResult:
+            validated: Validated | AppendResult = records
+        else:
+            validated = validate_for_leader(records, self.config, origin, now_ms, self.name)  # type: ignore[arg-type]
         if type(validated) is AppendResult:
             if validated.error not in _BEFORE_THE_LOG:
                 validated.log_start_offset = self.log_start_offset

@@ -1,17 +1,25 @@
 """What a leader checks of records before it appends them, and what it changes in them, as Kafka's LogValidator does.
 
-Batches are judged by their headers and their checksum, and, for the checksum of garbage may fit, by their records: that
-as many lie one behind the other as the header says. Each is looked into where a client compressed them, and where the
-topic's settings ask a question that a header cannot answer: keys (compaction), timestamps that the header says are out
-of bounds, another codec than the producer's. (Kafka looks into each record of every batch; of uncompressed ones that
-would take us more time than everything else together.) A refusal is a value, not an exception.
+The leader looks at the header and the checksum of each batch. Because garbage can have a fitting checksum, it also
+counts the records: there must be as many as the header says. It opens the records where a client compressed them, and
+where a setting of the topic asks what no header tells: keys (compaction), timestamps that may be out of bounds, another
+codec than the producer's. (Kafka opens every record. To open uncompressed ones, too, would take us more time than
+everything else together.) A refusal is a value, not an exception.
 """
 
 from enum import Enum
 
 from barnabas.config.topic import TopicConfig
 from barnabas.protocol import record_batch
-from barnabas.protocol.batch_layout import CODEC_MASK, CONTROL, HEADER_BYTES, TRANSACTIONAL
+from barnabas.protocol.batch_layout import (
+    ATTRIBUTES_AT,
+    CODEC_MASK,
+    CONTROL,
+    HEADER_BYTES,
+    INT32,
+    RECORD_COUNT_AT,
+    TRANSACTIONAL,
+)
 from barnabas.protocol.compression import Compression
 from barnabas.protocol.errors import CorruptBatchError, ErrorCode
 from barnabas.protocol.record_batch import BatchHeader
@@ -21,6 +29,13 @@ _LONG_MAX = 2**63 - 1
 _CODECS = {codec.name.lower(): codec for codec in Compression} | {"uncompressed": Compression.NONE}
 # How the compressed part of a batch must begin; snappy has no mark of its own.
 _CODEC_MARKS = {1: b"\x1f\x8b", 3: b"\x04\x22\x4d\x18", 4: b"\x28\xb5\x2f\xfd"}
+
+
+# What takes some milliseconds: records to open, records to count, bytes to unpack, bytes to pack in another codec.
+OPENED_AT_ONCE_MAX = 10_000
+COUNTED_AT_ONCE_MAX = 50_000
+UNPACKED_AT_ONCE_BYTES_MAX = 1 << 20
+CONVERTED_AT_ONCE_BYTES_MAX = 64 << 10
 
 
 class AppendOrigin(Enum):
@@ -88,6 +103,10 @@ class Validated:
         self.log_append_time_ms = log_append_time_ms
 
 
+# What a leader is asked to append: the bytes, or what `validate_for_leader` made of them before.
+Appendable = Buffer | Validated | AppendResult
+
+
 def validate_for_leader(
     records: Buffer, config: TopicConfig, origin: AppendOrigin, now_ms: int, topic_partition: str
 ) -> Validated | AppendResult:
@@ -113,19 +132,19 @@ def validate_for_leader(
     return _apply_topic_settings(view, headers, positions, config, origin, now_ms, topic_partition)
 
 
-def is_converted(codec: int, config: TopicConfig) -> bool:
-    """Whether a batch in this codec is not in the topic's, so that it must be packed anew."""
-    return config.compression_type != "producer" and codec != _CODECS[config.compression_type]
+def takes_long(batch: Buffer, config: TopicConfig) -> bool:
+    """Whether `validate_for_leader` of a client's batch may take more than some milliseconds.
 
-
-def converted(batch: Buffer, config: TopicConfig, now_ms: int, topic_partition: str) -> Buffer:
-    """What a client sent, in the topic's codec; as it is, where there is something wrong: the append says what.
-
-    It depends on its arguments alone, so it may be done in a thread. All that an append checks is checked here as well,
-    because a batch that was packed anew has lost what was wrong with it.
+    Then it is better done in a thread: it depends on its arguments alone. To open a record takes about 0.7 µs, to count
+    it 0.12 µs, to pack it anew far more.
     """
-    validated = validate_for_leader(bytes(batch), config, AppendOrigin.CLIENT, now_ms, topic_partition)
-    return validated.records if type(validated) is Validated else batch
+    size, (count,) = len(batch), INT32.unpack_from(batch, RECORD_COUNT_AT)
+    codec = batch[ATTRIBUTES_AT + 1] & CODEC_MASK
+    if config.compression_type != "producer" and codec != _CODECS[config.compression_type]:
+        return size > CONVERTED_AT_ONCE_BYTES_MAX or count > OPENED_AT_ONCE_MAX
+    if codec:
+        return size > UNPACKED_AT_ONCE_BYTES_MAX or count > OPENED_AT_ONCE_MAX
+    return bool(count > (OPENED_AT_ONCE_MAX if "compact" in config.cleanup_policy else COUNTED_AT_ONCE_MAX))
 
 
 def _check_header(view: memoryview, position: int, config: TopicConfig, is_client: bool) -> BatchHeader | AppendResult:

@@ -20,8 +20,10 @@ from barnabas.protocol.batch_layout import (
     CODEC_MASK,
     HEAD,
     HEADER_BYTES,
+    INT32,
     MAGIC,
     PREFIX_BYTES,
+    RECORD_COUNT_AT,
     TRANSACTIONAL,
 )
 from barnabas.protocol.errors import ErrorCode
@@ -29,7 +31,15 @@ from barnabas.protocol.messages import ProduceRequest, ProduceResponse
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Buffer
 from barnabas.runtime.turns import Pieces, chunks
-from barnabas.storage.validation import AppendOrigin, AppendResult, converted, is_converted
+from barnabas.storage.validation import (
+    CONVERTED_AT_ONCE_BYTES_MAX,
+    OPENED_AT_ONCE_MAX,
+    Appendable,
+    AppendOrigin,
+    AppendResult,
+    takes_long,
+    validate_for_leader,
+)
 
 if TYPE_CHECKING:
     from barnabas.broker.broker import Broker
@@ -40,7 +50,6 @@ ATTRIBUTES_LOW = ATTRIBUTES_AT + 1  # the position of the byte that holds the co
 ZSTD = 4
 APPENDS_PER_PIECE = 100  # about a millisecond
 COMPRESSED_PER_PIECE = 4
-CONVERTED_AT_ONCE_MAX = 64 * 1024  # bytes; a larger batch that needs another codec is compressed in a thread
 FIRST_VERSION_WITH_ZSTD = 7
 REFUSED_RECORDS = "records for %r, partition %d"
 FIRST_VERSION_WITH_TOPIC_IDS = 13
@@ -99,7 +108,8 @@ def produce(broker: Broker, request: ProduceRequest, context: RequestContext) ->
             else:
                 assert name is not None
                 assert records is not None
-                has_large = has_large or len(records) > CONVERTED_AT_ONCE_MAX
+                if len(records) > CONVERTED_AT_ONCE_BYTES_MAX or record_count(records) > OPENED_AT_ONCE_MAX:
+                    has_large = True
                 entries.append((name, partition.index, records))
                 places.append((name, partition.index))
                 answers.append(answer)
@@ -111,7 +121,7 @@ def produce(broker: Broker, request: ProduceRequest, context: RequestContext) ->
         return response if acks else CLOSE if has_error else None
     may_be_internal = context.client_id == ADMIN_CLIENT_ID
 
-    def append(piece: Sequence[tuple[str, int, Buffer]]) -> list[AppendResult] | Pending[list[AppendResult]]:
+    def append(piece: Sequence[tuple[str, int, Appendable]]) -> list[AppendResult] | Pending[list[AppendResult]]:
         return broker.replica_manager.append(
             piece,
             required_acks=acks,
@@ -129,10 +139,10 @@ def produce(broker: Broker, request: ProduceRequest, context: RequestContext) ->
         fill(broker, response, places, answers, results, context)
         return response
 
-    conversions = to_convert(broker, entries) if has_large else {}
-    if conversions or len(entries) > appends_per_piece(entries):
-        entries = [(topic, index, context.kept(records)) for topic, index, records in entries]
-        work = append_in_pieces(broker, entries, conversions, append, answer_to)
+    long_slots = slots_that_take_long(broker, entries) if has_large else {}
+    if long_slots or len(entries) > appends_per_piece(entries):
+        kept = [(topic, index, context.kept(records)) for topic, index, records in entries]
+        work = append_in_pieces(broker, kept, long_slots, appends_per_piece(kept), append, answer_to)
         return broker.turns.run(work, to_the_end=True)
     outcome = append(entries)
     return outcome.map(answer_to) if isinstance(outcome, Pending) else answer_to(outcome)
@@ -146,35 +156,42 @@ def appends_per_piece(entries: Sequence[tuple[str, int, Buffer]]) -> int:
     return COMPRESSED_PER_PIECE if is_compressed else APPENDS_PER_PIECE
 
 
-def to_convert(broker: Broker, entries: Sequence[tuple[str, int, Buffer]]) -> dict[int, TopicConfig]:
-    """The entries that are large and not in their topic's codec: position -> the topic's settings."""
+def record_count(records: Buffer) -> int:
+    """How many records the header of a batch says that it has."""
+    count: int = INT32.unpack_from(records, RECORD_COUNT_AT)[0]
+    return count
+
+
+def slots_that_take_long(broker: Broker, entries: Sequence[tuple[str, int, Buffer]]) -> dict[int, TopicConfig]:
+    """Which entries take long to check, with the settings of their topics."""
     found = {}
     for slot, (topic, index, records) in enumerate(entries):
-        if len(records) > CONVERTED_AT_ONCE_MAX:
-            log = broker.log_manager.get(topic, index)
-            if log is not None and is_converted(records[ATTRIBUTES_LOW] & CODEC_MASK, log.config):
-                found[slot] = log.config
+        log = broker.log_manager.get(topic, index)
+        if log is not None and takes_long(records, log.config):
+            found[slot] = log.config
     return found
 
 
 def append_in_pieces(
     broker: Broker,
-    entries: list[tuple[str, int, Buffer]],
-    conversions: Mapping[int, TopicConfig],
-    append: Callable[[Sequence[tuple[str, int, Buffer]]], list[AppendResult] | Pending[list[AppendResult]]],
+    entries: Sequence[tuple[str, int, Buffer]],
+    long_slots: Mapping[int, TopicConfig],
+    piece_size: int,
+    append: Callable[[Sequence[tuple[str, int, Appendable]]], list[AppendResult] | Pending[list[AppendResult]]],
     answer_to: Callable[[list[AppendResult]], Reply],
 ) -> Pieces[Reply]:
-    """Compress batches that need another codec in a thread; then append to a few partitions at a time.
+    """Check in a thread the batches that take long, then append to `piece_size` partitions at a time.
 
-    No later request of the connection is handled meanwhile, so a producer's batches stay in order.
+    The connection handles no later request meanwhile, so a producer's batches stay in their order.
     """
     clock = broker.env.clock
-    for slot, config in conversions.items():
+    checked: list[tuple[str, int, Appendable]] = list(entries)
+    for slot, config in long_slots.items():
         topic, index, records = entries[slot]
-        work = partial(converted, records, config, clock.now_ms(), f"{topic}-{index}")
-        entries[slot] = (topic, index, (yield clock.in_thread(work)))
+        check = partial(validate_for_leader, records, config, AppendOrigin.CLIENT, clock.now_ms(), f"{topic}-{index}")
+        checked[slot] = (topic, index, (yield clock.in_thread(check)))
     outcomes = []
-    for piece in chunks(entries, appends_per_piece(entries)):
+    for piece in chunks(checked, piece_size):
         yield
         outcomes.append(append(piece))
     results: list[AppendResult] = []

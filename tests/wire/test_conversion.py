@@ -1,17 +1,17 @@
-"""Records in another codec than their topic's: large batches are packed anew beside the loop, and stay in order."""
+"""Batches that take long to check or to pack anew: this happens beside the loop, and their order stays."""
 
 from typing import Any
 
 import pytest
-from barnabas.broker.api.produce import CONVERTED_AT_ONCE_MAX
 from barnabas.protocol import frames, messages
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.compression import Compression
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.record_batch import Record, batches, build, records
+from barnabas.storage.validation import CONVERTED_AT_ONCE_BYTES_MAX, OPENED_AT_ONCE_MAX
 
 World = Any  # of conftest.py
-LARGE = CONVERTED_AT_ONCE_MAX + 1
+LARGE = CONVERTED_AT_ONCE_BYTES_MAX + 1
 
 
 def request(topic: str, *contents: bytes, acks: int = -1) -> messages.ProduceRequest:
@@ -61,6 +61,21 @@ def test_large_batches_are_packed_anew_in_a_thread(
     assert [(row.error_code, row.base_offset) for row in answer.responses[0].partition_responses] == [(0, 0)] * 2
     assert in_log(world, topic, 0) == in_log(world, topic, 1) == [(0, Compression.GZIP, [value])]
     assert len(threads) == is_in_thread, "the one that is in the topic's codec need not be"
+
+
+@pytest.mark.parametrize(("count", "is_in_thread"), [(OPENED_AT_ONCE_MAX, False), (OPENED_AT_ONCE_MAX + 1, True)])
+def test_a_compressed_batch_of_many_records_is_opened_in_a_thread(
+    world: World, threads: list[Any], count: int, is_in_thread: bool
+) -> None:
+    topic = f"many-{count}"
+    world.create_topic(topic)
+    content = batch(*[b""] * count, compression=Compression.ZSTD)
+    assert len(content) < LARGE
+    answer = world.ask(ApiKey.PRODUCE, 9, request(topic, content))
+    assert [(row.error_code, row.base_offset) for row in answer.responses[0].partition_responses] == [(0, 0)]
+    ((base_offset, codec, values),) = in_log(world, topic)
+    assert (base_offset, codec, len(values)) == (0, Compression.ZSTD, count)
+    assert len(threads) == is_in_thread
 
 
 @pytest.mark.parametrize("acks", [-1, 0])

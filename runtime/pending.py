@@ -70,12 +70,24 @@ class Pending(Generic[T]):
         return box[0]
 
     def map(self, change: Callable[[T], R]) -> "Pending[R]":
-        """What `change` makes of the value, as soon as that is there. To cancel it cancels this one, if that can be."""
+        """What `change` makes of the value, as soon as that is there. To cancel it cancels this one, if that can be.
+
+        If `change` raises, the new one fails: who waits for it must not wait for ever.
+        """
         changed: Pending[R] = Pending()
         if self.on_cancel is not None:
             changed.on_cancel = self.cancel
         self.on_failure = changed.fail
-        self.then(lambda value: changed.complete(change(value)))
+
+        def take(value: T) -> None:
+            try:
+                result = change(value)
+            except Exception as error:
+                changed.fail(error)
+            else:
+                changed.complete(result)
+
+        self.then(take)
         return changed
 
     @staticmethod

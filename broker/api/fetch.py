@@ -52,7 +52,7 @@ def refused(index: int, error: ErrorCode) -> FetchResponse.PartitionData:
 class _Fetch:
     """One Fetch request: what it asks to read, what is refused, and its answer."""
 
-    __slots__ = ("asked", "broker", "context", "refusals", "session", "session_is_new")
+    __slots__ = ("asked", "broker", "context", "refusals", "session", "session_epoch", "session_is_new")
 
     def __init__(
         self,
@@ -64,6 +64,7 @@ class _Fetch:
         self.broker = broker
         self.context = context
         self.session = session
+        self.session_epoch = -1 if session is None else session.epoch  # of the request behind this one
         self.session_is_new = session_is_new
         self.asked: list[SessionPartition] = []
         self.refusals: list[tuple[SessionPartition, ErrorCode]] = []
@@ -96,6 +97,9 @@ class _Fetch:
         """The answer: all partitions, or in an incremental session those with news."""
         session = self.session
         incremental = session is not None and not self.session_is_new
+        if session is not None and incremental and session.epoch != self.session_epoch:
+            # A later request, of another connection, has changed the session: what this one asked for is not in it.
+            return FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH, session_id=session.id)
         response = FetchResponse(session_id=0 if session is None else session.id)
         topics = response.responses
         last_key: bytes | str | None = None

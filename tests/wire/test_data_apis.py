@@ -246,6 +246,28 @@ def test_an_incremental_session(world: World) -> None:
     world.env.run(run())
 
 
+def test_a_fetch_that_waits_is_refused_when_its_session_has_gone_on_without_it(world: World) -> None:
+    """As in Kafka: of a client that gave up, connected again and forgot the partition in which records came then."""
+    world.create_topic("gone-on", 2)
+
+    async def run() -> None:
+        waiting, other = await world.connect(), await world.connect()
+        opened = await other.ask(ApiKey.FETCH, 12, fetch("gone-on", (0, 0), (1, 0), session_epoch=0, max_wait_ms=0))
+        session = {"session_id": opened.session_id}
+        waiting.send(ApiKey.FETCH, 12, fetch("gone-on", **session, session_epoch=1, max_wait_ms=60_000))
+        await world.env.clock.sleep(100)
+        forgotten = [FetchRequest.ForgottenTopic(topic="gone-on", partitions=[0])]
+        later = fetch("gone-on", **session, session_epoch=2, max_wait_ms=0, forgotten_topics_data=forgotten)
+        assert (await other.ask(ApiKey.FETCH, 12, later)).error_code == ErrorCode.NONE
+        await other.ask(ApiKey.PRODUCE, 9, produce("gone-on", batch(b"a"), partition=0))
+        answer = await waiting.answer()
+        assert answer is not None
+        refused = frames.decode_response(ApiKey.FETCH, 12, memoryview(answer))[1]
+        assert (refused.error_code, refused.responses) == (ErrorCode.INVALID_FETCH_SESSION_EPOCH, [])
+
+    world.env.run(run())
+
+
 def test_by_topic_id(world: World) -> None:
     topic_id = world.create_topic("by-id")
     data = ProduceRequest.PartitionProduceData(index=0, records=batch(b"a"))

@@ -18,6 +18,16 @@ def test_a_value_that_is_there_is_changed_at_once() -> None:
     assert first.map(str).done
 
 
+def test_who_waits_learns_that_what_should_be_made_of_the_value_failed() -> None:
+    first: Pending[str] = Pending()
+    heard: list[Exception] = []
+    changed = first.map(int)
+    changed.on_failure = heard.append
+    changed.then(lambda value: None)
+    first.complete("not a number")
+    assert [type(error) for error in heard] == [ValueError]
+
+
 def test_nobody_waits_for_the_first_when_nobody_waits_for_what_is_made_of_it() -> None:
     first: Pending[int] = Pending()
     left: list[bool] = []

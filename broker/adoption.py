@@ -114,12 +114,15 @@ class Plan(NamedTuple):
 def check_place_of_tree(found: Sequence[DirectoryContents], tree_path: str) -> None:
     """Raise DataDirectoryError if these directories were used with another tree."""
     trees = [f"{contents.path}/{TREE_FILE}" for contents in found if contents.has_tree]
-    if tree_path not in trees:
-        trees.append(tree_path)
     if len(trees) > 1:
         raise DataDirectoryError(
             f"There are two coordination trees for this broker, {trees[0]} and {trees[1]}. Move away the one that it "
-            "does not use, with its -wal and -shm (coordination.path names one outside of log.dirs)."
+            "does not use, with its -wal and -shm."
+        )
+    if trees and tree_path != trees[0]:
+        raise DataDirectoryError(
+            f"The coordination tree of this broker is {trees[0]}, but coordination.path names {tree_path}. Start "
+            f"without coordination.path. To use the other tree, move {trees[0]} away first, with its -wal and -shm."
         )
 
 

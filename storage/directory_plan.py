@@ -67,7 +67,7 @@ def check_formatted(contents: DirectoryContents, choice: StartChoice) -> None:
     raise DataDirectoryError(
         f"The data directory {contents.path} has no meta.properties and is not empty "
         f"({names_in_a_line(contents.used_names)}). Give this broker a directory of its own. To use this one all the "
-        "same, start once with --adopt: what is no broker's in it is left alone."
+        "same, start once with --adopt: the broker leaves what it did not make alone."
     )
 
 

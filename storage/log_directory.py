@@ -115,7 +115,7 @@ class LogDirectory:
         self._is_taken = True
         if self.contents.foreign:
             names = names_in_a_line(self.contents.foreign)
-            logger.warning("%s holds what is no broker's, and is left alone: %s", self.path, names)
+            logger.warning("%s holds files that no broker has made; they are left alone: %s", self.path, names)
 
     def set_aside(self, key: tuple[str, int]) -> None:
         """Keep the folder of a log that is not served, under a name that ends with `-stray`."""

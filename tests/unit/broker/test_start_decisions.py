@@ -97,7 +97,7 @@ def test_there_is_one_tree() -> None:
     mine, other = DirectoryContents("/d", names=["coordination.sqlite"]), DirectoryContents("/e")
     check_place_of_tree([mine, other], "/d/coordination.sqlite")
     check_place_of_tree([other], "/elsewhere/tree")
-    with pytest.raises(DataDirectoryError, match=r"two .* trees for this broker, /d/coordination\.sqlite and /x"):
+    with pytest.raises(DataDirectoryError, match=r"is /d/coordination\.sqlite, but coordination.path names /x"):
         check_place_of_tree([mine, other], "/x")
     second = DirectoryContents("/e", names=["coordination.sqlite"])
     with pytest.raises(DataDirectoryError, match="two coordination trees"):

@@ -86,7 +86,7 @@ def _decided_to_commit(logs: Iterable[Log]) -> dict[int, int]:
     latest: dict[bytes, _Decided] = {}
     for log in logs:
         try:
-            for segment, batch in log.batches_from(log.log_start_offset):
+            for segment, batch in log.segments.batches_from(log.log_start_offset):
                 if batch.attributes & record_batch.CONTROL:
                     continue
                 for record in record_batch.records(segment.batch_bytes(batch)):

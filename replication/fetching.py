@@ -383,7 +383,7 @@ class Fetching:
         result.next_offset = next_offset
         if params.isolation_level == READ_COMMITTED and params.replica_id < 0:
             try:
-                aborted = log.aborted_transactions(offset, next_offset) if next_offset > offset else []
+                aborted = log.segments.aborted_transactions(offset, next_offset) if next_offset > offset else []
             except (OSError, CorruptBatchError) as error:
                 return FetchResult(requested, log.unreadable(error))
             result.aborted_transactions = aborted

@@ -79,7 +79,7 @@ def list_offset(
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return ListOffsetResult(ErrorCode.NONE)
     if timestamp == MAX_TIMESTAMP:
-        found = log.max_timestamp_offset()
+        found = log.segments.max_timestamp_offset()
     else:
         found = log.offset_for_timestamp(timestamp, bound)
     if found is None or found[0] >= bound:

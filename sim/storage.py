@@ -19,8 +19,7 @@ from barnabas.sim.violation import Violation
 from barnabas.storage.directory_contents import DataDirectoryError
 from barnabas.storage.log import Log
 from barnabas.storage.log_manager import LogManager
-from barnabas.storage.log_reader import marker_of
-from barnabas.storage.producer_state import ProducerStateManager
+from barnabas.storage.producer_state import ProducerStateManager, marker_of
 from barnabas.storage.validation import AppendOrigin
 
 FATES = ("lost", "torn", "torn", "scattered", "kept")
@@ -137,7 +136,7 @@ class Workload:
         for topic, book in self.books.items():
             log = self.manager.get(topic, 0)
             if log is not None and log.failed is None and book.exists:
-                book.durable_end = max(book.durable_end, log.recovery_point)
+                book.durable_end = max(book.durable_end, log.durability.recovery_point)
                 if topic == "flushed":
                     book.durable_end = log.log_end_offset
                 book.may_be_gone = book.may_be_gone and book.durable_end == 0
@@ -303,7 +302,7 @@ class Workload:
             log.truncate_fully_and_start_at(offset)
         else:
             self.step = f"truncate followed to {offset}"
-            start = next((b.base_offset for _, b in log.batches_from(offset)), offset)
+            start = next((b.base_offset for _, b in log.segments.batches_from(offset)), offset)
             start = min(start, offset)
             book.durable_end = min(book.durable_end, start) if start > log.segments[0].base_offset else 0
             gone = [at for at in book.records if at >= start]

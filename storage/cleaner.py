@@ -20,8 +20,8 @@ from barnabas.runtime.upkeep import Task
 from barnabas.storage import checkpoints
 from barnabas.storage.index import AbortedTransaction
 from barnabas.storage.log import Log
-from barnabas.storage.log_reader import marker_of
 from barnabas.storage.open_files import OpenFiles
+from barnabas.storage.producer_state import marker_of
 from barnabas.storage.segment import AppendedBatch, Segment, StoredBatch
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def dirty_range(log: Log, checkpoint: int | None, now_ms: int) -> DirtyRange:
     first_dirty = log.log_start_offset if checkpoint is None else checkpoint
     if not log.log_start_offset <= first_dirty <= log.log_end_offset:
         first_dirty = log.log_start_offset
-    first_uncleanable = min(log.active_segment.base_offset, log.last_stable_offset)
+    first_uncleanable = min(log.segments.active.base_offset, log.last_stable_offset)
     clean = dirty = 0
     must = is_unfinished = False
     for segment, following in pairwise(log.segments):
@@ -271,10 +271,10 @@ class Cleaner:
     def _flush_in_background(self, log: Log, wanted: _Flush) -> Iterator[float]:
         for polls in range(_FLUSH_POLLS_MAX):
             is_over = self._awaited is not wanted or not log.cleaning or log.failed is not None or log.closed
-            if is_over or log.recovery_point >= wanted.offset:
+            if is_over or log.durability.recovery_point >= wanted.offset:
                 return
             if polls % _FLUSH_AGAIN_EVERY == 0:
-                log.flush_in_background()
+                log.durability.flush_in_background()
             yield _FLUSH_POLL_MS
 
     def run(self, log: Log) -> None:
@@ -345,10 +345,11 @@ class Cleaner:
         if found.first_uncleanable <= found.first_dirty:
             return
         log.cleaning = True
-        if log.recovery_point < found.first_uncleanable:  # a record may only give way to one that a crash cannot lose
+        # A record may only give way to one that a crash cannot lose.
+        if log.durability.recovery_point < found.first_uncleanable:
             yield _Flush(found.first_uncleanable)
             self._check(log)
-            if log.recovery_point < found.first_uncleanable:
+            if found.first_uncleanable > log.durability.recovery_point:
                 return  # the disk is full, say: another time
         latest: dict[bytes, int] = {}
         map_end = yield from self._build_map(log, found, latest)
@@ -380,7 +381,7 @@ class Cleaner:
         transactions = _Transactions(_aborted_in(log, found.first_dirty, found.first_uncleanable))
         handled = 0
         map_end = found.first_dirty
-        for segment, batch in log.batches_from(found.first_dirty):
+        for segment, batch in log.segments.batches_from(found.first_dirty):
             if batch.base_offset >= found.first_uncleanable:
                 break
             if batch.attributes & CONTROL:
@@ -470,10 +471,10 @@ class Cleaner:
             cleaned.rename("")
             yield folder._replace()
         except OSError as error:
-            log.fail(error)
+            log.health.fail(error)
             raise
         rest = [segment for segment in log.segments if id(segment) not in doomed]
-        log.replace_segments(sorted([*rest, cleaned], key=lambda segment: segment.base_offset))
+        log.segments.replace(sorted([*rest, cleaned], key=lambda segment: segment.base_offset))
         log.delete_later(group)
 
     def _kept_batch(

@@ -9,21 +9,22 @@ failed sync, it is `failed` and refuses all further appends: what is on disk beh
 on.
 """
 
+import errno
 import logging
-from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 from barnabas.config.topic import TopicConfig
 from barnabas.protocol import record_batch
 from barnabas.protocol.batch_layout import CONTROL, HEADER_BYTES, TRANSACTIONAL
 from barnabas.protocol.errors import CorruptBatchError, ErrorCode
-from barnabas.runtime.ports import Buffer, Env, may_pass
+from barnabas.runtime.ports import Buffer, Disk, Env, may_pass
 from barnabas.runtime.turns import at_once
-from barnabas.storage import retention
-from barnabas.storage.durable_log import DurableLog
+from barnabas.storage import checkpoints
+from barnabas.storage.durability import Durability, flush_together
+from barnabas.storage.health import Health
 from barnabas.storage.leader_epochs import LeaderEpochCache
-from barnabas.storage.log_reader import marker_of, rebuild_producers
 from barnabas.storage.open_files import OpenFiles
 from barnabas.storage.producer_state import (
     EndTransactionMarker,
@@ -31,8 +32,10 @@ from barnabas.storage.producer_state import (
     check_data,
     check_marker,
     last_sequence_of,
+    marker_of,
 )
 from barnabas.storage.segment import AppendedBatch, Segment
+from barnabas.storage.segments import NEVER_BY_REFERENCE, FetchData, Segments, TimestampOffset
 from barnabas.storage.validation import (
     Appendable,
     AppendOrigin,
@@ -45,7 +48,6 @@ logger = logging.getLogger("barnabas.storage")
 
 T = TypeVar("T")
 
-_SEGMENTS_REMOVED_AT_ONCE = 50
 # Refusals that Kafka answers with log start -1: it never got as far as the log.
 _BEFORE_THE_LOG = (
     ErrorCode.CORRUPT_MESSAGE,
@@ -55,8 +57,12 @@ _BEFORE_THE_LOG = (
 )
 
 
-class Log(DurableLog):
-    """See the module. Made by `recovery.open_log` (LogManager calls it)."""
+class Log:
+    """See the module. Made by `recovery.open_log` (LogManager calls it).
+
+    Its parts: `segments` hold the records, `producers` and `leader_epochs` what follows from them, `durability` knows
+    what is synced, `health` whether a write is possible. The log itself has the offsets and decides what is written.
+    """
 
     def __init__(
         self,
@@ -66,37 +72,138 @@ class Log(DurableLog):
         topic: str,
         partition: int,
         config: TopicConfig,
-        segments: list[Segment],
+        segments: Segments,
         *,
         topic_id: bytes | None,
         log_start_offset: int,
-        log_end_offset: int,
         recovery_point: int,
         producers: ProducerStateManager,
         leader_epochs: LeaderEpochCache,
         unsynced_folders: Sequence[str] = (),
     ) -> None:
-        super().__init__(
-            env,
-            files,
+        self._env = env
+        self._files = files
+        self.directory = directory
+        self.topic = topic
+        self.partition = partition
+        self.name = f"{topic}-{partition}"
+        self.topic_id = topic_id
+        self.config = config
+        self.log_start_offset = log_start_offset
+        self.high_watermark = log_start_offset
+        self.segments = segments
+        self.producers = producers
+        self.leader_epochs = leader_epochs
+        self.health = Health()
+        self.durability = Durability(
+            env.disk,
+            env.clock,
+            self.health,
             directory,
-            topic,
-            partition,
-            config,
             segments,
-            topic_id=topic_id,
-            log_start_offset=log_start_offset,
-            log_end_offset=log_end_offset,
+            leader_epochs,
             recovery_point=recovery_point,
-            producers=producers,
-            leader_epochs=leader_epochs,
             unsynced_folders=unsynced_folders,
         )
         self.cleaning = False  # a compaction is between its slices: no other may start, truncation cancels it
-        self.finish_swap: Callable[[], None] | None = None  # while its files take the place of others: must be ended
-        self.on_recovery_point_lowered: Callable[[], None] | None = None
+        self.finish_swap: Callable[[], None] | None = None  # set while new files take the place of others: end it first
+        self._checked_end_offset = segments.end_offset
         self._roll_jitter_ms = 0
         self._choose_jitter()
+
+    def __repr__(self) -> str:
+        return f"Log({self.name}, {self.log_start_offset}..{self.log_end_offset})"
+
+    # -- offsets and state
+
+    @property
+    def log_end_offset(self) -> int:
+        """The offset of the next record."""
+        return self.segments.end_offset
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Below it every transaction is decided; never above the high watermark."""
+        first_unstable = self.producers.first_unstable_offset
+        return self.high_watermark if first_unstable is None else min(first_unstable, self.high_watermark)
+
+    def set_high_watermark(self, offset: int) -> None:
+        """Move it, within [log start, log end]."""
+        self.high_watermark = min(max(offset, self.log_start_offset), self.segments.end_offset)
+        self.producers.high_watermark_moved(self.high_watermark)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all batches."""
+        return self.segments.size_bytes
+
+    @property
+    def failed(self) -> OSError | None:
+        """Why the log is not written any more until the next start, if that is so."""
+        return self.health.failed
+
+    @property
+    def hindered(self) -> OSError | None:
+        """Why the last write was not possible, if it was not. The next one may be."""
+        return self.health.hindered
+
+    @property
+    def closed(self) -> bool:
+        """Whether the broker has stopped using it."""
+        return self.health.closed
+
+    # -- read
+
+    def read(
+        self,
+        offset: int,
+        max_bytes: int,
+        *,
+        upper_bound: int,
+        at_least_one: bool,
+        by_reference_from: int = NEVER_BY_REFERENCE,
+    ) -> FetchData:
+        """Whole batches below `upper_bound` from the one that holds `offset`, in at most `max_bytes`.
+
+        A first batch bigger than that comes only with `at_least_one`. OFFSET_OUT_OF_RANGE outside
+        [log start, log end]; nothing at or behind the bound is an empty success. Batches of together at least
+        `by_reference_from` bytes are not read, but come as a range of the file.
+        """
+        end = self.segments.end_offset
+        if offset < self.log_start_offset or offset > end:
+            return FetchData(ErrorCode.OFFSET_OUT_OF_RANGE, b"", -1, -1)
+        if upper_bound > end:
+            upper_bound = end
+        if offset >= upper_bound or (max_bytes <= 0 and not at_least_one):
+            return FetchData(ErrorCode.NONE, b"", offset, offset)
+        try:
+            return self.segments.read(
+                offset, max(max_bytes, 0), upper_bound, at_least_one, by_reference_from, self.health.fail
+            )
+        except (OSError, CorruptBatchError) as error:
+            return FetchData(self.unreadable(error), b"", -1, -1)
+
+    def unreadable(self, error: OSError | CorruptBatchError) -> ErrorCode:
+        """What to answer when reading raised. A disk that fails takes the log with it; damaged data does not."""
+        if isinstance(error, CorruptBatchError):
+            logger.error("%s: damaged data: %s", self.name, error)
+            return ErrorCode.CORRUPT_MESSAGE
+        if not may_pass(error):
+            self.health.fail(error)
+        return ErrorCode.KAFKA_STORAGE_ERROR
+
+    def bytes_between(self, offset: int, upper_bound: int) -> int:
+        """About how many bytes a reader from `offset` has before it; exact near the log end. Reads no segment."""
+        return self.segments.bytes_between(
+            max(offset, self.log_start_offset), min(upper_bound, self.segments.end_offset)
+        )
+
+    def offset_for_timestamp(self, timestamp: int, upper_bound: int) -> TimestampOffset | None:
+        """The first record with a timestamp ≥ `timestamp` in [log start, `upper_bound`), or None.
+
+        CorruptBatchError, OSError.
+        """
+        return self.segments.offset_for_timestamp(timestamp, self.log_start_offset, upper_bound)
 
     # -- append
 
@@ -104,7 +211,7 @@ class Log(DurableLog):
         self, records: Appendable, *, leader_epoch: int, origin: AppendOrigin, now_ms: int
     ) -> AppendResult:
         """Validate unless that is done, give offsets and epoch, write. A writable buffer is patched in place."""
-        if self.failed is not None or self.closed:
+        if not self.health.is_writable:
             return self._refuse_failed()
         if type(records) is Validated or type(records) is AppendResult:
             validated: Validated | AppendResult = records
@@ -127,13 +234,13 @@ class Log(DurableLog):
                 marker = None
                 if header.attributes & CONTROL:
                     marker = marker_of(memoryview(view)[position : position + header.size_bytes])
-                refused = self._check_producer(header, marker, origin)
-                if refused is not None:
-                    return refused
+                answer = self._answer_of_producer(header, marker, origin)
+                if answer is not None:
+                    return answer
                 if markers is None:
                     markers = [None] * len(headers)
                 markers[slot] = marker
-        base_offset = next_offset = self.log_end_offset
+        base_offset = next_offset = self.segments.end_offset
         batches = []
         max_timestamp = -1
         for header, position in zip(headers, positions):
@@ -143,9 +250,9 @@ class Log(DurableLog):
             batches.append(AppendedBatch(position, header.base_offset, last_offset, header.max_timestamp))
             max_timestamp = max(max_timestamp, header.max_timestamp)
             next_offset = last_offset + 1
-        error = self._write(view, batches, base_offset, next_offset, max_timestamp, now_ms)
-        if error is not None:
-            return error
+        failure = self._write(view, batches, base_offset, next_offset, max_timestamp, now_ms)
+        if failure is not None:
+            return failure
         if leader_epoch >= 0 and leader_epoch != self.leader_epochs.latest:
             self.leader_epochs.assign(leader_epoch, base_offset)
         if markers is not None:
@@ -153,9 +260,9 @@ class Log(DurableLog):
                 if header.producer_id >= 0:
                     self._update_producers(header, header.base_offset + header.last_offset_delta, marker)
         self.producers.map_end_offset = next_offset
-        error = self._maybe_flush()
-        if error is not None:
-            return error
+        failure = self._maybe_flush()
+        if failure is not None:
+            return failure
         return AppendResult(
             ErrorCode.NONE,
             base_offset=base_offset,
@@ -169,7 +276,7 @@ class Log(DurableLog):
 
         OFFSET_OUT_OF_RANGE when they begin below it (`base_offset` says where), CORRUPT_MESSAGE when they are damaged.
         """
-        if self.failed is not None or self.closed:
+        if not self.health.is_writable:
             return self._refuse_failed()
         view = memoryview(records)
         size = len(view)
@@ -224,9 +331,10 @@ class Log(DurableLog):
             log_start_offset=self.log_start_offset,
         )
 
-    def _check_producer(
+    def _answer_of_producer(
         self, header: record_batch.BatchHeader, marker: EndTransactionMarker | None, origin: AppendOrigin
     ) -> AppendResult | None:
+        """What to answer without an append: a refusal, or where the same batch is already. None: append it."""
         entry = self.producers.entries.get(header.producer_id)
         if marker is not None:
             error = check_marker(
@@ -266,9 +374,9 @@ class Log(DurableLog):
             )
             if aborted is not None:
                 try:
-                    self.active_segment.transaction_index.append(aborted)
+                    self.segments.active.transaction_index.append(aborted)
                 except OSError as error:
-                    self.hinder(error)  # the entry is in memory, and written with the other indexes
+                    self.health.hinder(error)  # the entry is in memory, and written with the other indexes
         elif not header.attributes & CONTROL:
             self.producers.update_data(
                 header.producer_id,
@@ -289,22 +397,21 @@ class Log(DurableLog):
         max_timestamp: int,
         now_ms: int,
     ) -> AppendResult | None:
-        segment = self.segments[-1]
+        segments = self.segments
         try:
-            if self._must_roll(segment, len(view), next_offset - 1, max_timestamp, now_ms):
-                base_offset = self.log_end_offset
+            if self._must_roll(segments.active, len(view), next_offset - 1, max_timestamp, now_ms):
+                base_offset = segments.end_offset
                 if next_offset - 1 - base_offset >= 2**31:
                     # This needs a gap between two segments, which must not look like what a crash lost.
                     self.flush()
                     base_offset = first_offset
-                segment = self._roll_to(base_offset)
-            segment.append(view, batches)
+                self._roll_to(base_offset)
+            segments.append(view, batches, next_offset)
         except OSError as error:
-            self.hinder(error)
+            self.health.hinder(error)
             return self._refuse(error)
-        self.log_end_offset = next_offset
-        if self.hindered is not None:
-            self.end_hindrance()
+        if self.health.hindered is not None:
+            self.health.end_hindrance()
         return None
 
     def _must_roll(self, segment: Segment, size: int, last_offset: int, max_timestamp: int, now_ms: int) -> bool:
@@ -330,7 +437,7 @@ class Log(DurableLog):
         self._roll_jitter_ms = self._env.rng.randint(0, jitter_ms) if jitter_ms > 0 else 0
 
     def _refuse_failed(self) -> AppendResult:
-        return self._refuse(self.failed or "the log is closed")
+        return self._refuse(self.health.failed or "the log is closed")
 
     def _refuse(self, reason: object) -> AppendResult:
         return AppendResult(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name}: {reason}")
@@ -338,49 +445,48 @@ class Log(DurableLog):
     # -- rolling
 
     def _maybe_flush(self) -> AppendResult | None:
-        if self.log_end_offset - self.recovery_point >= self.config.flush_messages:
+        if self.segments.end_offset - self.durability.recovery_point >= self.config.flush_messages:
             self.flush()
-            if self.hindered is not None:  # the batch stays, but who asks for flush.messages was promised a sync
-                return self._refuse(self.hindered)
-        return None if self.failed is None else self._refuse_failed()
+            if self.health.hindered is not None:  # the batch stays, but flush.messages has promised a sync
+                return self._refuse(self.health.hindered)
+        return None if self.health.failed is None else self._refuse_failed()
 
     def roll(self) -> None:
         """Begin a new segment at the log end, unless the active one is empty."""
-        if self.failed is None and not self.closed and self.active_segment.size:
+        if self.health.is_writable and self.segments.active.size:
             try:
                 self._roll_to(self.log_end_offset)
             except OSError as error:
-                self.hinder(error)
+                self.health.hinder(error)
 
-    def _roll_to(self, base_offset: int, *, is_needed: bool = True) -> Segment:
+    def begin_anew(self) -> bool:
+        """Begin an empty segment, because all that there is will be deleted. False if there is no room for it now."""
+        try:
+            self._roll_to(self.log_end_offset, is_needed=False)
+        except OSError as error:
+            self.health.hinder(error)
+            return False
+        return True
+
+    def _roll_to(self, base_offset: int, *, is_needed: bool = True) -> None:
         """Begin a segment. After an OSError that `may_pass` the old one is still the active one.
 
         If the old one `is_needed` no more, it is done without what there is no room to write.
         """
-        old = self.active_segment
+        old, durability = self.segments.active, self.durability
         assert base_offset > old.base_offset
-        already_flushed = self.recovery_point >= self.log_end_offset
+        already_flushed = durability.recovery_point >= self.log_end_offset
         old.close_time_index()
         indexes = self._write_if_room(old.write_indexes, is_needed)
         written = [self._write_if_room(self.producers.take_snapshot, is_needed)]
         if already_flushed:  # the recovery point has passed these indexes: with the next segment they are trusted
             self._write_if_room(lambda: self.leader_epochs.flush(self.log_end_offset), is_needed)
             if indexes is not None:
-                self._write_if_room(lambda: self._sync_indexes(old), is_needed)
+                self._write_if_room(old.sync_indexes, is_needed)
         else:
             written.append(self._write_if_room(lambda: self.leader_epochs.write(self.log_end_offset), is_needed))
-            if not old.is_marked_unsynced:
-                old.mark_unsynced()
-                self._names_changed()
-            if self.directory in self._unsynced_folders:  # a crash must not keep the new name and lose the older ones
-                self._env.disk.sync_directory(self.directory)
-        new = Segment.create(
-            self._files,
-            self.directory,
-            base_offset,
-            now_ms=self._env.clock.now_ms(),
-            index_interval_bytes=self.config.index_interval_bytes,
-        )
+            durability.mark_unsynced(old)
+        new = self._make_segment(base_offset)
         try:
             if already_flushed:
                 self._env.disk.sync_directory(self.directory)
@@ -389,16 +495,22 @@ class Log(DurableLog):
         except OSError:
             new.delete_files()
             raise
-        self.segments.append(new)
-        self._bases.append(base_offset)
+        self.segments.begin(new)
         self._choose_jitter()
         if already_flushed:
-            self._raise_recovery_point(base_offset)
-            return new
-        self._names_changed()
-        paths = [old.path, *(indexes or ()), *(path for path in written if path is not None)]
-        self._sync_in_background(paths, base_offset)
-        return new
+            durability.raise_recovery_point(base_offset)
+        else:
+            paths = [old.path, *(indexes or ()), *(path for path in written if path is not None)]
+            durability.sync_rolled(paths, base_offset)
+
+    def _make_segment(self, base_offset: int) -> Segment:
+        return Segment.create(
+            self._files,
+            self.directory,
+            base_offset,
+            now_ms=self._env.clock.now_ms(),
+            index_interval_bytes=self.config.index_interval_bytes,
+        )
 
     def _write_if_room(self, write: Callable[[], T], is_needed: bool) -> T | None:
         """What `write` returns; None if there was no room and it is not needed."""
@@ -408,6 +520,76 @@ class Log(DurableLog):
             if is_needed or not may_pass(error):
                 raise
             return None
+
+    # -- flush and close
+
+    @property
+    def flush_due_ms(self) -> float:
+        """When the next flush should begin by flush.ms, monotonic."""
+        return self.durability.last_flush_ms + self.config.flush_ms
+
+    @property
+    def is_flush_due(self) -> bool:
+        """Whether flush.ms asks for a flush, and none is under way."""
+        if self.durability.unflushed_messages <= 0 or not self.health.is_writable:
+            return False
+        return self._env.clock.monotonic_ms() >= self.flush_due_ms and not self.durability.is_syncing
+
+    def flush(self) -> None:
+        """Make everything durable. Blocks until the sync is done."""
+        self.durability.flush()
+
+    def write_topic_id(self, topic_id: bytes) -> None:
+        """Remember the topic's id, in memory and on disk; durable with the next flush.
+
+        A crash that loses it does no harm, because the tree knows it (`recovery.open_log`).
+        """
+        path = f"{self.directory}/{checkpoints.PARTITION_METADATA}"
+        checkpoints.write_partition_metadata(self._env.disk, path, topic_id)
+        self.durability.sync_new_with_next_flush(path)
+        self.topic_id = topic_id
+
+    def check_file(self) -> None:
+        """If the log was written since the last check: the file that is open may have lost its name."""
+        if self.log_end_offset == self._checked_end_offset or not self.health.is_writable:
+            return
+        self._checked_end_offset = self.log_end_offset
+        path = self.segments.active.path
+        if not self._env.disk.exists(path):
+            self.health.fail(FileNotFoundError(errno.ENOENT, "somebody has removed it", path))
+
+    def give_back_indexes(self) -> None:
+        """Free the memory of the indexes that nobody has used since the last call."""
+        if not self.closed:
+            self.segments.give_back_indexes()
+
+    def seal(self) -> None:
+        """Before the last flush: write the indexes and a producer snapshot, which that flush makes durable.
+
+        What the next start makes again by one read is not written: for thousands of small logs, that would take most
+        of the time that a stop has.
+        """
+        if not self.health.is_writable:
+            return
+        segments, durability = self.segments, self.durability
+        try:
+            for segment in segments[segments.slot_of(durability.recovery_point) :]:
+                segment.close_time_index()
+                segment.write_indexes(new_files=segment.is_indexed)
+            durability.sync_with_next_flush(segments.active.index_paths())  # also when all records are durable already
+            is_small = len(segments) == 1 and segments.active.is_small
+            snapshot = None if is_small and not self.producers.entries else self.producers.take_snapshot()
+            if snapshot is not None:
+                durability.sync_with_next_flush([snapshot])
+            self.health.hindered = None  # unless the flush finds another reason
+        except OSError as error:
+            self.health.fail(error)
+
+    def abandon(self) -> None:
+        """Close without writing anything."""
+        self.health.closed = True
+        for segment in self.segments:
+            self._files.close(segment.path)
 
     # -- removing
 
@@ -420,89 +602,23 @@ class Log(DurableLog):
             if self.high_watermark < offset:
                 self.set_high_watermark(offset)
 
-    def raise_start_by_retention(self, now_ms: int) -> bool:
-        """Raise the log start above what retention gives up; whether whole segments lie below it now.
-
-        They go with `remove_segments_below_start`, once that start is written down: a crash may bring back any of
-        their names, and what comes back then lies below the log start and not in front of a hole.
-        """
-        if self.failed is not None or self.closed or self.cleaning:
-            return False
-        delete = "delete" in self.config.cleanup_policy
-        if not delete and self.log_start_offset == self._bases[0]:
-            return False
-        ends = [*self._bases[1:], self.log_end_offset]
-        try:
-            count = retention.expired_segments(
-                [retention.SegmentFacts(end, segment.size) for segment, end in zip(self.segments, ends)],
-                lambda slot: self.segments[slot].largest_timestamp,
-                now_ms=now_ms,
-                retention_ms=self.config.retention_ms,
-                retention_bytes=self.config.retention_bytes,
-                log_start_offset=self.log_start_offset,
-                high_watermark=self.high_watermark,
-                delete=delete,
-            )
-            if not count:
-                return False
-            if count == len(self.segments) and not self._begin_anew():
-                count -= 1  # the others make room for what the last one needs
-            if not count:
-                return False
-            self.delete_records_before(self._bases[count])
-            return True
-        except OSError as error:
-            self.hinder(error)
-            return False
-
-    def _begin_anew(self) -> bool:
-        """Begin an empty segment because all that there is will be deleted; False if there is no room for it now."""
-        try:
-            self._roll_to(self.log_end_offset, is_needed=False)
-        except OSError as error:
-            self.hinder(error)
-            return False
-        return True
-
-    def remove_segments_below_start(self) -> int:
-        """Remove segments that have nothing at or above the log start; how many went. Again, until none did: only so
-        many go at a time."""
-        count = min(bisect_right(self._bases, self.log_start_offset) - 1, _SEGMENTS_REMOVED_AT_ONCE)
-        if count <= 0 or self.failed is not None or self.closed or self.cleaning:
-            return 0
-        try:
-            self.remove_segments(self.segments[:count])
-        except OSError as error:
-            self.hinder(error)
-            return 0
-        logger.info("%s: %d segments went by retention, log start %d", self.name, count, self.log_start_offset)
-        return count
-
-    def give_back_indexes(self) -> None:
-        """Of segments that nobody has read since the last call."""
-        for segment in () if self.closed else self.segments[:-1]:
-            if segment.touched:
-                segment.touched = False
-            else:
-                segment.unload()
-
     def remove_segments(self, gone: list[Segment]) -> None:
         """Take segments out of the log: renamed now, removed after file.delete.delay.ms, their snapshots too."""
         doomed = {id(segment) for segment in gone}
-        self.replace_segments([segment for segment in self.segments if id(segment) not in doomed])
+        self.segments.replace([segment for segment in self.segments if id(segment) not in doomed])
         for segment in gone:
             segment.rename(".deleted")
-            if segment.base_offset not in self._bases:
+            if segment.base_offset not in self.segments.base_offsets:
                 self.producers.remove_snapshot(segment.base_offset)
         self.delete_later(gone)
 
     def delete_later(self, gone: list[Segment]) -> None:
-        """Remove files after the delay, so that whoever reads them can finish."""
+        """Remove files after the delay, so that clients who read them can finish."""
 
         waiting = list(reversed(gone))
 
         def delete() -> None:
-            """One in each pass of the loop: to remove a large file takes long."""
+            """Remove one segment, and the next in another pass of the loop: to remove a large file takes long."""
             segment = waiting.pop()
             try:
                 segment.delete_files()
@@ -516,58 +632,52 @@ class Log(DurableLog):
 
     def truncate_to(self, offset: int) -> None:
         """Drop everything from `offset` on (from the begin of the batch that holds it)."""
-        if self.failed is not None or self.closed or offset >= self.log_end_offset:
+        if not self.health.is_writable or offset >= self.log_end_offset:
             return
-        if offset <= self._bases[0]:
+        if offset <= self.segments[0].base_offset:
             self.truncate_fully_and_start_at(offset)
             return
         logger.info("%s: truncating from %d to %d", self.name, self.log_end_offset, offset)
         self._end_cleaning()
         try:
-            keep = self._slot(offset)
-            if self._bases[keep] == offset and keep > 0:
+            segments = self.segments
+            keep = segments.slot_of(offset)
+            if segments[keep].base_offset == offset and keep > 0:
                 keep -= 1
-            # The whole batch goes that holds the offset, or compaction has left a gap there: the log may end before it.
-            batch = self.segments[keep].find(offset)
+            # The whole batch goes that holds the offset. If compaction has left a gap there, the log ends before it.
+            batch = segments[keep].find(offset)
             if batch is None or batch.base_offset > offset:
-                self._lower_recovery_point(self._bases[keep])
+                self.durability.lower_recovery_point(segments[keep].base_offset)
             else:
-                self._lower_recovery_point(batch.base_offset)
-            for segment in reversed(self.segments[keep + 1 :]):  # newest first and each for good: never a gap
+                self.durability.lower_recovery_point(batch.base_offset)
+            for segment in reversed(segments[keep + 1 :]):  # newest first and each for good: never a gap
                 segment.delete_files()
                 self._env.disk.sync_directory(self.directory)
-            self.replace_segments(self.segments[: keep + 1])
-            self.active_segment.truncate(offset)
-            self._after_truncation(max(self.active_segment.next_offset(), self.active_segment.base_offset))
+            segments.replace(segments[: keep + 1])
+            segments.active.truncate(offset)
+            self._after_truncation(max(segments.active.next_offset(), segments.active.base_offset))
         except OSError as error:
-            self.fail(error)
+            self.health.fail(error)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Drop everything and go on at `offset`."""
-        if self.failed is not None or self.closed:
+        if not self.health.is_writable:
             return
         logger.info("%s: dropping all records, starting at %d", self.name, offset)
         self._end_cleaning()
         try:
-            self._lower_recovery_point(offset)
+            self.durability.lower_recovery_point(offset)
             for segment in reversed(self.segments):
                 segment.delete_files()
                 self._env.disk.sync_directory(self.directory)
             for snapshot in list(self.producers.snapshots):
                 self.producers.remove_snapshot(snapshot)
-            new = Segment.create(
-                self._files,
-                self.directory,
-                offset,
-                now_ms=self._env.clock.now_ms(),
-                index_interval_bytes=self.config.index_interval_bytes,
-            )
-            self.replace_segments([new])
+            self.segments.replace([self._make_segment(offset)])
             self.log_start_offset = offset
             self.leader_epochs.clear()
             self._after_truncation(offset)
         except OSError as error:
-            self.fail(error)
+            self.health.fail(error)
 
     def _end_cleaning(self) -> None:
         """No compaction may go on with segments that are about to be cut."""
@@ -575,31 +685,37 @@ class Log(DurableLog):
             self.finish_swap()
         self.cleaning = False
 
-    def _lower_recovery_point(self, offset: int) -> None:
-        """Before anything is cut, the checkpoint must not claim more than will be left."""
-        self._syncing.clear()
-        if self.recovery_point > offset:
-            self.recovery_point = offset
-            if self.on_recovery_point_lowered is not None:
-                self.on_recovery_point_lowered()
-
     def _after_truncation(self, log_end_offset: int) -> None:
-        self.log_end_offset = log_end_offset
-        self.recovery_point = min(self.recovery_point, log_end_offset)
+        self.segments.end_offset = log_end_offset
+        self.durability.end_was_cut()
         self.log_start_offset = min(self.log_start_offset, log_end_offset)
         self.leader_epochs.truncate_from_end(log_end_offset)
         self.leader_epochs.flush(log_end_offset)
-        at_once(rebuild_producers(self))  # also removes the snapshots of what was cut
+        # This removes the snapshots of what was cut, too.
+        at_once(self.producers.rebuild(self.segments, self.log_start_offset))
         # What was cut must not come back behind what is appended from here on.
-        self.active_segment.sync()
+        self.segments.active.sync()
         self._env.disk.sync_directory(self.directory)
         self.high_watermark = max(min(self.high_watermark, log_end_offset), self.log_start_offset)
         self._choose_jitter()
 
     def delete_directory_to(self, directory: str) -> None:
         """The partition is deleted: no more writes; its folder gets another name."""
-        self.closed = True
+        self.health.closed = True
         self._env.disk.rename(self.directory, directory)
         self.directory = directory
         for segment in self.segments:
             segment.moved_to(directory)  # and closed
+
+
+def close_together(disk: Disk, logs: Iterable[Log]) -> None:
+    """Stop logs cleanly: everything durable, indexes complete, a producer snapshot at the log end."""
+    logs = [log for log in logs if not log.closed]
+    for log in logs:
+        log.seal()
+    flush_together(disk, [log.durability for log in logs])
+    for log in logs:
+        if log.failed is None and log.hindered is None:
+            with suppress(OSError):  # a mark that stays does no harm while no other broker compacts the log
+                log.segments.active.remove_mark()
+        log.abandon()

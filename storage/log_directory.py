@@ -22,7 +22,7 @@ from barnabas.storage.directory_contents import (
     read_contents,
     remove_deleted_folder,
 )
-from barnabas.storage.durable_log import flush_together
+from barnabas.storage.durability import flush_together
 from barnabas.storage.log import Log
 from barnabas.storage.open_files import OpenFiles
 from barnabas.storage.recovery import Pieces, open_log
@@ -193,7 +193,7 @@ class LogDirectory:
         elif self.logs:
             logs = list(self.logs.values())
             for chunk in chunks(logs, _LOGS_FLUSHED_TOGETHER):
-                flush_together(disk, chunk)
+                flush_together(disk, [log.durability for log in chunk])
                 yield None
             for log in logs:
                 if log.hindered is not None:  # what was cut off could come back behind what is appended
@@ -266,9 +266,9 @@ class LogDirectory:
                 f"{self.path_of(checkpoints.CLEAN_SHUTDOWN)} and start again to cut the log there, or restore the "
                 "folder."
             ) from error
-        log.on_failed = lambda: self._on_failed(log)
-        log.on_hindered = lambda: self._on_hindered(log)
-        log.on_recovery_point_lowered = lambda: self._recovery_point_lowered(log)
+        log.health.on_failed = lambda: self._on_failed(log)
+        log.health.on_hindered = lambda: self._on_hindered(log)
+        log.durability.on_recovery_point_lowered = lambda: self._recovery_point_lowered(log)
         self.logs[key] = log
         return log
 
@@ -367,12 +367,12 @@ class LogDirectory:
             return {key: log.high_watermark for key, log in logs}
         if name == checkpoints.LOG_START_OFFSETS:
             return {key: log.log_start_offset for key, log in logs if log.log_start_offset > 0}
-        self._recovery_points = {key: log.recovery_point for key, log in logs}
+        self._recovery_points = {key: log.durability.recovery_point for key, log in logs}
         return self._recovery_points
 
     def _recovery_point_lowered(self, log: Log) -> None:
         key = (log.topic, log.partition)
-        if self._recovery_points.get(key, 0) > log.recovery_point and self.logs.get(key) is log:
+        if self._recovery_points.get(key, 0) > log.durability.recovery_point and self.logs.get(key) is log:
             error = self._write_now(checkpoints.RECOVERY_POINTS)
             if error is not None:
                 raise error

@@ -14,7 +14,7 @@ from barnabas.protocol import uuids
 from barnabas.runtime.ports import NO_ROOM, Env
 from barnabas.runtime.turns import at_once
 from barnabas.runtime.upkeep import Task
-from barnabas.storage import checkpoints
+from barnabas.storage import checkpoints, retention
 from barnabas.storage.cleaner import Cleaner
 from barnabas.storage.directory_contents import (
     TREE_FILE,
@@ -32,8 +32,7 @@ from barnabas.storage.directory_plan import (
     check_node,
     plan_directories,
 )
-from barnabas.storage.durable_log import close_together
-from barnabas.storage.log import Log
+from barnabas.storage.log import Log, close_together
 from barnabas.storage.log_directory import LogDirectory
 from barnabas.storage.open_files import OpenFiles, share_out
 from barnabas.storage.recovery import OldFormatError, Pieces, Progress
@@ -436,7 +435,7 @@ class LogManager:
                 every(name, interval_ms, lambda: self.open_directories, partial(_write_later, name))
                 for name, interval_ms in checkpoint_intervals_ms.items()
             ),
-            every("flush", self._flush_interval_ms, self._flushes_due, Log.flush_in_background),
+            every("flush", self._flush_interval_ms, self._flushes_due, _flush),
             every("files", lambda: _FILES_CHECK_MS, self.all, Log.check_file),
             every(
                 "producers", lambda: config.producer_id_expiration_check_interval_ms, self.all, self._expire_producers
@@ -467,7 +466,7 @@ class LogManager:
         if self._shortest_flush_ms() == _NEVER_MS:
             return ()
         logs = self.all()
-        room = max(self._flushes_max - sum(log.is_syncing for log in logs), 0)
+        room = max(self._flushes_max - sum(log.durability.is_syncing for log in logs), 0)
         due = sorted((log for log in logs if log.is_flush_due), key=lambda log: log.flush_due_ms)
         self._flushes_wait = len(due) > room
         return due[:room]
@@ -494,10 +493,10 @@ class LogManager:
         if isinstance(item, LogDirectory):
             item.write_log_starts()
         elif isinstance(item, _Shortened):
-            while item.log.remove_segments_below_start():
+            while retention.remove_segments_below_start(item.log):
                 yield
         else:
-            if item.raise_start_by_retention(self._env.clock.now_ms()):
+            if retention.raise_log_start(item, self._env.clock.now_ms()):
                 self._shortened.append(item)
 
     def _expire_producers(self, log: Log) -> None:
@@ -508,6 +507,10 @@ class _Shortened(NamedTuple):
     """A log that retention has given a later start: its segments below that can go."""
 
     log: Log
+
+
+def _flush(log: Log) -> None:
+    log.durability.flush_in_background()
 
 
 def _write_later(name: str, directory: LogDirectory) -> None:

@@ -6,15 +6,18 @@ again for the batches behind the last snapshot when a log is opened: the state i
 
 import contextlib
 import logging
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from struct import Struct
 from typing import NamedTuple
 
+from barnabas.protocol import record_batch
+from barnabas.protocol.batch_layout import CONTROL, TRANSACTIONAL
 from barnabas.protocol.checksum import crc32c
 from barnabas.protocol.errors import ErrorCode
-from barnabas.runtime.ports import Disk
+from barnabas.runtime.ports import Buffer, Disk
 from barnabas.storage import checkpoints
 from barnabas.storage.index import AbortedTransaction
+from barnabas.storage.segments import Segments
 
 logger = logging.getLogger("barnabas.storage")
 
@@ -24,6 +27,7 @@ _SNAPSHOT_HEADER = Struct(">hIi")
 _SNAPSHOT_ENTRY = Struct(">qhiqiqiq")
 _SNAPSHOT_VERSION = 1
 _NONE = -1
+_BYTES_PER_PIECE = 4 << 20  # of batches whose headers are read
 
 
 class ProducerBatch(NamedTuple):
@@ -90,6 +94,19 @@ class EndTransactionMarker(NamedTuple):
 
     commit: bool
     coordinator_epoch: int
+
+
+def marker_of(batch: Buffer) -> EndTransactionMarker | None:
+    """What a control batch says about a transaction; None for control batches of other kinds."""
+    for record in record_batch.records(batch):
+        key, value = record.key, record.value
+        if key is None or len(key) < 4:
+            return None
+        kind = int.from_bytes(key[2:4], "big", signed=True)
+        if kind not in (0, 1) or value is None or len(value) < 6:
+            return None
+        return EndTransactionMarker(kind == 1, int.from_bytes(value[2:6], "big", signed=True))
+    return None
 
 
 def _sequence_minus(sequence: int, delta: int) -> int:
@@ -258,6 +275,49 @@ class ProducerStateManager:
         self._ongoing.clear()
         self._ended.clear()
         self.map_end_offset = 0
+
+    # -- from the log
+
+    def rebuild(self, segments: Segments, log_start_offset: int) -> Generator[int, None, None]:
+        """Take up the newest snapshot and replay the batches behind it, piece by piece. CorruptBatchError, OSError.
+
+        Yields how many bytes of batches it has passed.
+        """
+        start = self.load_snapshot(log_start_offset, segments.end_offset)
+        yield from self.replay(segments, start)
+
+    def replay(self, segments: Segments, start: int) -> Generator[int, None, None]:
+        """See the batches from `start` to the log end. Yields as `rebuild` does."""
+        passed = piece = 0
+        for segment, batch in segments.batches_from(start) if start < segments.end_offset else ():
+            passed += batch.size
+            if passed - piece >= _BYTES_PER_PIECE:
+                yield passed
+                piece = passed
+            if batch.producer_id < 0:  # the first batch may begin below: a log start can lie inside of one
+                continue
+            if batch.attributes & CONTROL:
+                marker = marker_of(segment.batch_bytes(batch))
+                if marker is None:
+                    continue
+                aborted = self.update_marker(
+                    batch.producer_id, batch.producer_epoch, marker, batch.last_offset, batch.max_timestamp
+                )
+                if aborted is not None:
+                    known = segment.transaction_index.entries
+                    if not known or known[-1].last_offset < aborted.last_offset:
+                        segment.transaction_index.append(aborted)
+            elif batch.record_count or batch.base_sequence >= 0:
+                self.update_data(
+                    batch.producer_id,
+                    batch.producer_epoch,
+                    batch.base_sequence,
+                    batch.base_offset,
+                    batch.last_offset,
+                    batch.max_timestamp,
+                    bool(batch.attributes & TRANSACTIONAL),
+                )
+        self.map_end_offset = segments.end_offset
 
     # -- snapshots
 

@@ -12,10 +12,10 @@ from barnabas.storage import checkpoints
 from barnabas.storage.directory_contents import LogFolder, is_log_file
 from barnabas.storage.leader_epochs import LeaderEpochCache
 from barnabas.storage.log import Log
-from barnabas.storage.log_reader import rebuild_producers
 from barnabas.storage.open_files import OpenFiles
 from barnabas.storage.producer_state import ProducerStateManager
 from barnabas.storage.segment import UNSYNCED, Segment, file_name
+from barnabas.storage.segments import Segments
 
 logger = logging.getLogger("barnabas.storage")
 
@@ -111,10 +111,9 @@ def open_log(
         topic,
         partition,
         config,
-        segments,
+        Segments(segments, log_end_offset),
         topic_id=topic_id,
         log_start_offset=log_start_offset,
-        log_end_offset=log_end_offset,
         # Recovery has checked what is there but a crash now could still lose it: only a sync lifts the point.
         recovery_point=min(recovery_point, log_end_offset),
         producers=ProducerStateManager(env.disk, directory, snapshots),
@@ -122,8 +121,8 @@ def open_log(
         unsynced_folders=(directory, directory.rpartition("/")[0]) if new else () if clean else (directory,),
     )
     if before and before != [(segment.base_offset, segment.size) for segment in segments]:
-        log.sync_with_next_flush(segments[-1].path)  # it was cut
-    for passed_bytes in rebuild_producers(log):
+        log.durability.sync_new_with_next_flush(segments[-1].path)  # it was cut
+    for passed_bytes in log.producers.rebuild(log.segments, log.log_start_offset):
         yield Progress(log.name, passed_bytes, log.size_bytes)
     log.producers.keep_snapshots_of(segment.base_offset for segment in segments)
     return log

@@ -1,7 +1,18 @@
-"""Which segments may go, by age, size and log start. The log does the deleting."""
+"""What goes from the front of a log, by age, size and log start: which segments may go, and how they do.
 
+Two steps: the log start is raised, and when that is written down, the segments below it go. A crash may bring back the
+names of some of them. What comes back lies below the log start then, and not in front of a hole.
+"""
+
+import logging
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
+
+from barnabas.storage.log import Log
+
+logger = logging.getLogger("barnabas.storage")
+
+_SEGMENTS_REMOVED_AT_ONCE = 50
 
 
 class SegmentFacts(NamedTuple):
@@ -42,4 +53,55 @@ def expired_segments(
                 break
         excess -= segment.size
         count += 1
+    return count
+
+
+def raise_log_start(log: Log, now_ms: int) -> bool:
+    """Raise the log start above what retention gives up; whether whole segments lie below it now."""
+    if not log.health.is_writable or log.cleaning:
+        return False
+    segments, config = log.segments, log.config
+    bases = segments.base_offsets
+    delete = "delete" in config.cleanup_policy
+    if not delete and log.log_start_offset == bases[0]:
+        return False
+    ends = [*bases[1:], log.log_end_offset]
+    try:
+        count = expired_segments(
+            [SegmentFacts(end, segment.size) for segment, end in zip(segments, ends)],
+            lambda slot: segments[slot].largest_timestamp,
+            now_ms=now_ms,
+            retention_ms=config.retention_ms,
+            retention_bytes=config.retention_bytes,
+            log_start_offset=log.log_start_offset,
+            high_watermark=log.high_watermark,
+            delete=delete,
+        )
+        if not count:
+            return False
+        if count == len(segments) and not log.begin_anew():
+            count -= 1  # the others make room for what the last one needs
+        if not count:
+            return False
+        log.delete_records_before(bases[count])
+        return True
+    except OSError as error:
+        log.health.hinder(error)
+        return False
+
+
+def remove_segments_below_start(log: Log) -> int:
+    """Remove segments that have nothing at or above the log start; how many went.
+
+    To be called again until none did, because only so many go at a time.
+    """
+    count = min(log.segments.slot_of(log.log_start_offset), _SEGMENTS_REMOVED_AT_ONCE)
+    if not count or not log.health.is_writable or log.cleaning:
+        return 0
+    try:
+        log.remove_segments(log.segments[:count])
+    except OSError as error:
+        log.health.hinder(error)
+        return 0
+    logger.info("%s: %d segments went by retention, log start %d", log.name, count, log.log_start_offset)
     return count

@@ -625,6 +625,17 @@ class Segment:
         self.transaction_index.write_rest()
         return self.index_paths()
 
+    def sync_indexes(self) -> None:
+        """Make the indexes durable: below the recovery point they are trusted as the batches are."""
+        self.close_time_index()
+        self.write_indexes()
+        for path in self.index_paths():
+            file = self._files.disk.open(path)
+            try:
+                file.sync()
+            finally:
+                file.close()
+
     @property
     def is_indexed(self) -> bool:
         """Whether the offset index has entries. If not, to make the indexes again takes the headers of few batches."""

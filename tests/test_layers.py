@@ -240,7 +240,7 @@ ONCE = {
     "replication/metadata_cache.py": "the end of a request's wait",
     "replication/producer_ids.py": "one block, begun again by the next request",
     "replication/replica_manager.py": "the end of a request's wait",
-    "storage/durable_log.py": "a sync that could not begin, tried again",
+    "storage/durability.py": "a sync that could not begin, tried again",
     "storage/log.py": "files that go after a delay",
     "storage/log_directory.py": "names that are synced after a delay",
     "storage/log_manager.py": "folders that go after a delay",

@@ -218,9 +218,9 @@ def _lookups(manager: LogManager) -> None:
             with suppress(CorruptBatchError):
                 log.offset_for_timestamp(timestamp, log.log_end_offset)
         with suppress(CorruptBatchError):
-            log.max_timestamp_offset()
+            log.segments.max_timestamp_offset()
         with suppress(CorruptBatchError):
-            log.aborted_transactions(log.log_start_offset, log.log_end_offset)
+            log.segments.aborted_transactions(log.log_start_offset, log.log_end_offset)
         log.bytes_between(log.log_start_offset, log.log_end_offset)
         if "compact" in log.config.cleanup_policy:
             manager.cleaner.run(log)

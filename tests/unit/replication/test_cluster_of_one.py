@@ -308,7 +308,7 @@ def test_a_failed_log_is_given_up(env, alone):
     async def story():
         await create(alone)
         partition = alone.manager.partition("orders", 0)
-        partition.log.fail(OSError(5, "disk"))
+        partition.log.health.fail(OSError(5, "disk"))
         await env.clock.sleep(10)
         assert alone.manager.partition("orders", 0) is ErrorCode.KAFKA_STORAGE_ERROR
         (result,) = await result_of(alone.append("orders"))

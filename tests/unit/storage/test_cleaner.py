@@ -32,7 +32,7 @@ def test_of_each_key_the_last_record_stays_at_its_offset(world, read, codec):
     history = read(log)
     size = log.size_bytes
     clean(world, log)
-    active = log.active_segment.base_offset
+    active = log.segments.active.base_offset
     left = read(log)
     assert [row for row in left if row[0] >= active] == [row for row in history if row[0] >= active]
     assert {row[0] for row in left} <= {row[0] for row in history}
@@ -103,7 +103,7 @@ def test_nothing_young_nothing_active_and_nothing_unstable_is_compacted(world, r
     world.manager.cleaner.run(log)
     assert [offset for offset, _, _ in read(log)][:2] == [4, 5]
     clean(world, log)
-    active = log.active_segment.base_offset
+    active = log.segments.active.base_offset
     assert [offset for offset, _, _ in read(log)] == [active - 1, *range(active, 20)]
 
 
@@ -191,7 +191,7 @@ def test_a_full_map_compacts_a_part_and_goes_on_next_time(make_world, read):
         last = {key: (offset, value) for offset, key, value in history}
         left = read(log)
         assert {key: (offset, value) for offset, key, value in left} == last
-    assert left == expected(history, log.active_segment.base_offset)
+    assert left == expected(history, log.segments.active.base_offset)
 
 
 @pytest.mark.parametrize("lag", [False, True])
@@ -217,7 +217,7 @@ def test_a_full_map_holds_nothing_up_though_no_other_segment_closes(make_world, 
 
     world.manager.cleaner._compact = compact
     world.clock.advance(120_000)
-    assert read(log) == expected(history, log.active_segment.base_offset)
+    assert read(log) == expected(history, log.segments.active.base_offset)
     assert runs[0] == 30, "ten keys each time"
     world.clock.advance(120_000)
     assert runs[0] == 30, "and then there is nothing to do"
@@ -253,7 +253,7 @@ def test_the_cleaner_picks_the_dirtiest_log_by_itself_and_remembers_how_far_it_c
     world.clock.advance(15_000 * 4)
     assert len(read(dirty)) < 10
     text = world.disk.open("/data/cleaner-offset-checkpoint").read(0, 999).decode()
-    assert f"dirty 0 {dirty.active_segment.base_offset}" in text
+    assert f"dirty 0 {dirty.segments.active.base_offset}" in text
     world.disk.journal = []
     world.clock.advance(15_000 * 3)
     assert not [log for log in (clean_log, dirty) if world.manager.cleaner.dirtiest() is log]
@@ -324,7 +324,7 @@ def test_a_stop_in_a_swap_ends_it(make_world, read):
         for number, _ in enumerate(stages(world, log)):
             if number == stage:
                 world.manager.cleaner.stop()
-        active = log.active_segment.base_offset
+        active = log.segments.active.base_offset
         left = read(world.restart().get("t", 0))
         assert [row for row in left if row[0] >= active] == [row for row in history if row[0] >= active]
         assert {row[1]: row for row in left} == {row[1]: row for row in history}
@@ -339,7 +339,7 @@ def test_a_compaction_waits_for_its_syncs_off_the_loop(world, read, monkeypatch)
     journal = world.disk.journal = []
     inside = []
     monkeypatch.setattr(world.disk, "sync_all", lambda *_: inside.append("sync_all"))
-    monkeypatch.setattr(type(log.active_segment), "sync", lambda *_: inside.append("segment"))
+    monkeypatch.setattr(type(log.segments.active), "sync", lambda *_: inside.append("segment"))
     original = world.disk.sync_in_background
     asked = []
     monkeypatch.setattr(

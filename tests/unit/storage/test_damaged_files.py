@@ -98,14 +98,14 @@ def test_a_transaction_index_that_cannot_be_right_is_made_again(world, how):
         world.append(log, (b"k", b"v"), producer_id=5, producer_epoch=0, base_sequence=number, transactional=True)
         world.marker(log, 5, commit=number == 1)
     log.set_high_watermark(log.log_end_offset)
-    expected = log.aborted_transactions(0, log.log_end_offset)
+    expected = log.segments.aborted_transactions(0, log.log_end_offset)
     assert len(expected) == 2
     world.manager.shutdown()
     name = f"{0:020d}.txnindex"
     whole = content(world, name)
     rewrite(world, name, whole[:-3] if how == "cut" else b"\0\7" + whole[2:])
     log = world.open().get("t", 0)
-    assert log.aborted_transactions(0, log.log_end_offset) == expected
+    assert log.segments.aborted_transactions(0, log.log_end_offset) == expected
     assert content(world, name) == whole
 
 

@@ -47,7 +47,7 @@ def test_it_opens_as_a_clean_directory_of_node_1(manager):
     assert manager.meta.directory_id == "clgIgj5k7pi8denYmYxO7Q"
     assert len(manager.all()) == 26
     payments = manager.get("payments", 0)
-    assert (payments.log_end_offset, payments.high_watermark, payments.recovery_point) == (15, 15, 15)
+    assert (payments.log_end_offset, payments.high_watermark, payments.durability.recovery_point) == (15, 15, 15)
     assert len(payments.topic_id) == 16
     assert payments.leader_epochs.entries == [(0, 0)]
 
@@ -102,13 +102,13 @@ def test_every_batch_and_record_equals_kafkas_dump(manager, partition):
 def test_transactions_are_understood(manager):
     log = manager.get("payments", 0)
     assert log.last_stable_offset == 14
-    assert log.aborted_transactions(0, 15) == [(2, 4), (2, 11)]
+    assert log.segments.aborted_transactions(0, 15) == [(2, 4), (2, 11)]
     assert log.producers.get(2).current_transaction_first_offset == -1 or log.producers.get(2).last_offset == 14
 
 
 def test_reads_and_time_look_ups_work_on_it(manager):
     log = manager.get("prices", 0)
     assert log.offset_for_timestamp(1760000060000, 60).offset == 1
-    assert log.max_timestamp_offset().offset == 59
+    assert log.segments.max_timestamp_offset().offset == 59
     data = log.read(30, 10**6, upper_bound=60, at_least_one=True)
     assert (data.first_offset, data.next_offset, len(data.records)) == (0, 60, 1286)

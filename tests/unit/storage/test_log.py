@@ -133,7 +133,7 @@ def test_a_range_of_the_file_is_what_a_read_would_give(world):
 def test_a_range_is_not_given_of_a_file_that_is_too_short(world):
     log = world.log()
     world.fill(log, 10, size=3000)
-    world.disk.open(log.active_segment.path).truncate(log.size_bytes - 1)
+    world.disk.open(log.segments.active.path).truncate(log.size_bytes - 1)
     data = log.read(0, 10**6, upper_bound=10, at_least_one=True, by_reference_from=1000)
     assert (data.error, data.file_range) == (ErrorCode.CORRUPT_MESSAGE, None)
 
@@ -237,10 +237,10 @@ def test_jitter_rolls_earlier_but_never_later(world):
     ages = set()
     for _ in range(20):
         log.roll()
-        base = log.active_segment.base_offset
+        base = log.segments.active.base_offset
         for age in range(0, 1100, 50):
             world.append(log, (b"k", b"v"), timestamp=start + age)
-            if log.active_segment.base_offset != base:
+            if log.segments.active.base_offset != base:
                 ages.add(age)
                 break
     assert max(ages) <= 1050
@@ -300,7 +300,7 @@ def test_a_record_of_time_zero_at_the_first_offset_is_found_after_a_restart(worl
     for _ in range(2):
         log = world.restart().get("t", 0)
         assert log.offset_for_timestamp(0, 6) == (0, 0, 0)
-        assert log.max_timestamp_offset() == (0, 0, 0)
+        assert log.segments.max_timestamp_offset() == (0, 0, 0)
 
 
 def leave_stale_indexes(world):
@@ -320,7 +320,7 @@ def test_an_index_that_a_crash_left_to_an_empty_segment_is_emptied(world):
     world.open()
     log = world.manager.get("t", 0)
     world.fill(log, 3)
-    assert log.max_timestamp_offset()[0] == 0
+    assert log.segments.max_timestamp_offset()[0] == 0
     world.manager.shutdown()
     assert world.disk.file_size(f"/data/t-0/{0:020d}.index") == 0
     assert world.disk.file_size(f"/data/t-0/{0:020d}.timeindex") == 12
@@ -385,7 +385,7 @@ def test_offsets_for_timestamps(world):
                 assert (found.offset, found.timestamp) == (number * 2, start + number * 10)
         assert log.offset_for_timestamp(start + 391, end) is None
         assert log.offset_for_timestamp(start + 390, end - 2) is None
-        assert log.max_timestamp_offset().offset == 78
+        assert log.segments.max_timestamp_offset().offset == 78
     log.delete_records_before(5)
     assert log.offset_for_timestamp(0, end).offset == 5
 
@@ -395,8 +395,8 @@ def test_max_timestamp_finds_the_first_record_that_has_it(world):
     start = world.now()
     for timestamp in (5, 90, 7, 90, 3):
         world.append(log, (b"k", b"v" * 50), (b"k", b"v" * 50), timestamp=start + timestamp)
-    assert log.max_timestamp_offset() == (2, start + 90, 0)
-    assert world.log("empty").max_timestamp_offset() is None
+    assert log.segments.max_timestamp_offset() == (2, start + 90, 0)
+    assert world.log("empty").segments.max_timestamp_offset() is None
 
 
 def test_records_without_timestamps_have_the_largest_at_the_first_of_them(world):
@@ -405,12 +405,12 @@ def test_records_without_timestamps_have_the_largest_at_the_first_of_them(world)
     for _ in range(5):
         world.append(log, (b"k", b"v" * 50), (b"k", b"v" * 50), timestamp=-1)
     assert len(log.segments) > 1
-    assert log.max_timestamp_offset() == (0, -1, 0)
+    assert log.segments.max_timestamp_offset() == (0, -1, 0)
     log.delete_records_before(1)
-    assert log.max_timestamp_offset() == (0, -1, 0)
-    assert world.restart().get("t", 0).max_timestamp_offset() == (0, -1, 0)
+    assert log.segments.max_timestamp_offset() == (0, -1, 0)
+    assert world.restart().get("t", 0).segments.max_timestamp_offset() == (0, -1, 0)
     world.append(world.manager.get("t", 0), (b"k", b"v"), timestamp=5)
-    assert world.manager.get("t", 0).max_timestamp_offset() == (10, 5, 0)
+    assert world.manager.get("t", 0).segments.max_timestamp_offset() == (10, 5, 0)
 
 
 def test_follower_takes_batches_as_they_are_with_holes_and_epochs(world, read):
@@ -442,7 +442,7 @@ def test_truncation_drops_from_the_offset_on_and_appends_go_on(world, read, cut)
     log.truncate_to(cut)
     assert log.log_end_offset == cut
     assert log.high_watermark == cut
-    assert log.recovery_point <= cut
+    assert log.durability.recovery_point <= cut
     assert [offset for offset, _, _ in read(log)] == list(range(cut))
     world.fill(log, 20)
     assert [offset for offset, _, _ in read(log)] == list(range(cut + 20))
@@ -502,7 +502,7 @@ def test_after_a_failed_sync_no_write_is_accepted(world):
     log.flush()
     assert world.append(log, (b"k", b"v")).error == ErrorCode.KAFKA_STORAGE_ERROR
     log.flush()
-    assert log.recovery_point == 0
+    assert log.durability.recovery_point == 0
 
 
 def test_a_sync_that_fails_behind_a_roll_takes_the_log_offline(world):
@@ -512,7 +512,7 @@ def test_a_sync_that_fails_behind_a_roll_takes_the_log_offline(world):
     world.disk.fail("sync", "0000.log")
     world.clock.advance(1)
     assert log.failed is not None
-    assert log.recovery_point == 0
+    assert log.durability.recovery_point == 0
 
 
 def test_the_recovery_point_follows_rolled_segments(world):
@@ -520,21 +520,21 @@ def test_the_recovery_point_follows_rolled_segments(world):
     world.fill(log, 3)
     log.roll()
     world.fill(log, 2)
-    assert log.recovery_point == 0
+    assert log.durability.recovery_point == 0
     world.clock.advance(1)
-    assert log.recovery_point == 3
+    assert log.durability.recovery_point == 3
 
 
 def test_flush_messages_and_flush_ms(world):
     log = world.log(flush_messages=3)
     world.fill(log, 2)
-    assert log.recovery_point == 0
+    assert log.durability.recovery_point == 0
     world.fill(log, 1)
-    assert log.recovery_point == 3
+    assert log.durability.recovery_point == 3
     world.set(log, flush_messages=10**9, flush_ms=500)
     world.fill(log, 1)
     world.clock.advance(2000)
-    assert log.recovery_point == 4
+    assert log.durability.recovery_point == 4
 
 
 def test_compression_type_of_the_topic_rebuilds_batches(world, read):
@@ -614,7 +614,7 @@ def test_open_files_are_bounded(world):
 def test_a_lying_header_in_the_file_is_an_error_not_a_crash(world):
     log = world.log()
     world.fill(log, 3)
-    log.active_segment._recent_offsets = log.active_segment._recent_offsets[:0]
+    log.segments.active._recent_offsets = log.segments.active._recent_offsets[:0]
     size = log.size_bytes // 3
-    world.disk.open(log.active_segment.path).write(size + 8, struct.pack(">i", -5))
+    world.disk.open(log.segments.active.path).write(size + 8, struct.pack(">i", -5))
     assert log.read(2, 9999, upper_bound=3, at_least_one=True).error == ErrorCode.CORRUPT_MESSAGE

@@ -72,7 +72,7 @@ def test_the_example_can_be_opened(world, read):
     assert world.manager.was_clean
     assert read(log) == [(0, b"a", b"one"), (1, None, b"two"), (2, b"a", None)]
     assert log.leader_epochs.entries == [(0, 0), (3, 2)]
-    assert (log.high_watermark, log.recovery_point, log.topic_id) == (3, 3, bytes(range(16)))
+    assert (log.high_watermark, log.durability.recovery_point, log.topic_id) == (3, 3, bytes(range(16)))
     entry = log.producers.get(4711)
     assert (entry.producer_epoch, entry.last_sequence) == (0, 2)
     assert log.offset_for_timestamp(1700000000006, 3).offset == 2

@@ -59,7 +59,7 @@ def work(world, log, steps=25):
         else:
             assert result.error is ErrorCode.KAFKA_STORAGE_ERROR
         if attempts % 3 == 0:
-            log.flush() if attempts > 15 else log.flush_in_background()
+            log.flush() if attempts > 15 else log.durability.flush_in_background()
         world.clock.advance(300)
     return acknowledged
 
@@ -80,7 +80,7 @@ def test_wherever_there_is_no_room_the_log_goes_on_when_there_is(make_world, rea
         met = shortage.count > begin
         shortage.left = ()
         world.clock.advance(3_000)
-        assert log.recovery_point >= log.active_segment.base_offset  # every sync was made up for
+        assert log.durability.recovery_point >= log.segments.active.base_offset  # every sync was made up for
         if ending == "restart":
             manager = world.restart()
         else:
@@ -96,14 +96,14 @@ def test_wherever_there_is_no_room_the_log_goes_on_when_there_is(make_world, rea
 def test_a_write_that_fits_in_part_leaves_nothing_behind(world, read, caplog):
     log = world.log()
     world.fill(log, 3)
-    size = world.disk.file_size(log.active_segment.path)
+    size = world.disk.file_size(log.segments.active.path)
     total, free = world.disk.total_and_free_bytes("/data")
     world.disk.capacity_bytes = total - free + 100
     with caplog.at_level(logging.WARNING):
         refused = [world.append(log, (b"k", bytes(500))) for _ in range(3)]
     assert {result.error for result in refused} == {ErrorCode.KAFKA_STORAGE_ERROR}
     assert "no space left" in refused[0].error_message
-    assert world.disk.file_size(log.active_segment.path) == size == log.active_segment.size
+    assert world.disk.file_size(log.segments.active.path) == size == log.segments.active.size
     assert [offset for offset, _, _ in read(log)] == [0, 1, 2]
     assert [record.message for record in caplog.records] == [
         "t-0: refused writes, which were not acknowledged, and will try again with each request: "
@@ -125,7 +125,7 @@ def test_a_failed_sync_is_final_whatever_its_reason(world, code):
     log.flush()
     assert log.failed is not None
     assert world.append(log, (b"k", b"v")).error is ErrorCode.KAFKA_STORAGE_ERROR
-    assert log.recovery_point == 0
+    assert log.durability.recovery_point == 0
 
 
 def test_what_cannot_be_cut_back_is_final(world):
@@ -142,9 +142,9 @@ def test_flush_messages_acknowledges_nothing_that_it_could_not_sync(world):
     world.fill(log, 1)
     world.disk.fail("create", "leader-epoch", OSError(errno.ENOSPC, "simulated"))
     assert world.append(log, (b"k", b"v"), epoch=5).error is ErrorCode.KAFKA_STORAGE_ERROR
-    assert log.recovery_point == 1
+    assert log.durability.recovery_point == 1
     assert world.append(log, (b"k", b"v"), epoch=5).error == 0
-    assert log.recovery_point == 3  # the batch that was refused is there all the same, as any may be
+    assert log.durability.recovery_point == 3  # the batch that was refused is there all the same, as any may be
 
 
 def test_many_logs_on_a_broken_disk_are_told_in_one_line(world, caplog):
@@ -316,7 +316,7 @@ def test_an_aborted_transaction_whose_index_found_no_room_stays_aborted(world, e
     world.disk.fail("create", ".txnindex", OSError(errno.ENOSPC, "simulated"))
     assert world.marker(log, 5, commit=False).error == 0
     assert log.failed is None
-    assert log.aborted_transactions(0, 2) == [(5, 0)]
+    assert log.segments.aborted_transactions(0, 2) == [(5, 0)]
     log.set_high_watermark(2)
     world.fill(log, 1)
     if ending == "restart":
@@ -326,4 +326,4 @@ def test_an_aborted_transaction_whose_index_found_no_room_stays_aborted(world, e
         world.fill(log, 1)
         log.flush()
         log = world.crash("lost").get("t", 0)
-    assert log.aborted_transactions(0, 2) == [(5, 0)]
+    assert log.segments.aborted_transactions(0, 2) == [(5, 0)]

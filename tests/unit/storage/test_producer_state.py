@@ -96,13 +96,13 @@ def test_the_state_is_the_same_after_replaying_the_log(world):
         }
 
     before, unstable = facts(log), log.producers.first_unstable_offset
-    aborted = log.aborted_transactions(0, log.log_end_offset)
+    aborted = log.segments.aborted_transactions(0, log.log_end_offset)
     log.flush()
     for crashed in (True, False):
         log = (world.crash("kept") if crashed else world.restart()).get("t", 0)
         log.set_high_watermark(log.log_end_offset)
         assert facts(log) == before
-        assert log.aborted_transactions(0, log.log_end_offset) == aborted == [(8, 2)]
+        assert log.segments.aborted_transactions(0, log.log_end_offset) == aborted == [(8, 2)]
         if not crashed:
             assert log.producers.first_unstable_offset == unstable or log.last_stable_offset == 41
 
@@ -184,10 +184,10 @@ def test_aborted_transactions_that_overlap_a_range(world):
         world.marker(log, 9, epoch=1, commit=False)
     log.set_high_watermark(log.log_end_offset)
     assert len(log.segments) > 1
-    assert log.aborted_transactions(0, 12) == [(9, 0), (9, 4), (9, 8)]
-    assert log.aborted_transactions(4, 8) == [(9, 4)]
-    assert log.aborted_transactions(3, 5) == [(9, 0), (9, 4)]
-    assert log.aborted_transactions(11, 12) == [(9, 8)]
+    assert log.segments.aborted_transactions(0, 12) == [(9, 0), (9, 4), (9, 8)]
+    assert log.segments.aborted_transactions(4, 8) == [(9, 4)]
+    assert log.segments.aborted_transactions(3, 5) == [(9, 0), (9, 4)]
+    assert log.segments.aborted_transactions(11, 12) == [(9, 8)]
 
 
 def test_data_outside_a_transaction_is_refused_while_one_is_open(world):

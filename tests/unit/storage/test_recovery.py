@@ -93,7 +93,7 @@ def test_a_segment_is_marked_until_it_is_durable_up_to_the_next(world):
     bases = [segment.base_offset for segment in log.segments]
     assert marks() == [f"{base:020d}.unsynced" for base in bases]
     world.clock.advance(100)  # their syncs end
-    assert log.recovery_point == bases[-1]
+    assert log.durability.recovery_point == bases[-1]
     assert marks() == [f"{bases[-1]:020d}.unsynced"]
     log.flush()
     world.fill(log, 10)
@@ -120,7 +120,7 @@ def test_batches_below_the_recovery_point_are_trusted(world):
 def test_a_clean_start_trusts_and_does_not_scan(world):
     log = world.log(segment_bytes=2000)
     world.fill(log, 30)
-    damage(world, log.active_segment.path, 70)
+    damage(world, log.segments.active.path, 70)
     log = world.restart().get("t", 0)
     assert world.manager.was_clean
     assert log.log_end_offset == 30
@@ -129,7 +129,7 @@ def test_a_clean_start_trusts_and_does_not_scan(world):
 def test_recovery_leaves_indexes_alone_that_are_right_already(world, read):
     log = world.log(index_interval_bytes=200)
     world.fill(log, 30)
-    log.active_segment.write_indexes()
+    log.segments.active.write_indexes()
     world.disk.journal = []
     log = world.crash("kept").get("t", 0)
     assert not world.manager.was_clean
@@ -205,12 +205,12 @@ def test_a_torn_last_batch_is_cut(world, read):
     log = world.log()
     world.fill(log, 3)
     size = log.size_bytes
-    world.disk.open(log.active_segment.path).write(
+    world.disk.open(log.segments.active.path).write(
         size, bytes(build([Record(timestamp=1, value=b"x" * 99)], base_offset=3))[:80]
     )
     log = world.crash("kept").get("t", 0)
     assert (log.log_end_offset, log.size_bytes) == (3, size)
-    assert world.disk.file_size(log.active_segment.path) == size
+    assert world.disk.file_size(log.segments.active.path) == size
 
 
 @pytest.mark.parametrize("extension", ["index", "timeindex"])
@@ -419,9 +419,9 @@ def young_workload(world):
     log.leader_epochs.assign(1, 1)  # leads again; no record comes
     log.leader_epochs.assign(2, 1)
     world.append(log, (b"k", b"new"), epoch=2)
-    log.flush_in_background()
+    log.durability.flush_in_background()
     world.clock.advance(1)
-    world.durable = log.recovery_point
+    world.durable = log.durability.recovery_point
     log.leader_epochs.assign(5, 2)
     manager.shutdown()
 

@@ -97,7 +97,7 @@ def test_flush_ms_holds_for_every_busy_log(make_world, monkeypatch, open_files):
         for log in logs:
             world.append(log, (b"k", b"v"))
         world.clock.advance(1_000)
-        durable.append(min(log.recovery_point - end for log, end in zip(logs, before)))
+        durable.append(min(log.durability.recovery_point - end for log, end in zip(logs, before)))
     assert min(durable) == 1, "each log has lost nothing that is older than a second"
     assert most < open_files
 
@@ -111,9 +111,9 @@ def test_a_sync_whose_end_is_never_heard_of_holds_no_log_up_for_ever(world, monk
         world.clock.advance(3_000)
     world.fill(log, 1)
     world.clock.advance(10_000)
-    assert log.recovery_point == 0
+    assert log.durability.recovery_point == 0
     world.clock.advance(400_000)
-    assert log.recovery_point == 2
+    assert log.durability.recovery_point == 2
 
 
 class Reads:
@@ -175,7 +175,7 @@ def test_a_look_up_by_time_loads_the_indexes_of_one_segment(world, monkeypatch):
     found = log.offset_for_timestamp(timestamp, log.log_end_offset)
     assert (found.offset, found.timestamp) == (wanted.base_offset, timestamp)
     assert in_memory(log) == [wanted.base_offset]
-    assert log.max_timestamp_offset().offset == log.log_end_offset - 1
+    assert log.segments.max_timestamp_offset().offset == log.log_end_offset - 1
     assert in_memory(log) == [wanted.base_offset]
     assert reads.bytes < 24 * 30 + 2 * world.disk.file_size(wanted.time_index.path)
 

@@ -1,4 +1,4 @@
-"""Loads against one or two brokers, interleaved, with ratios: `python -m bench` from the repository's root.
+"""Loads against one or two brokers, in turn, with ratios: `python -m bench` in the repository's root.
 
-Not part of the package: nothing here is installed.
+This folder is not part of the package, and not installed.
 """

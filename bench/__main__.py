@@ -1,4 +1,4 @@
-"""`python -m bench`: loads against Barnabas and whatever else is named, in turn, several rounds; medians and ratios.
+"""`python -m bench`: loads against Barnabas and other brokers, in turn, in several rounds; prints medians and ratios.
 
 python -m bench                              every load, against a Barnabas of this checkout started for it
 python -m bench --kafka commit-8 poll        some loads, and Apache Kafka beside it (its jars: apache_kafka.py)
@@ -26,7 +26,7 @@ SPECIAL = {"scale": scale.main, "startup": startup.main, "memory": startup.memor
 
 
 def main(words: Sequence[str]) -> int:
-    """See the module; the exit code."""
+    """Run the command (see the module); returns the exit code."""
     if words[:1] == ["cpu"]:
         return cpu.main(words[1:])
     if words[:1] == ["stalls"]:
@@ -81,7 +81,7 @@ async def _measure(
     row: Row, targets: Sequence[Target], rounds: int, seconds: float, warm_up: bool
 ) -> list[list[Figures]]:
     measured: list[list[Figures]] = [[] for _ in targets]
-    gc.disable()  # a pause of the load's own would look like one of the broker's
+    gc.disable()  # a collection in the load's process would look like a pause of the broker
     if warm_up:
         for target in targets:
             await row.load(target, seconds)

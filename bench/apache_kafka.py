@@ -1,4 +1,4 @@
-"""Apache Kafka from its Maven artifacts: a broker to compare with, and its own load tools as neutral load.
+"""Apache Kafka from its Maven artifacts: a broker to compare with, and its load tools.
 
     python -m bench.apache_kafka fetch            resolve the jars into the user's cache (or KAFKA_JARS, when set)
     python -m bench.apache_kafka start PORT       one KRaft node on loopback, in the foreground
@@ -45,7 +45,7 @@ group.initial.rebalance.delay.ms=0
 
 
 def jars() -> Path:
-    """The folder with the jars, fetched when they are missing."""
+    """The folder with the jars. They are fetched if they are missing."""
     given = os.environ.get("KAFKA_JARS")
     if given:
         return Path(given)
@@ -64,7 +64,7 @@ def java(heap: str, *words: str) -> list[str]:
 
 
 def free_port() -> int:
-    """A port that nobody has; low enough that 10,000 more is one too."""
+    """A free port, so low that the port 10,000 above it exists."""
     while True:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -74,7 +74,7 @@ def free_port() -> int:
 
 
 class ApacheKafka(Target):
-    """One KRaft node, with a data directory of its own that goes with it."""
+    """One KRaft node, with a data directory of its own, which is removed with it."""
 
     def __init__(self, settings: Sequence[str] = (), port: int | None = None) -> None:
         self._folder = tempfile.mkdtemp(prefix="kafka-bench-")
@@ -90,7 +90,7 @@ class ApacheKafka(Target):
         super().__init__("kafka", f"127.0.0.1:{port}", self.process.pid)
 
     def wait(self) -> None:
-        """Return when its port is open."""
+        """Return when its port accepts connections."""
         host, _, port = self.address.rpartition(":")
         while True:
             try:
@@ -123,7 +123,7 @@ def produce(
 
 
 def consume(address: str, topic: str, records: int) -> dict[str, float]:
-    """Run ConsumerPerformance from the start of the topic: MB/s and records/s of the time in which it fetched."""
+    """Run ConsumerPerformance from the start of the topic: MB/s and records/s while it fetched."""
     words = [CONSUMER, "--bootstrap-server", address, "--topic", topic, "--messages", str(records)]
     output = _run([*words, "--timeout", "20000", "--group", f"bench-{time.time_ns()}"])
     names, values = (line.split(", ") for line in output.strip().splitlines()[-2:])

@@ -1,7 +1,7 @@
 """Processor time of one request inside the broker, without sockets: `python -m bench cpu [NAME...]`.
 
-A whole broker in this process, fed through a connection whose transport is a list. Other processes on the machine
-disturb it little, so this is what to look at before and after a change; `--profile` prints where the time goes.
+A whole broker runs in this process, and its connections get a transport without a socket. Other processes on the
+machine disturb the figures little, so compare them before and after a change. `--profile` prints where the time goes.
 """
 
 import argparse
@@ -27,11 +27,11 @@ from barnabas.runtime.env import real
 from bench.loads import batch, commit_frame, fetch_frame, produce_frame
 
 ROUNDS = 20
-ROUND_SECONDS = 0.1  # short, so that some of the rounds are not disturbed
+ROUND_SECONDS = 0.1  # short, so that other processes do not disturb all rounds
 
 
 class Transport:
-    """Takes what the broker sends, and counts the frames. What is sent from a file goes to /dev/null."""
+    """Takes the bytes that the broker sends, and counts the frames. Bytes sent from a file go to /dev/null."""
 
     def __init__(self) -> None:
         self.sent: list[bytes] = []
@@ -110,7 +110,7 @@ async def run(names: Sequence[str], profile: bool) -> None:
 
 
 async def measure(name: str, broker: Broker, step: Callable[[], tuple[int, Transport]], profile: bool) -> None:
-    """`step` feeds requests and says how many, and where their answers come."""
+    """Measure `step`, which feeds requests, and returns how many and the transport of their answers."""
     loop = asyncio.get_running_loop()
 
     async def round_of(seconds: float) -> float:
@@ -150,7 +150,7 @@ def _one(frame: bytes) -> Callable[[Broker], Callable[[], tuple[int, Transport]]
 
 
 def _in_turn(rows: list[bytes]) -> Callable[[Broker], Callable[[], tuple[int, Transport]]]:
-    """One frame after the other, each once before anything is measured."""
+    """A step that feeds the frames one after the other. Each is fed once before the measurement."""
 
     def make(broker: Broker) -> Callable[[], tuple[int, Transport]]:
         client = Client(broker)
@@ -171,7 +171,7 @@ def _in_turn(rows: list[bytes]) -> Callable[[Broker], Callable[[], tuple[int, Tr
 
 
 def _many(count: int, frame_of: Callable[[int], bytes]) -> Callable[[Broker], Callable[[], tuple[int, Transport]]]:
-    """From `count` connections in one pass of the loop."""
+    """A step that feeds a request from each of `count` connections in one pass of the loop."""
 
     def make(broker: Broker) -> Callable[[], tuple[int, Transport]]:
         clients = [Client(broker) for _ in range(count)]
@@ -191,7 +191,7 @@ def _many(count: int, frame_of: Callable[[int], bytes]) -> Callable[[Broker], Ca
 
 
 def _poll(count: int) -> Callable[[Broker], Callable[[], tuple[int, Transport]]]:
-    """Fetches that wait for one partition, and the produce that wakes them; an answer each."""
+    """A step with `count` fetches that wait for one partition, and the produce that wakes them."""
 
     def make(broker: Broker) -> Callable[[], tuple[int, Transport]]:
         consumers, producer = [Client(broker) for _ in range(count)], Client(broker)

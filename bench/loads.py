@@ -1,4 +1,4 @@
-"""The loads: each drives one broker for some seconds and returns figures by name. LOADS says which figure counts."""
+"""The loads. Each drives one broker for some seconds and returns figures by name; LOADS says which figure counts."""
 
 import asyncio
 import subprocess
@@ -36,7 +36,7 @@ INT64 = Struct(">q")
 
 
 def topic_of(what: str) -> str:
-    """A topic that no run before this one has used."""
+    """The name of a topic that no earlier run has used."""
     return f"bench-{what}-{time.time_ns()}"
 
 
@@ -95,7 +95,7 @@ def commit_frame(group: str, topic: str, partitions: Sequence[int], offset: int)
 
 
 async def find_coordinator(connection: Connection, group: str) -> None:
-    """Have `__consumer_offsets` made, and the group's partition led and loaded."""
+    """Return when `__consumer_offsets` exists and the group's partition of it is loaded."""
 
     async def found() -> bool:
         request = messages.FindCoordinatorRequest(key=group)
@@ -126,7 +126,7 @@ def _java_produce(record_bytes: int, records_per_second: int) -> Load:
 
 
 async def java_consume(target: Target, seconds: float) -> Figures:
-    """Everything of one partition, from the start: 1 KB records, 16 KiB batches, as the Java producer makes them."""
+    """Read one partition from its start: records of 1 KB in batches of 16 KiB, as the Java producer makes them."""
     topic = topic_of("consume")
     connection = await connect(target.address)
     await create_topics(connection, [topic])
@@ -141,7 +141,7 @@ async def java_consume(target: Target, seconds: float) -> Figures:
 
 
 async def fill(target: Target, topic: str, records: int, record_bytes: int = 1024, partitions: int = 1) -> None:
-    """Produce quickly, with batches of 16 KiB for each partition in turn, five requests in flight."""
+    """Fill a topic quickly: batches of 16 KiB for each partition in turn, five requests in flight."""
     per_batch = max(1, 16_300 // (record_bytes + 8))
     content = batch([bytes(record_bytes)] * per_batch)
     rows = [produce_frame(topic, index, content) for index in range(partitions)]
@@ -171,7 +171,7 @@ async def fill(target: Target, topic: str, records: int, record_bytes: int = 102
 
 
 async def delete_topic(connection: Connection, topic: str) -> None:
-    """Have its files removed."""
+    """Delete the topic, so that its files are removed."""
     await connection.ask(ApiKey.DELETE_TOPICS, 3, messages.DeleteTopicsRequest(topic_names=[topic], timeout_ms=30_000))
 
 
@@ -192,7 +192,7 @@ async def raw_produce(target: Target, seconds: float) -> Figures:
 
 
 async def raw_fetch(target: Target, seconds: float) -> Figures:
-    """One reader of one partition, 1 MiB at a time, that looks at nothing but the last offset it got."""
+    """One reader of one partition, 1 MiB at a time. It decodes nothing of the answers but the last offset."""
     topic = topic_of("fetch")
     count = int(150_000 * seconds)
     connection = await connect(target.address)
@@ -209,7 +209,7 @@ async def raw_fetch(target: Target, seconds: float) -> Figures:
 
 
 async def read_all(connection: Connection, topic: str, end: int) -> tuple[int, int]:
-    """Read one partition from the start to offset `end`: how many bytes came, in how many answers."""
+    """Read one partition from its start to offset `end`; returns how many bytes came, in how many answers."""
     offset = received = answers = 0
     while offset < end:
         answered: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
@@ -283,7 +283,7 @@ async def _check_commit(connection: Connection, frame: bytes) -> None:
 
 
 async def raw_paced(target: Target, seconds: float) -> Figures:
-    """5,000 requests/s of one 1 KB record each, acks=all, on one connection, sent on time whatever comes back."""
+    """5,000 requests/s of one 1 KB record, acks=all, on one connection. They are sent on time, answered or not."""
     topic = topic_of("paced")
     connection = await connect(target.address)
     await create_topics(connection, [topic])
@@ -302,7 +302,7 @@ async def raw_paced(target: Target, seconds: float) -> Figures:
     while len(sent) < count:
         due = min(count, int((clock() - started) * 5_000))
         while len(sent) < due:
-            sent.append(started + len(sent) / 5_000)  # when it should have been sent: a late sender is no excuse
+            sent.append(started + len(sent) / 5_000)  # when it was due, even if it is sent late
             connection.transport.write(frame)
         await asyncio.sleep(0.0005)
     await until("the last answers", lambda: _all_answered(latencies, count))
@@ -322,7 +322,7 @@ async def _all_answered(latencies: Latencies, count: int) -> bool:
 
 def _long_polls(consumers: int, partitions: int) -> Load:
     async def load(target: Target, seconds: float) -> Figures:
-        """Each consumer waits on one partition; every partition gets one record per second, spread over the second."""
+        """Each consumer waits on one partition. Each partition gets a record a second, not all at the same time."""
         topic = topic_of("poll")
         opened = await connect_many(target.address, consumers)
         producer = await connect(target.address)
@@ -342,7 +342,7 @@ def _long_polls(consumers: int, partitions: int) -> Load:
             if opened[index].lost or opened[index].transport.is_closing():
                 return
             partition = index % partitions
-            if frames_of[partition][0] != offsets[index]:  # made once for all who wait for the same
+            if frames_of[partition][0] != offsets[index]:  # one frame for all that wait for the same offset
                 frame = fetch_frame(topic, partition, offsets[index], max_wait_ms=5_000, max_bytes=65536)
                 frames_of[partition] = offsets[index], frame
             opened[index].transport.write(frames_of[partition][1])
@@ -356,7 +356,7 @@ def _long_polls(consumers: int, partitions: int) -> Load:
                     latencies.spans.append(clock() - produced_at[index % partitions])
                     offsets[index] += 1
                     poll(index)
-                else:  # after the wait; or the partition is not served yet
+                else:  # the wait has timed out, or the partition is not served yet
                     empty += 1
                     answer_without[:] = [bytes(answer)]
                     loop.call_later(0.1, poll, index)

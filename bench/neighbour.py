@@ -1,6 +1,6 @@
-"""A client that wants little: it produces one small record after the other, and notes how long each took.
+"""A client that produces one small record after the other, and writes down how long each took.
 
-It runs in a process of its own (`python -m bench.neighbour PORT TOPIC FILE`), so what it notes is what a client feels
+It runs in a process of its own (`python -m bench.neighbour PORT TOPIC FILE`), so its notes are what a client feels
 while the broker is busy with something else. `Neighbour` starts and stops it, and reads its notes.
 """
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from bench.loads import batch, produce_frame
 
-NOTE = struct.Struct("dd")  # when a request was sent (the monotonic clock, one for all processes), seconds it took
+NOTE = struct.Struct("dd")  # when a request was sent (monotonic clock, the same in all processes); seconds it took
 PAUSE_SECONDS = 0.001
 
 
@@ -27,7 +27,7 @@ class Neighbour:
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:
-        """Return when it has been answered."""
+        """Start the process, and return when the broker has answered it."""
         self._process = await asyncio.create_subprocess_exec(*self._words)
         while not self._notes.exists() or not self._notes.stat().st_size:
             await asyncio.sleep(0.01)
@@ -39,7 +39,7 @@ class Neighbour:
         await self._process.wait()
 
     def felt(self, began: float, ended: float) -> str:
-        """What it noted of the requests that were under way between two instants."""
+        """The notes of the requests that were under way between two instants, as text."""
         notes = NOTE.iter_unpack(self._notes.read_bytes())
         spans = sorted(took for at, took in notes if at < ended and at + took > began)
         if not spans:

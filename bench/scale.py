@@ -1,8 +1,9 @@
 """Does a request cost the same when there is much of everything? `python -m bench scale`
 
-Memory of each, as it is made. Then processor time of the broker and rate of produce, fetch, heartbeat and commit, one
-in flight: with ten partitions and groups, then with 10,000 partitions, 10,000 groups of one member each, 10,000 that
-only commit and 5,000 idle connections; there both on ten of them (hot) and on all in turn (spread).
+It prints the memory of partitions, groups and connections as they are made, and the broker's processor time and rate of
+produce, fetch, heartbeat and commit, one request in flight. This is done with ten partitions and groups; then with
+10,000 partitions, 10,000 groups of one member, 10,000 groups that only commit, and 5,000 idle connections. Then the
+requests go to ten of the partitions and groups (hot), or to all in turn (spread).
 """
 
 import resource
@@ -36,7 +37,7 @@ class Members:
         self.heartbeats: list[bytes] = []
 
     async def join(self, group: str) -> None:
-        """One more group."""
+        """Make one more group."""
         join = messages.JoinGroupRequest(
             group_id=group,
             session_timeout_ms=600_000,
@@ -63,7 +64,7 @@ class Members:
 
 
 async def costs(target: Target, connection: Connection, places: Sequence[Place], heartbeats: Sequence[bytes]) -> Costs:
-    """Of each kind of request, over these partitions and groups in turn. Answers differ, so they are not compared."""
+    """The cost of each kind of request over these partitions and groups in turn. Answers differ: no comparison."""
     records = batch([bytes(100)])
     rows = {
         "produce": [produce_frame(topic, index, records) for topic, index in places],
@@ -76,7 +77,7 @@ async def costs(target: Target, connection: Connection, places: Sequence[Place],
     }
     found = {}
     for work, row in rows.items():
-        if len(row) > 100:  # each once: files opened, commits' groups made
+        if len(row) > 100:  # each once before: this opens files and makes the groups that only commit
             await closed_loop([connection], [row], 3.0, compare=False)
         measured = []
         for _ in range(ROUNDS):
@@ -88,7 +89,7 @@ async def costs(target: Target, connection: Connection, places: Sequence[Place],
 
 
 class Growth:
-    """What much of something took: time, and memory for each."""
+    """The time that it took to make many of something, and the memory of each."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -96,7 +97,7 @@ class Growth:
         self._resident_mb = target.resident_mb()
 
     def tell(self, what: str, count: int) -> None:
-        """Print it, and begin anew."""
+        """Print the figures, and begin a new measurement."""
         seconds, resident_mb = time.monotonic() - self._began, self._target.resident_mb()
         each = (resident_mb - self._resident_mb) * 1000 / count
         print(
@@ -142,7 +143,7 @@ async def run(target: Target) -> None:
 
 
 def main(kafka: bool) -> None:
-    """Against a Barnabas of this checkout, and an Apache Kafka when asked for."""
+    """Measure a Barnabas of this checkout, and with `kafka` an Apache Kafka."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     print(f"scale: {__doc__.splitlines()[0] if __doc__ else ''}")

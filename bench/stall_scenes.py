@@ -1,4 +1,4 @@
-"""What `python -m bench stalls` does to a broker: one function a scene, each work of it is measured."""
+"""The scenes of `python -m bench stalls`: one function a scene; each work in it is measured."""
 
 import asyncio
 import random
@@ -30,7 +30,7 @@ RECORDS_MAX = 1_000  # in a batch of offsets
 
 
 async def everything(bench: Bench) -> None:
-    """Ask for, and do, everything at once; and the upkeep of so much."""
+    """Many topics and partitions: requests for all of them, and the broker's own upkeep of them."""
     count = bench.partitions
     create = messages.CreateTopicsRequest
     wide = create.CreatableTopic(name=WIDE, num_partitions=count - 1, replication_factor=1)
@@ -48,7 +48,7 @@ async def everything(bench: Bench) -> None:
     await bench.timed("delete-wide", ApiKey.DELETE_TOPICS, 4, delete(topic_names=[WIDE], timeout_ms=TIMEOUT_MS))
 
     async def until_deleted() -> None:
-        """The answer comes when clients see no topic any more; the folders go after it."""
+        """Wait for the folders: the answer comes when clients do not see the topic any more, but before they are gone."""
         while any(log.topic == WIDE for log in bench.broker.log_manager.all()):
             await asyncio.sleep(0.05)
 
@@ -56,7 +56,7 @@ async def everything(bench: Bench) -> None:
 
 
 async def ask_for_everything(bench: Bench) -> None:
-    """All APIs that speak of many partitions, of all partitions."""
+    """Requests of all APIs that may name many partitions, for all partitions."""
     indexes = range(bench.partitions - 1)
     produce = messages.ProduceRequest
     rows = [produce.PartitionProduceData(index=i, records=batch([bytes(100)])) for i in indexes]
@@ -99,7 +99,7 @@ async def ask_for_everything(bench: Bench) -> None:
 
 
 async def upkeep(bench: Bench) -> None:
-    """What the broker does from time to time, of many logs."""
+    """What the broker does by itself from time to time, with many logs."""
     manager = bench.broker.log_manager
 
     def soon(function: Callable[[], object]) -> Callable[[], Awaitable[None]]:
@@ -118,7 +118,7 @@ async def upkeep(bench: Bench) -> None:
 
 
 async def compaction(bench: Bench) -> None:
-    """Segments of 16 MB, each key twice."""
+    """Compaction of segments of 16 MB that hold each key twice."""
     await bench.create_topics(
         ("compact", 1), cleanup_policy="compact", segment_bytes="16777216", min_cleanable_dirty_ratio="0.01"
     )
@@ -140,9 +140,9 @@ async def compaction(bench: Bench) -> None:
 
 
 async def conversion(bench: Bench) -> None:
-    """A topic with a codec of its own: what was sent in another one is unpacked and packed again."""
+    """Produce to a topic with a codec of its own: batches in another codec are unpacked and compressed again."""
     produce = messages.ProduceRequest
-    text = random.Random(1).randbytes(1 << 19).hex().encode()  # 1 MiB that packs to half of it, slowly
+    text = random.Random(1).randbytes(1 << 19).hex().encode()  # 1 MiB that compresses slowly, to half its size
     for codec in ("gzip", "zstd", "lz4", "snappy"):
         await bench.create_topics((codec, 1), compression_type=codec, max_message_bytes="20000000")
         for megabytes in (1, 9):
@@ -229,7 +229,7 @@ async def deletion(bench: Bench) -> None:
 
 
 async def loading(bench: Bench) -> None:
-    """All partitions of `__consumer_offsets` at once, with so many offsets in them."""
+    """Load all partitions of `__consumer_offsets` at once, with `--offsets` offsets in them."""
     await until_coordinated(bench)
     per_group = 500
     offsets = {index: CommittedOffset(1, commit_timestamp=1) for index in range(per_group)}
@@ -241,7 +241,7 @@ async def loading(bench: Bench) -> None:
 
 
 async def expiry(bench: Bench) -> None:
-    """All offsets of all groups at once."""
+    """Let all offsets of all groups expire at once."""
     manager = bench.broker.group_coordinator.kafka_offsets
     manager._config = SimpleNamespace(  # type: ignore[assignment]
         offsets_retention_minutes=0, offsets_retention_check_interval_ms=10**9
@@ -257,7 +257,7 @@ async def expiry(bench: Bench) -> None:
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    """Return when it holds."""
+    """Return when `holds` does."""
     while not holds():
         await asyncio.sleep(0.05)
 
@@ -277,7 +277,7 @@ async def until_coordinated(bench: Bench) -> None:
 
 
 async def fill(bench: Bench, committed: dict[str, dict[str, dict[int, CommittedOffset]]]) -> None:
-    """Write offsets into the log, as groups that were there before the broker started."""
+    """Write offsets into the log, as if their groups had committed before the broker started."""
     for group_id, offsets in committed.items():
         index = partition_for(group_id, bench.broker.offsets_partition_count())
         partition = bench.broker.replica_manager.leader_partition(OFFSETS_TOPIC, index)

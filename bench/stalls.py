@@ -1,11 +1,11 @@
-"""How long does one thing hold the loop, and what does a neighbour feel of it? `python -m bench stalls [SCENE...]`
+"""How long does one work hold the loop, and what does a neighbour feel of it? `python -m bench stalls [SCENE...]`
 
-Everybody waits while one callback runs. A whole broker in this process on asyncio's own loop, each of whose callbacks
-is timed: what asks for everything at once, and the broker's own upkeep with many of everything. Each work has a line:
-the longest callback in processor time (what a busy machine adds is not in it) and in wall time (blocking calls are in
-it); how long a neighbour waited for its answers (a client in another process that produces one small record after the
-other); the longest collection of garbage. Each scene (stall_scenes.py) has a broker of its own; `--partitions` and
-`--offsets` say how many of them there are.
+All clients wait while one callback runs. A whole broker runs in this process on asyncio's loop, and each callback is
+timed while large requests and the broker's upkeep run. A line for each work has these figures:
+- the longest callback, in processor time (without what other processes take) and in wall time (with blocking calls);
+- how long a neighbour, a client in another process that produces one small record after another, waited for answers;
+- the longest garbage collection.
+Each scene (stall_scenes.py) has a broker of its own. `--partitions` and `--offsets` say how many of them there are.
 """
 
 import argparse
@@ -42,7 +42,7 @@ class Meter:
         self.neighbour = neighbour
         self.profiles = profiles
         self.callbacks: list[tuple[float, float, str]] = []  # processor seconds, wall seconds, what
-        self.collections: list[float] = []  # seconds of garbage collections, which are inside of callbacks
+        self.collections: list[float] = []  # seconds of each garbage collection; they run inside callbacks
         self._collection_began = 0.0
         self._run = events.Handle._run  # type: ignore[attr-defined]
 
@@ -54,7 +54,7 @@ class Meter:
 
     @asynccontextmanager
     async def measuring(self, name: str) -> AsyncIterator[None]:
-        """Print what held the loop longest in the body of the `with`."""
+        """Print what held the loop longest while the body of the `with` ran."""
         run, callbacks = self._run, self.callbacks
         callbacks.clear()
         self.collections.clear()
@@ -94,7 +94,7 @@ class Meter:
 
 
 class Bench:
-    """A broker, and what is asked of it."""
+    """A broker, and the works that are measured on it."""
 
     def __init__(self, broker: Broker, meter: Meter, partitions: int, offsets: int) -> None:
         self.broker = broker
@@ -104,23 +104,23 @@ class Bench:
         self.offsets = offsets
 
     async def timed(self, name: str, api: ApiKey, version: int, request: Any) -> None:
-        """One request, from its arrival to its answer."""
+        """Measure one request, from its arrival to its answer."""
         frame = frames.encode_request(api, version, 1, "bench", request)
         async with self.meter.measuring(name):
             await self._exchange(frame)
 
     async def ask(self, api: ApiKey, version: int, request: Any) -> Any:
-        """A request that is not measured, and its answer."""
+        """Send a request that is not measured; returns its answer."""
         await self._exchange(frames.encode_request(api, version, 1, "bench", request))
         return frames.decode_response(api, version, b"".join(self.client.transport.sent)[4:])[1]
 
     async def work(self, name: str, does: Callable[[], Awaitable[None]]) -> None:
-        """Anything else."""
+        """Measure any other work."""
         async with self.meter.measuring(name):
             await does()
 
     async def create_topics(self, *topics: tuple[str, int], **settings: str) -> None:
-        """Make topics of so many partitions, with these settings (underscores for dots)."""
+        """Create topics (name, number of partitions) with these settings (underscores for dots)."""
         create = messages.CreateTopicsRequest
         configs = [create.CreatableTopicConfig(name=n.replace("_", "."), value=value) for n, value in settings.items()]
         rows = [
@@ -148,7 +148,7 @@ class Bench:
 
 
 async def play(scene: "Callable[[Bench], Awaitable[None]]", partitions: int, offsets: int, profile: bool) -> None:
-    """A scene, with a broker and a neighbour of its own."""
+    """Run a scene, with a broker and a neighbour of its own."""
     with tempfile.TemporaryDirectory() as folder:
         config = BrokerConfig.of(
             {

@@ -1,8 +1,7 @@
-"""Exec to the first Metadata answer, empty and with 10,000 partitions on disk; resident memory.
+"""The time from exec to the first Metadata answer, empty and with 10,000 partitions on disk; resident memory.
 
-`python -m bench startup`, `python -m bench memory`. What a user has is an installed wheel with its bytecode:
-BARNABAS_COMMAND names the command of such an installation (FOLDER/bin/barnabas), and PYTHONDONTWRITEBYTECODE must
-not be set.
+`python -m bench startup`, `python -m bench memory`. Users have an installed wheel with bytecode, so measure one:
+BARNABAS_COMMAND names its command (FOLDER/bin/barnabas), and PYTHONDONTWRITEBYTECODE must not be set.
 """
 
 import asyncio
@@ -28,7 +27,7 @@ MEMORY_RECORDS = 2_000_000  # of 1 KB
 
 
 async def first_answer(target: Target) -> None:
-    """Return with the first answer to Metadata that knows a broker."""
+    """Return when an answer to Metadata names a broker."""
     connection = await connect(target.address)
     while not (await connection.ask(ApiKey.METADATA, 4, messages.MetadataRequest(topics=[]))).brokers:  # type: ignore[attr-defined]
         await asyncio.sleep(0.005)
@@ -36,7 +35,7 @@ async def first_answer(target: Target) -> None:
 
 
 def seconds_to_first_answer(data: str | None = None) -> tuple[float, Barnabas]:
-    """Start a Barnabas; how long that took from exec."""
+    """Start a Barnabas; returns the seconds from exec to its first answer, and the broker."""
     os.sync()
     began = time.perf_counter()
     broker = Barnabas(data)
@@ -63,7 +62,7 @@ def main(kafka: bool) -> None:
     try:
         _, broker = seconds_to_first_answer(f"{folder}/data")
         asyncio.run(_fill_partitions(broker))
-        # Killed first, when nothing was ever synced and no index written: the hardest start.
+        # Killed before anything was synced and any index written: this is the slowest start.
         for number, what in ((signal.SIGKILL, "after SIGKILL"), (signal.SIGTERM, "clean")):
             spans = []
             for _ in range(3):
@@ -86,7 +85,7 @@ def main(kafka: bool) -> None:
 
 
 async def _fill_partitions(target: Target) -> None:
-    """A few records in every partition."""
+    """Write a few records into every partition."""
     connection = await connect(target.address)
     for index in range(TOPICS):
         topic = f"start-{index}"
@@ -96,7 +95,7 @@ async def _fill_partitions(target: Target) -> None:
 
 
 def memory(kafka: bool) -> None:
-    """Resident memory idle, and after 2 GB were produced and consumed."""
+    """Print the resident memory, idle and after 2 GB were produced and consumed."""
     barnabas = Barnabas()
     _memory(barnabas)
     barnabas.stop()

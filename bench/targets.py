@@ -1,4 +1,4 @@
-"""The brokers that are measured: started here, or running somewhere; what the kernel knows of their processes."""
+"""The brokers that are measured, started here or running already; and the kernel's figures of their processes."""
 
 import json
 import os
@@ -23,14 +23,14 @@ class Target:
         self.pid = pid
 
     def cpu_seconds(self) -> float:
-        """Processor time its process has used, all threads; 0 where the process is not known."""
+        """The processor time that its process has used, in all threads; 0 if the process is not known."""
         if self.pid is None:
             return 0.0
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND
 
     def resident_mb(self) -> float:
-        """Memory it has, in MB."""
+        """The resident memory of its process, in MB."""
         assert self.pid is not None
         for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
             if line.startswith("VmRSS:"):
@@ -59,7 +59,7 @@ class Barnabas(Target):
             self.wait()
 
     def wait(self) -> None:
-        """Return when it serves."""
+        """Return when the broker serves."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
@@ -67,7 +67,7 @@ class Barnabas(Target):
         self.address = json.loads(line)["bootstrap"]
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
-        """End the process, and with SIGTERM its data."""
+        """End the process; after SIGTERM remove its data as well."""
         self.process.send_signal(number)
         self.process.wait(60)
         if number is signal.SIGTERM:

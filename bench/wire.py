@@ -1,4 +1,4 @@
-"""A raw client on asyncio: frames made beforehand, answers compared as bytes: the broker is what is measured."""
+"""A raw client on asyncio. Frames are made beforehand and answers compared as bytes, so it costs little itself."""
 
 import asyncio
 import time
@@ -17,11 +17,11 @@ READ_BYTES = 1 << 20
 
 
 class LoadError(Exception):
-    """The broker did not answer as it should; a figure would mean nothing."""
+    """The broker did not answer as it should, so a figure would mean nothing."""
 
 
 class Connection(asyncio.BufferedProtocol):
-    """One connection. `on_frame` is called with every answer (without its size), valid during the call only."""
+    """One connection. `on_frame` is called with every answer, without its size; the view is valid in the call only."""
 
     def __init__(self) -> None:
         self.on_frame: Callable[[memoryview], None] = lambda frame: None
@@ -56,7 +56,7 @@ class Connection(asyncio.BufferedProtocol):
         self._filled = end - position
 
     async def ask(self, api_key: ApiKey, version: int, request: Message) -> Message:
-        """One request and its decoded answer."""
+        """Send one request; returns its decoded answer."""
         answered: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self.on_frame = lambda frame: answered.set_result(bytes(frame))
         self.transport.write(frames.encode_request(api_key, version, 1, CLIENT_ID, request))
@@ -81,7 +81,7 @@ async def connect_many(address: str, count: int) -> list[Connection]:
 
 
 async def until(what: str, attempt: Callable[[], Awaitable[bool]], seconds: float = 60) -> None:
-    """Try until it is so."""
+    """Repeat `attempt` until it returns True. `what` names it in the error when the time is over."""
     deadline = time.monotonic() + seconds
     while not await attempt():
         if time.monotonic() > deadline:
@@ -108,13 +108,13 @@ async def _led(connection: Connection, names: Sequence[str], partitions: int) ->
     asked = [
         make(name=name, partitions=[one(partition_index=i, timestamp=-1) for i in range(partitions)]) for name in names
     ]
-    # The metadata tell of a leader before that broker has opened the log.
+    # Metadata may name a leader before that broker has opened the log.
     found = await connection.ask(ApiKey.LIST_OFFSETS, 2, messages.ListOffsetsRequest(topics=asked))
     return not any(row.error_code for topic in found.topics for row in topic.partitions)  # type: ignore[attr-defined]
 
 
 class Latencies:
-    """Spans in seconds, in the order they were measured."""
+    """Spans in seconds, in the order in which they were measured."""
 
     def __init__(self) -> None:
         self.spans = array("d")
@@ -128,9 +128,9 @@ class Latencies:
 async def closed_loop(
     connections: Sequence[Connection], requests: Sequence[Sequence[bytes]], seconds: float, *, compare: bool = True
 ) -> tuple[float, Latencies]:
-    """One request in flight per connection, taken in turn from its row of frames, for so long: requests/s and spans.
+    """Send each connection's frames in turn, one in flight per connection, for some seconds: requests/s and spans.
 
-    With `compare` all answers to a frame must be the bytes of the first one: correlation ids do not change.
+    With `compare`, all answers to a frame must be equal to the first one (the correlation ids do not change).
     """
     loop = asyncio.get_running_loop()
     latencies = Latencies()
@@ -177,6 +177,6 @@ async def closed_loop(
 
 
 def close(connections: Sequence[Connection]) -> None:
-    """Close them all."""
+    """Close all connections."""
     for connection in connections:
         connection.transport.abort()

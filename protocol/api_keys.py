@@ -1,10 +1,10 @@
-"""The number of every API, under the name of its messages in capitals."""
+"""The key of every API, under the name of its messages in capitals."""
 
 from enum import IntEnum
 
 
 class ApiKey(IntEnum):
-    """`int16` at the start of every request. `ApiKey.FETCH` goes with `FetchRequest` and `FetchResponse`."""
+    """The `int16` at the start of every request. `ApiKey.FETCH` belongs to `FetchRequest` and `FetchResponse`."""
 
     PRODUCE = 0
     FETCH = 1

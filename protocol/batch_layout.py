@@ -1,7 +1,7 @@
-"""Where the fields of a record batch lie: the only place that says so (`storage/log_format.md` has an example).
+"""The positions of the fields of a record batch, declared here only (`storage/log_format.md` has an example).
 
-A batch is a header and its records. Whoever reads one field alone, without the whole header, takes the position and the
-form of the field from here.
+A batch is a header and its records. Code that reads one field without the whole header takes the field's position and
+form from here.
 """
 
 from struct import Struct
@@ -10,7 +10,7 @@ from struct import Struct
 # producer epoch, base sequence, number of records.
 HEADER = Struct(">qiibIhiqqqhii")
 HEADER_BYTES = HEADER.size
-HEAD = Struct(">qiibIh")  # as far as the attributes
+HEAD = Struct(">qiibIh")  # the fields from the base offset to the attributes
 
 PREFIX = Struct(">qi")  # base offset and length
 PREFIX_BYTES = PREFIX.size

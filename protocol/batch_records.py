@@ -1,10 +1,10 @@
-"""The records inside a batch: a length and, all lengths and deltas as zigzag varints,
+"""The records inside a batch. A record is its length and these fields; lengths and deltas are zigzag varints:
 
     attributes int8 (0), timestamp delta, offset delta, key and value (length, −1 for null, and bytes), count of
     headers, and each header's key (length and UTF-8) and value (length, −1 for null, and bytes).
 
-The loops run for every record that is loaded, compacted or checked, so the varints are read in place: one byte or two
-nearly always, a call for what is longer.
+The loops run for every record that is loaded, compacted or checked. So varints of one or two bytes, which are nearly
+all, are read without a call.
 """
 
 from collections.abc import Iterator
@@ -76,9 +76,9 @@ class RecordChecks:
 
 
 def check(data: bytes, count: int, base_timestamp: int) -> RecordChecks:
-    """Walk every record of a client's batch: structure, offset deltas 0, 1, 2, …, and nothing left over.
+    """Check every record of a client's batch: its structure, offset deltas 0, 1, 2, …, and that no bytes are left.
 
-    CorruptBatchError with INVALID_RECORD where it breaks, as Kafka answers.
+    CorruptBatchError with INVALID_RECORD, as Kafka answers, for the first record that is wrong.
     """
     size = len(data)
     lowest: int | None = None
@@ -170,9 +170,10 @@ def check(data: bytes, count: int, base_timestamp: int) -> RecordChecks:
 
 
 def check_lengths(data: Buffer, position: int, count: int) -> None:
-    """Only that so many records lie one behind the other from `position` to the end: a tenth of the time of `check`.
+    """Check that the lengths of `count` records fill the bytes from `position` to the end exactly.
 
-    CorruptBatchError with INVALID_RECORD.
+    The content of the records is not checked, so this takes a tenth of the time of `check`. CorruptBatchError with
+    INVALID_RECORD.
     """
     size = len(data)
     found = 0
@@ -202,7 +203,7 @@ def check_lengths(data: Buffer, position: int, count: int) -> None:
 def iterate(
     data: bytes, count: int, base_offset: int, base_timestamp: int, append_time: int | None
 ) -> Iterator[Record]:
-    """The records of a batch as objects; all at `append_time` unless it is None. CorruptBatchError where they break."""
+    """The records of a batch as objects; `append_time`, unless None, is the timestamp of all. CorruptBatchError."""
     size = len(data)
     new = object.__new__
     position = 0
@@ -291,7 +292,7 @@ def iterate(
 
 
 def _long_unsigned(data: Buffer, position: int, maximum_bytes: int = 5) -> tuple[int, int]:
-    """A varint of more than one byte. IndexError at the end of the data, CorruptBatchError when it does not end."""
+    """A varint of more than one byte. IndexError if the data end first, CorruptBatchError if it is too long."""
     value = shift = 0
     for at in range(position, position + maximum_bytes):
         byte = data[at]
@@ -308,7 +309,7 @@ def _signed(data: bytes, position: int) -> tuple[int, int]:
 
 
 def _headers(data: bytes, position: int, end: int) -> tuple[list[tuple[str, bytes | None]], int]:
-    """Header keys that are not UTF-8 keep their bytes as lone surrogates, so that the cleaner can write them again."""
+    """The headers of a record. In a key that is not UTF-8, the bytes become lone surrogates, which are written back."""
     count, position = _signed(data, position)
     if count < 0 or count * 2 > end - position:
         raise broken(f"a record with {count} headers")
@@ -337,9 +338,10 @@ def _skip_headers(data: bytes, position: int, end: int) -> int:
 
 
 class PlainRecords:
-    """Records of one time and without headers, written one after the other: what coordinators append.
+    """Writes records of one timestamp and without headers, as coordinators append them.
 
-    `parts` are their bytes. Who packs records by hand begins each with `start_of_record` and counts it.
+    `parts` are their bytes. Code that writes a record into `parts` itself begins it with `start_of_record` and raises
+    `count`.
     """
 
     __slots__ = ("count", "parts")
@@ -360,13 +362,15 @@ class PlainRecords:
 
 
 def start_of_record(size: int) -> bytes:
-    """What stands before the offset delta of a plain record that has `size` bytes from there on: the length, no
-    attributes, and no distance to the first record's time."""
+    """The bytes before the offset delta of a plain record: length, attributes 0, timestamp delta 0.
+
+    `size`: how many bytes of the record follow.
+    """
     return SHORT_SIGNED[2 + size] + b"\0\0"
 
 
 class _ShortSigned(dict[int, bytes]):
-    """Encodings of small numbers, kept when they first occur."""
+    """The encodings of small numbers, kept from their first use on."""
 
     __slots__ = ()
 

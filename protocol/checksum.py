@@ -7,10 +7,10 @@ Buffer = bytes | bytearray | memoryview
 
 
 def _load() -> Callable[..., int]:
-    """The function out of the extension module of the package `crc32c`.
+    """The function of the package `crc32c`, taken from its extension module alone.
 
-    The package itself imports importlib.metadata and argparse for its own version and command line: 30 ms of our
-    start. So its extension is loaded alone; when that is not possible, the package is imported as usual.
+    To import the whole package would take 30 ms of every start, because it imports importlib.metadata and argparse. If
+    the extension cannot be loaded alone, the package is imported as usual.
     """
     try:
         from importlib.machinery import PathFinder

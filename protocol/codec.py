@@ -3,8 +3,8 @@
     request, position = codec.decode(FetchRequest, 12, frame, position)
     data = codec.encode(FetchResponse(...), 12)
 
-`ProtocolError` for bytes that cannot be read, `UnsupportedVersionError` for a version that does not exist or that
-cannot express a value (a field that it lacks is set, and not one that may be dropped in silence).
+`ProtocolError`: the bytes cannot be read. `UnsupportedVersionError`: the version does not exist, or it lacks a field
+that is set and that must not be dropped.
 """
 
 from typing import TypeVar
@@ -30,7 +30,7 @@ M = TypeVar("M", bound=Message)
 
 
 def decoder(cls: type[Message], version: int) -> Decoder:
-    """The flat function `(memoryview, position) -> (message, position)`, compiled at first use."""
+    """The function `(memoryview, position) -> (message, position)`, compiled at first use."""
     function = cls.DECODERS.get(version)
     if function is None:
         function = cls.DECODERS[version] = compile_decoder(cls, version)
@@ -38,7 +38,7 @@ def decoder(cls: type[Message], version: int) -> Decoder:
 
 
 def encoder(cls: type[Message], version: int) -> Encoder:
-    """The flat function `(message, out, parts) -> out` (see compile.py), compiled at first use."""
+    """The function `(message, out, parts) -> out` (see compile.py), compiled at first use."""
     function = cls.ENCODERS.get(version)
     if function is None:
         function = cls.ENCODERS[version] = compile_encoder(cls, version)
@@ -64,7 +64,7 @@ def encode(message: Message, version: int) -> bytes:
 
 
 def encode_parts(message: Message, version: int) -> list[Buffer]:
-    """The same bytes in pieces: large `records` are there by reference."""
+    """The same bytes in parts; large `records` are parts of their own, and not copied."""
     parts: list[Buffer] = []
     parts.append(encoder(type(message), version)(message, bytearray(), parts))
     return parts

@@ -1,16 +1,17 @@
 """From schemas to Python: one flat function per (message, version, direction).
 
-Nothing here walks a schema while messages flow. At first use the source of one function is written and compiled:
-neighbouring fields of fixed width become one precompiled `struct.Struct`, together with the length that follows
-them; nested structures and arrays are written out in place as blocks and loops; fields that a version lacks are
-constants. Compiling one function takes well under a millisecond, so a start pays only for what it uses.
+No schema is read while messages are encoded and decoded. At the first use of a function its source is written and
+compiled. Neighbouring fields of fixed width, with the length that follows them, become one `struct.Struct`. Nested
+structures and arrays become blocks and loops in the same function. Fields that a version lacks are constants. To
+compile one function takes less than a millisecond, and a start compiles only the functions that it uses.
 
-A decoder is `decode(buffer: memoryview, position) -> (message, position)`; whatever is wrong with the bytes, and
-an end that comes too early, is a ProtocolError. Lengths and counts are compared with the bytes that are left before
-anything is allocated. Text that is not UTF-8 reads with replacement characters, as it does in Kafka.
+A decoder is `decode(buffer: memoryview, position) -> (message, position)`. It raises ProtocolError for bytes that are
+wrong or end too early. Lengths and counts are compared with the bytes that are left before memory is taken. Text that
+is not UTF-8 is read with replacement characters, as in Kafka.
 
-An encoder is `encode(message, out: bytearray, parts: list) -> bytearray`: it appends to `out`. A large `records`
-value is not copied: `out` and the value move to `parts`, and what follows goes on in the new bytearray returned.
+An encoder is `encode(message, out: bytearray, parts: list) -> bytearray`. It appends to `out`. A large `records` value
+is not copied: `out` and the value are appended to `parts`, and the fields behind it go into the new bytearray that is
+returned.
 """
 
 import codecs
@@ -51,14 +52,14 @@ def compile_encoder(message: type[Message], version: int) -> Encoder:
 
 
 def compile_encoder_in_pieces(message: type[Message], version: int) -> EncoderInPieces:
-    """The same as a generator, which yields after every structure in an array: for answers that may be very long."""
+    """The encoder as a generator that yields after every structure in an array, for answers that may be very long."""
     writer = _EncoderWriter(message, version, in_pieces=True)
     encoder: EncoderInPieces = writer.build("encode", f"<encode {message.SCHEMA.name} v{version} in pieces>")
     return encoder
 
 
 def _minimum_size(structure: Structure, version: int, flexible: bool) -> int:
-    """The fewest bytes that one value takes: what a count is checked against."""
+    """The fewest bytes that one value takes. A count of values is checked with it."""
     size = 1 if flexible else 0
     for field in structure.fields:
         if field.is_in(version) and field.tag is None:
@@ -77,7 +78,7 @@ def _minimum_field_size(field: Field, version: int, flexible: bool) -> int:
 
 
 class _Writer:
-    """Source of one function, and the fixed-width fields that wait to be moved together (`run`)."""
+    """The source of one function, and the run of fixed-width fields that will be packed or unpacked together."""
 
     def __init__(self, message: type[Message], version: int) -> None:
         self.schema = message.SCHEMA
@@ -99,7 +100,7 @@ class _Writer:
         return f"{prefix}{self.names}"
 
     def struct(self, formats: list[str], method: str) -> str:
-        """Name of the bound pack or unpack method for a run."""
+        """The name of the bound pack or unpack method for a run."""
         layout = "".join(formats)
         name = f"{method}_{layout}".replace("?", "t")
         if name not in self.globals:
@@ -107,7 +108,7 @@ class _Writer:
         return name
 
     def repeated(self, layout: str, method: str) -> str:
-        """Name of the table of such methods for arrays, by the number of elements."""
+        """The name of the table of such methods for arrays, by the number of elements."""
         name = f"many_{method}_{layout}".replace("?", "t")
         self.globals[name] = _repeated.setdefault(name, _Repeated(layout, method))
         return name
@@ -145,7 +146,7 @@ class _DecoderWriter(_Writer):
         self.run.clear()
 
     def structure(self, structure: Structure, target: str) -> None:
-        """Fill a new object. Leaves a run open."""
+        """Write the source that fills a new object. The last run may still be open."""
         self.line(f"{target} = new({structure.name})")
         present = [field for field in structure.fields if field.is_in(self.version)]
         absent: dict[str, list[str]] = {}
@@ -177,8 +178,10 @@ class _DecoderWriter(_Writer):
             self.text(field, target, nullable)
 
     def length(self, field: Field, target: str, nullable: bool) -> str:
-        """Read a length or count into a variable, assign null, and open the block for what is not null. In flexible
-        versions the variable is one more than the length, and 0 for null."""
+        """Write the source that reads a length or count and assigns null; open the block for values that are not null.
+
+        In flexible versions the variable is one more than the length, and 0 for null.
+        """
         n = self.name("n")
         if self.flexible:
             self.run.append((n, "B"))
@@ -201,7 +204,7 @@ class _DecoderWriter(_Writer):
     def text(self, field: Field, target: str, nullable: bool) -> None:
         n = self.length(field, target, nullable)
         is_string = field.type == "string"
-        if is_string:  # many are empty: metadata of offsets, member ids, names that newer versions tell by id
+        if is_string:  # many are empty: metadata of offsets, member ids, names where newer versions have ids
             self.line(f"if {n} == {int(self.flexible)}: {target} = ''")
             self.line("else:")
             self.indent += 1
@@ -250,7 +253,7 @@ class _DecoderWriter(_Writer):
         item = self.name("o")
         if nullable:
             marker = self.name("n")
-            self.run.append((marker, "B" if tagged else "b"))  # a tagged one is marked by 0 or 1, any other by -1 or 1
+            self.run.append((marker, "B" if tagged else "b"))  # null is 0 if tagged, else -1; a value is 1
             self.flush()
             self.line(f"if {marker} {'== 0' if tagged else '< 0'}: {target} = None")
             self.line("else:")
@@ -305,7 +308,7 @@ class _EncoderWriter(_Writer):
         self.flush()
         self.line("return out")
         if self.in_pieces:
-            self.line("yield")  # never reached: so that it is a generator, whatever the message has
+            self.line("yield")  # never reached; it makes a generator of the function in any case
 
     def flush(self) -> None:
         if not self.run:
@@ -335,7 +338,7 @@ class _EncoderWriter(_Writer):
             self.tags(tagged, source)
 
     def differs(self, field: Field, value: str) -> str:
-        """Source of the question whether a value is not the default."""
+        """The source of an expression: whether a value is not the default."""
         default = default_source(field)
         if default == "None":
             return f"{value} is not None"
@@ -368,7 +371,7 @@ class _EncoderWriter(_Writer):
             self.text(field.type, value, nullable, is_message=field.name == "error_message")
 
     def length(self, n: str, layout: str) -> None:
-        """Write a length or count held in a variable; -1 stands for null."""
+        """Write the source that writes a length or count from a variable; -1 means null."""
         if not self.flexible:
             self.run.append((n, layout))
             self.flush()
@@ -451,7 +454,7 @@ class _EncoderWriter(_Writer):
         self.line(f"{tags} = dict({unknown}) if {unknown} else {{}}")
         for field in fields:
             value = f"{source}.{field.name}"
-            # Kafka writes a tagged structure that may be null also when it is null, which is its default.
+            # Kafka writes a nullable tagged structure even when it is null, although null is its default.
             always = field.structure is not None and not field.array and field.is_nullable(self.version)
             self.line(f"if {'True' if always else self.differs(field, value)}:")
             self.indent += 1
@@ -466,7 +469,7 @@ class _EncoderWriter(_Writer):
 
 
 def decode_tags(buffer: memoryview, position: int) -> tuple[dict[int, bytes], int]:
-    """The tagged fields of a structure that knows none, from their count on."""
+    """Read the tagged fields of a structure that defines none. `position` is that of their count."""
     count, position = decode_unsigned(buffer, position)
     fields: dict[int, bytes] = {}
     last = -1
@@ -484,7 +487,7 @@ def decode_tags(buffer: memoryview, position: int) -> tuple[dict[int, bytes], in
 
 
 def _replace(error: UnicodeError) -> tuple[str, int]:
-    """As Python's "replace", but for text that might grow beyond what a string can hold when it is sent back."""
+    """Python's "replace", but ProtocolError for a text that could become too long for a string when it is sent back."""
     assert isinstance(error, UnicodeDecodeError)
     if len(error.object) > STRING_BYTES_MAX // 3:
         raise ProtocolError(f"a string of {len(error.object)} bytes that is not UTF-8")
@@ -495,7 +498,7 @@ codecs.register_error("barnabas.replace", _replace)
 
 
 def _string_length(buffer: memoryview, position: int) -> tuple[int, int]:
-    """Strings are no longer in flexible versions than an int16 allowed them to be before."""
+    """The length of a string in a flexible version. It has the same limit as the int16 of older versions."""
     length, position = decode_unsigned(buffer, position)
     if length > STRING_BYTES_MAX + 1:
         raise ProtocolError(f"a string of {length - 1} bytes")
@@ -552,7 +555,7 @@ def _struct(layout: str) -> struct.Struct:
 
 
 class _Repeated(dict[int, Any]):
-    """Pack or unpack methods for arrays of one fixed type, made when a number of elements first occurs."""
+    """Pack or unpack methods for arrays of one fixed type, made when a number of elements is first used."""
 
     __slots__ = ("layout", "method")
 

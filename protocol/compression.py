@@ -1,12 +1,12 @@
-"""The codecs of record batches, each with a limit on what may come out.
+"""The codecs of record batches. Each unpacks with a limit on the size of the result.
 
-A few bytes can claim to unpack to gigabytes, so no codec is allowed more memory than the limit: gzip and LZ4 go step
-by step, snappy says its size, zstd writes into a buffer that never grows beyond the limit. They all fill a `BytesIO`,
-which gives its bytes away without a copy.
-`cramjam` (snappy, LZ4, zstd) and `zlib` are imported when first needed.
+A few bytes can unpack to gigabytes, so no codec takes more memory than the limit: gzip and LZ4 unpack step by step,
+snappy data begin with their size, zstd writes into a buffer that never grows beyond the limit. All fill a `BytesIO`,
+because it gives its bytes away without a copy.
+`cramjam` (snappy, LZ4, zstd) and `zlib` are imported on first use.
 
-Framings, as Kafka's clients write them: gzip members; the chunks of snappy-java (a bare snappy block is read, too);
-an LZ4 frame of independent blocks without checksums; zstd frames.
+The framings are those that Kafka's clients write: gzip members; the chunks of snappy-java (a bare snappy block is read,
+too); an LZ4 frame of independent blocks without checksums; zstd frames.
 """
 
 import struct
@@ -36,11 +36,11 @@ _SNAPPY_MAGIC = b"\x82SNAPPY\x00"
 _SNAPPY_HEADER = _SNAPPY_MAGIC + struct.pack(">ii", 1, 1)
 _SNAPPY_BLOCK_BYTES = 32 * 1024
 _LZ4_MAGIC = b"\x04\x22\x4d\x18"
-_LZ4_HEADER = _LZ4_MAGIC + b"\x60\x40\x82"  # version 1, independent blocks of 64 KiB; and the checksum of that
+_LZ4_HEADER = _LZ4_MAGIC + b"\x60\x40\x82"  # version 1, independent blocks of 64 KiB; the checksum of this descriptor
 _LZ4_BLOCK_BYTES = {4: 64 * 1024, 5: 256 * 1024, 6: 1024 * 1024, 7: 4 * 1024 * 1024}
 _LZ4_STORED = 0x8000_0000
 _LZ4_PIECE_BYTES = 64 * 1024  # packed at a time: a block
-_LZ4_HIGHEST_LEVEL = 12  # Java's encoder counts up to 17; the C library's best is 12
+_LZ4_HIGHEST_LEVEL = 12  # Kafka allows levels up to 17, the C library up to 12
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _ZSTD_WINDOW_BYTES_MAX = 128 * 1024 * 1024
 _INT32 = struct.Struct(">i")
@@ -48,7 +48,7 @@ _UINT32_LITTLE = struct.Struct("<I")
 
 
 def compress(codec: Compression, data: Buffer, level: int | None = None) -> bytes:
-    """`data` in that codec's framing. `level` as in Kafka's `compression.<codec>.level`; None is its default."""
+    """`data` compressed, in that codec's framing. `level`: as Kafka's `compression.<codec>.level`; None: default."""
     if codec == Compression.NONE:
         return bytes(data)
     if level is None:
@@ -57,9 +57,9 @@ def compress(codec: Compression, data: Buffer, level: int | None = None) -> byte
 
 
 def decompress(codec: int, data: Buffer, limit: int) -> bytes:
-    """The bytes that were compressed, at most `limit` of them.
+    """The unpacked bytes, at most `limit` of them.
 
-    CorruptBatchError when `data` is broken or its codec unknown, and, with MESSAGE_TOO_LARGE, beyond the limit.
+    CorruptBatchError when `data` is broken or the codec unknown; with MESSAGE_TOO_LARGE when there are more bytes.
     """
     if codec == Compression.NONE:
         if len(data) > limit:
@@ -156,7 +156,7 @@ def _unsnappy_block(block: memoryview, room: int, limit: int) -> bytes:
 
 
 def _lz4(data: Buffer, level: int) -> bytes:
-    """The library adds a checksum to each block; they are left out again, as Kafka's own writer leaves them out."""
+    """An LZ4 frame without checksums of blocks, as Kafka writes it. The library writes them, so they are removed."""
     from cramjam import lz4
 
     packer = lz4.Compressor(level=min(level, _LZ4_HIGHEST_LEVEL), content_checksum=False, block_linked=False)
@@ -173,7 +173,10 @@ def _lz4(data: Buffer, level: int) -> bytes:
 
 
 def _unlz4(data: memoryview, limit: int) -> bytes:
-    """Checksums of blocks are checked and the one of the content is not, as in Kafka; what follows is not looked at."""
+    """Unpack an LZ4 frame. As in Kafka, checksums of blocks are checked and the content's is not.
+
+    Bytes behind the frame are ignored.
+    """
     import cramjam
 
     if len(data) < 7 or data[:4] != _LZ4_MAGIC:
@@ -218,7 +221,7 @@ def _unlz4(data: memoryview, limit: int) -> bytes:
 
 
 def _unlz4_checked(block_descriptor: int, block: memoryview) -> bytes:
-    """One block between its size and its checksum, unpacked by the library's reader of frames, which checks that."""
+    """Unpack one block, given with its size and its checksum. The library checks the checksum of a frame made of it."""
     from cramjam import lz4
 
     descriptor = bytes((0x70, block_descriptor))
@@ -227,7 +230,7 @@ def _unlz4_checked(block_descriptor: int, block: memoryview) -> bytes:
 
 
 def _xxh32_short(data: bytes) -> int:
-    """xxHash32, seed 0, of fewer than 16 bytes: all that the descriptor of an LZ4 frame needs."""
+    """xxHash32 with seed 0, for fewer than 16 bytes; the descriptor of an LZ4 frame needs no more."""
     mask = 0xFFFF_FFFF
     value = (374761393 + len(data)) & mask
     whole = len(data) & ~3
@@ -257,7 +260,7 @@ def _unzstd(data: memoryview, limit: int) -> bytes:
     if window_size > _ZSTD_WINDOW_BYTES_MAX:
         raise CorruptBatchError("a zstd frame asks for too large a window")
     content = bytes(data)
-    # The library unpacks into a buffer of ours or fails; when the size is not written, a few tries find it.
+    # The library unpacks into a buffer of fixed size. If the frame does not say its size, try larger and larger ones.
     size = min(limit, max(4 * len(content), 4096) if content_size is None else content_size)
     while True:
         out = BytesIO(bytes(size))
@@ -275,7 +278,7 @@ def _unzstd(data: memoryview, limit: int) -> bytes:
 
 
 def _zstd_frame_sizes(data: memoryview) -> tuple[int | None, int]:
-    """What the first frame says of itself: size of its content if it does, and of its window (RFC 8878, 3.1.1)."""
+    """The sizes in the header of the first frame: of its content (None if not given) and of its window (RFC 8878)."""
     if len(data) < 6 or data[:4] != _ZSTD_MAGIC:
         raise CorruptBatchError("zstd data without its magic number")
     descriptor = data[4]

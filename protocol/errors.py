@@ -1,15 +1,15 @@
-"""Every error code that a response can carry, with what a client may do about it.
+"""Every error code that a response can carry, and whether a client may try again.
 
-A code is an `int16` on the wire. Codes, unlike names, never change their meaning (13 did once, in 0.8).
+A code is an `int16` on the wire. Names change, but codes keep their meaning (only 13 changed, in Kafka 0.8).
 """
 
 from enum import IntEnum
 
 
 class ErrorCode(IntEnum):
-    """The code of an error, under the name Kafka 1.0 and later use. `NONE` is success.
+    """The code of an error, under the name that Kafka 1.0 and later use. `NONE` is success.
 
-    `retriable` and `doc` say more; both are looked up in the table below so that the members stay plain integers.
+    `retriable` and `doc` come from the table below, so that the members stay plain integers.
     """
 
     UNKNOWN_SERVER_ERROR = -1
@@ -153,17 +153,17 @@ class ErrorCode(IntEnum):
 
     @property
     def retriable(self) -> bool:
-        """Whether the client may send the same request again, perhaps after refreshing what it knows."""
+        """Whether the client may send the same request again, perhaps after it has refreshed its metadata."""
         return self in RETRIABLE
 
     @property
     def doc(self) -> str:
-        """One line on what it means, for people and for error messages."""
+        """What the error means, in one line for people."""
         return DOCS[self]
 
     @classmethod
     def of(cls, code: int) -> "ErrorCode":
-        """The member for a code read from the wire; a code from the future reads as UNKNOWN_SERVER_ERROR."""
+        """The member for a code read from the wire; UNKNOWN_SERVER_ERROR for a code that is not known."""
         return BY_CODE.get(code, cls.UNKNOWN_SERVER_ERROR)
 
 
@@ -364,15 +364,15 @@ DOCS: dict[ErrorCode, str] = {
 
 
 class ProtocolError(Exception):
-    """Bytes that cannot be what they claim to be. The connection they came from is closed."""
+    """The bytes are no valid message. The connection that they came from is closed."""
 
 
 class UnsupportedVersionError(Exception):
-    """A value that the chosen version of a message cannot express, or a version that does not exist."""
+    """The version of a message does not exist, or it cannot express a value."""
 
 
 class CorruptBatchError(ProtocolError):
-    """A record batch whose header, checksum, compression or records are broken; `error` is what to answer."""
+    """A record batch is broken: its header, checksum, compression or records. `error` is the code to answer with."""
 
     def __init__(self, message: str, error: ErrorCode = ErrorCode.CORRUPT_MESSAGE) -> None:
         super().__init__(message)

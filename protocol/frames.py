@@ -1,11 +1,11 @@
-"""Frames: what travels on a connection, a size (int32) and as many bytes.
+"""Frames: the units that travel on a connection. A frame is a size (int32) and as many bytes.
 
 A request frame is a header and a body: api key and version (int16 each), correlation id (int32), client id (int16
 length, also in flexible versions; absent in ControlledShutdown 0) and, when the version is flexible, tagged fields. A
 response frame is the correlation id, tagged fields when its version is flexible, and a body.
 
-The answer to ApiVersions never has tagged fields in its header, because whoever reads it does not know yet what it is
-talking to; and when it answers a version that is too new, its body is in version 0 (KIP-511).
+The answer to ApiVersions never has tagged fields in its header, because the client does not know yet which versions the
+broker has. When it answers a version that is too new, its body is in version 0 (KIP-511).
 """
 
 import struct
@@ -42,7 +42,7 @@ _INT16 = struct.Struct(">h")
 
 
 class RequestHeader:
-    """What stands before the body of a request."""
+    """The header of a request, which comes before its body."""
 
     __slots__ = ("api_key", "api_version", "client_id", "correlation_id")
 
@@ -60,19 +60,19 @@ class RequestHeader:
 
 
 def check_frame_size(size: int, limit: int) -> None:
-    """ProtocolError unless a frame of that size may be received: to be asked before memory is taken for it."""
+    """Raise ProtocolError unless a frame may have this size. Called before memory is taken for the frame."""
     if size < 0 or size > limit:
         raise ProtocolError(f"a frame of {size} bytes, where {limit} are allowed")
 
 
 def decode_request_header(frame: memoryview) -> tuple[RequestHeader, int]:
-    """The header and where the body begins. ProtocolError for an unknown API too, since its header's form is unknown.
+    """The header and the position of the body. ProtocolError also for an unknown API, whose header's form is unknown.
 
-    A version that does not exist is not an error here (ApiVersions is answered all the same): its header is
-    taken to be of the newest form.
+    A version that is too new is not an error here, because ApiVersions answers it. Its header is read in the newest
+    form.
     """
     try:
-        api_key, api_version, correlation_id, length = _START.unpack_from(frame)  # none is shorter, not even without id
+        api_key, api_version, correlation_id, length = _START.unpack_from(frame)  # no request is shorter than this
         if (flexible_since := _FLEXIBLE_SINCE.get(api_key)) is None:
             flexible_since = _flexible_since(api_key)
         position = 10
@@ -95,9 +95,9 @@ def decode_request_header(frame: memoryview) -> tuple[RequestHeader, int]:
 
 
 def decode_request(frame: Buffer) -> tuple[RequestHeader, Message]:
-    """Header and body of a request frame (without its size). Bytes behind the body are ignored, as in Kafka.
+    """The header and the body of a request frame (without its size). Bytes behind the body are ignored, as in Kafka.
 
-    ProtocolError for bytes that cannot be read, UnsupportedVersionError for a version that does not exist.
+    ProtocolError: the bytes cannot be read. UnsupportedVersionError: the version does not exist.
     """
     view = frame if type(frame) is memoryview else memoryview(frame)
     header, position = decode_request_header(view)
@@ -122,9 +122,10 @@ def encode_request(
 def encode_response(
     api_key: int, api_version: int, correlation_id: int, message: Message, body_version: int | None = None
 ) -> list[Part]:
-    """A whole response frame, size included, in parts: large `records` are there as they were given.
+    """A whole response frame, size included, in parts. Large `records` are parts of their own, and not copied.
 
-    `body_version` is for the one answer whose body is in another version than was asked for (ApiVersions too new: 0).
+    `body_version`: the version of the body, if it is not the request's. Only the answer to an ApiVersions that is too
+    new has one (0).
     """
     out = _response_start(api_key, api_version, correlation_id, message)
     return _sized(message, api_version if body_version is None else body_version, out)
@@ -149,7 +150,7 @@ class EncodedFrame:
 def encode_response_in_pieces(
     api_key: int, api_version: int, correlation_id: int, message: Message
 ) -> Generator[None, None, EncodedFrame]:
-    """The same frame, with a pause after every structure in an array."""
+    """Encode the same frame in a generator, which pauses after every structure in an array."""
     out = _response_start(api_key, api_version, correlation_id, message)
     parts: list[Any] = []
     parts.append((yield from encoder_in_pieces(type(message), api_version)(message, out, parts)))
@@ -157,7 +158,7 @@ def encode_response_in_pieces(
 
 
 class EncodedResponse:
-    """A response that is encoded once, for all who are sent the same in the same version."""
+    """A response that is encoded once, for all requests of one version that get the same answer."""
 
     __slots__ = ("_frame",)
 
@@ -165,14 +166,14 @@ class EncodedResponse:
         self._frame = b"".join(encode_response(api_key, api_version, 0, message))  # type: ignore[arg-type]  # no Reference
 
     def frame(self, correlation_id: int) -> bytearray:
-        """The whole frame for one of them, size included."""
+        """The whole frame, size included, with the correlation id of one request."""
         frame = bytearray(self._frame)
         _INT32.pack_into(frame, 4, correlation_id)
         return frame
 
 
 def decode_response(api_key: int, api_version: int, frame: Buffer) -> tuple[int, Message]:
-    """Correlation id and body of a response frame (without its size). ProtocolError as for requests."""
+    """The correlation id and the body of a response frame (without its size). Errors as in `decode_request`."""
     view = frame if type(frame) is memoryview else memoryview(frame)
     cls = response_class(api_key)
     try:
@@ -187,7 +188,7 @@ def decode_response(api_key: int, api_version: int, frame: Buffer) -> tuple[int,
 
 
 def _sized(message: Message, version: int, out: bytearray) -> list[Any]:
-    """Encode behind what `out` begins with, and put the size of the whole into its first four bytes."""
+    """Append the message to the header in `out`, and write the size of the frame into the first four bytes."""
     parts: list[Any] = []
     encode = type(message).ENCODERS.get(version) or encoder(type(message), version)
     parts.append(encode(message, out, parts))
@@ -196,7 +197,7 @@ def _sized(message: Message, version: int, out: bytearray) -> list[Any]:
 
 def _with_size(out: bytearray, parts: list[Any]) -> list[Any]:
     size = len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
-    _INT32.pack_into(out, 0, size - 4)  # `out` is the first part, whether or not others follow
+    _INT32.pack_into(out, 0, size - 4)  # `out` is always the first part
     return parts
 
 

@@ -9,9 +9,10 @@ Buffer = bytes | bytearray | memoryview
 
 
 class Reference:
-    """Stands for bytes that lie elsewhere, as `records` of a response: it comes out among the parts of the frame.
+    """Stands for bytes that are not in memory, as `records` of a response. It is one of the parts of the frame.
 
-    Only its length is asked for, which is not below `BY_REFERENCE_BYTES`; whoever sends the parts knows what it is.
+    The encoder only asks for its length, which is at least `BY_REFERENCE_BYTES`. The code that sends the parts knows
+    the subclasses.
     """
 
     __slots__ = ()
@@ -54,11 +55,11 @@ class Message(Struct):
 
     __slots__ = ()
     SCHEMA: ClassVar[MessageSchema]
-    API_KEY: ClassVar[int]  # of requests and responses
+    API_KEY: ClassVar[int]  # set in requests and responses
     DECODERS: ClassVar[dict[int, Decoder]]
     ENCODERS: ClassVar[dict[int, Encoder]]
     ENCODERS_IN_PIECES: ClassVar[dict[int, EncoderInPieces]]
-    _NAMESPACE: ClassVar[dict[str, Any]]  # what compiled functions refer to: classes and shared defaults
+    _NAMESPACE: ClassVar[dict[str, Any]]  # the classes and shared defaults that compiled functions use
 
 
 def make_class(schema: MessageSchema, module: str) -> type[Message]:
@@ -94,12 +95,12 @@ def make_class(schema: MessageSchema, module: str) -> type[Message]:
 
 
 def has_shared_default(field: Field) -> bool:
-    """Whether all who do not set the field share one frozen default value."""
+    """Whether messages that do not set the field share one frozen default value."""
     return field.structure is not None and not field.array and field.default is not None
 
 
 def _read_only(cls: type[Struct]) -> Struct:
-    """The one default value of a structure, shared by all who do not set it: cheap, and safe because it is frozen."""
+    """The default value of a structure. All messages share it, which is safe because it is frozen."""
 
     def refuse(self: Struct, name: str, value: object) -> None:
         raise AttributeError(f"this is the shared default {cls.__name__}: assign a new one instead of changing it")
@@ -113,7 +114,7 @@ def _read_only(cls: type[Struct]) -> Struct:
 
 
 def default_source(field: Field) -> str:
-    """Source of the value of a field that is not there."""
+    """The source of the default value of a field."""
     if field.default is None:
         return "None"
     if field.array:

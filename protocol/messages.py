@@ -1,4 +1,4 @@
-"""The classes of all requests and responses, made when first asked for (types: messages.pyi).
+"""The classes of all requests and responses, made on first use (types: messages.pyi).
 
 `FetchRequest` and `FetchResponse` come from `schemas/fetch.txt`; the structures inside are attributes of their
 message: `FetchResponse.PartitionData(partition_index=0, ...)`.
@@ -45,13 +45,13 @@ def response_class(key: int) -> type[Message]:
 
 
 def valid_versions(key: int) -> range:
-    """Every version whose fields are known; which of them a broker offers is its own affair."""
+    """Every version that has a schema. The handlers decide which of them the broker offers."""
     first, last = request_class(key).SCHEMA.versions
     return range(first, last + 1)
 
 
 def flexible(key: int, version: int) -> bool:
-    """Whether requests of that version carry tagged fields, also in their header."""
+    """Whether requests of that version have tagged fields, also in their header."""
     return version >= request_class(key).SCHEMA.flexible_since
 
 

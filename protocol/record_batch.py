@@ -1,4 +1,4 @@
-"""Record batches (magic 2): what producers send, logs hold and consumers read, always the same bytes.
+"""Record batches (magic 2). Producers send them, logs hold them and consumers read them, always as the same bytes.
 
 A batch is a header of 61 bytes and its records, compressed as one piece when a codec is set:
 
@@ -6,11 +6,11 @@ A batch is a header of 61 bytes and its records, compressed as one piece when a 
     attributes int16, last_offset_delta int32, base_timestamp int64, max_timestamp int64, producer_id int64,
     producer_epoch int16, base_sequence int32, record_count int32
 
-The CRC-32C covers everything from the attributes on, so a leader sets base offset and leader epoch in place. Batches
-follow one another without a count. The older message sets (magic 0 and 1) are recognised, nothing more.
+The CRC-32C covers everything from the attributes on, so a leader can set base offset and leader epoch in place. Batches
+follow one another without a count. The older message sets (magic 0 and 1) are recognised but not read.
 
-A brokers' hot path needs the header and the checksum only; `check_records` walks the records for those rules that
-are about single records, and `records` makes objects of them.
+Produce and Fetch need the header and the checksum only. `check_records` checks the rules about single records, and
+`records` makes objects of them.
 """
 
 import struct
@@ -44,7 +44,7 @@ from barnabas.protocol.errors import CorruptBatchError, ErrorCode
 
 Buffer = bytes | bytearray | memoryview
 
-UNPACKED_BYTES_MAX = 2**31 - 1  # of what a leader has taken: it looked at max.message.unpacked.bytes
+UNPACKED_BYTES_MAX = 2**31 - 1  # for batches in a log: their leader has applied max.message.unpacked.bytes
 """Where no caller says otherwise, what one batch may unpack to."""
 
 CONTROL_ABORT = 0
@@ -55,7 +55,7 @@ _MARKER = struct.Struct(">hi")
 
 
 class BatchHeader:
-    """The fields of a batch's header, under the names of the format."""
+    """The fields of a batch's header, under Kafka's names."""
 
     __slots__ = (
         "attributes",
@@ -108,56 +108,59 @@ class BatchHeader:
 
     @property
     def size_bytes(self) -> int:
-        """The whole batch."""
+        """The size of the whole batch."""
         return self.batch_length + PREFIX_BYTES
 
     @property
     def last_offset(self) -> int:
-        """Of the last record that was ever in it; compaction does not change it."""
+        """The offset of the last record that the batch ever had. Compaction does not change it."""
         return self.base_offset + self.last_offset_delta
 
     @property
     def next_offset(self) -> int:
-        """Where the next batch may begin."""
+        """The offset behind the last one, where the next batch may begin."""
         return self.base_offset + self.last_offset_delta + 1
 
     @property
     def last_sequence(self) -> int:
-        """Sequence number of the last record, −1 without sequences. They wrap from 2³¹−1 to 0."""
+        """The sequence number of the last record; −1 without sequences. They wrap from 2³¹−1 to 0."""
         return -1 if self.base_sequence < 0 else self.base_sequence + self.last_offset_delta & 0x7FFF_FFFF
 
     @property
     def compression(self) -> Compression:
-        """ValueError for an id that is no codec; validated batches have none such."""
+        """The codec. ValueError for an unknown id, which no validated batch has."""
         return Compression(self.attributes & CODEC_MASK)
 
     @property
     def is_log_append_time(self) -> bool:
-        """All records have `max_timestamp`, set by the leader."""
+        """Whether all records have the time `max_timestamp`, which the leader has set."""
         return bool(self.attributes & LOG_APPEND_TIME)
 
     @property
     def is_transactional(self) -> bool:
-        """Part of a transaction: data, or (with `is_control`) its end."""
+        """Whether the batch is part of a transaction: records, or its end marker (if `is_control`)."""
         return bool(self.attributes & TRANSACTIONAL)
 
     @property
     def is_control(self) -> bool:
-        """Written by brokers for brokers: a transaction marker or a leader change."""
+        """Whether a broker has written the batch for brokers: a transaction marker or a leader change."""
         return bool(self.attributes & CONTROL)
 
     @property
     def has_delete_horizon(self) -> bool:
-        """The cleaner has set when the tombstones in it may go."""
+        """Whether the cleaner has set the time from which tombstones in the batch may be removed."""
         return bool(self.attributes & DELETE_HORIZON)
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """Kept in the place of the base timestamp, with the timestamp deltas rewritten to fit (KIP-534)."""
+        """The time from which tombstones in the batch may be removed, or None.
+
+        It is stored in the field of the base timestamp, and the timestamp deltas are relative to it (KIP-534).
+        """
         return self.base_timestamp if self.attributes & DELETE_HORIZON else None
 
     def pack(self) -> bytes:
-        """The 61 bytes, with the CRC as it stands here."""
+        """The 61 bytes of the header, with `crc` as it is."""
         return HEADER.pack(
             self.base_offset,
             self.batch_length,
@@ -179,16 +182,16 @@ class BatchHeader:
 
 
 def magic(buffer: Buffer, position: int = 0) -> int:
-    """Format of the batch or message there: 2, or 0 and 1 of old. CorruptBatchError when it ends before that byte."""
+    """The format of the batch or message at `position`: 2, or 0 or 1 (old). CorruptBatchError if bytes are missing."""
     if len(buffer) < position + 17:
         raise CorruptBatchError("records end before the format byte of a batch")
     return buffer[position + 16]
 
 
 def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
-    """The header there, with its length, format and counts found to be possible; the batch itself may be cut off.
+    """The header at `position`, after a check of its length, format and counts. The batch itself may be cut off.
 
-    CorruptBatchError otherwise: INVALID_RECORD for the older formats, CORRUPT_MESSAGE for anything else.
+    CorruptBatchError: INVALID_RECORD for the older formats, CORRUPT_MESSAGE for anything else.
     """
     if len(buffer) - position < HEADER_BYTES:
         if len(buffer) - position >= 17 and buffer[position + 16] < 2:
@@ -214,7 +217,7 @@ def _old_format(number: int) -> CorruptBatchError:
 
 
 def batches(buffer: Buffer) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """Each batch with its header. A batch that is cut off at the end is an error: CorruptBatchError."""
+    """Each batch with its header. CorruptBatchError if the last one is cut off."""
     view = memoryview(buffer)
     position = 0
     while position < len(view):
@@ -227,7 +230,7 @@ def batches(buffer: Buffer) -> Iterator[tuple[BatchHeader, memoryview]]:
 
 
 def whole_batches_bytes(buffer: Buffer) -> int:
-    """How many bytes at the start are whole batches or messages: a fetch may end in the middle of one."""
+    """How many bytes at the start are whole batches or messages. What a fetch returns may end in the middle of one."""
     position = 0
     while len(buffer) - position >= PREFIX_BYTES:
         _, length = PREFIX.unpack_from(buffer, position)
@@ -238,32 +241,35 @@ def whole_batches_bytes(buffer: Buffer) -> int:
 
 
 def checksum(buffer: memoryview, position: int, end: int) -> int:
-    """What the CRC of the batch between the two has to be."""
+    """The CRC that the batch from `position` to `end` must have."""
     return crc32c(buffer[position + ATTRIBUTES_AT : end])
 
 
 def crc_is_valid(batch: Buffer) -> bool:
-    """Whether a whole batch is what its writer wrote."""
+    """Whether the CRC of a whole batch is right."""
     crc: int = UINT32.unpack_from(batch, CRC_AT)[0]
     return checksum(memoryview(batch), 0, len(batch)) == crc
 
 
 def check_records(batch: Buffer, header: BatchHeader, *, max_bytes: int = UNPACKED_BYTES_MAX) -> RecordChecks:
-    """Walk every record of a client's batch without making objects: structure, offsets 0, 1, 2, …, nothing left over.
+    """Check every record of a client's batch: its structure, offsets 0, 1, 2, …, and that no bytes are left over.
 
-    CorruptBatchError for a broken structure, INVALID_RECORD among its codes for broken offsets. Timestamps in the
-    result are those of the records, whatever the batch's timestamp type; −1 when there are none.
+    CorruptBatchError; its code is INVALID_RECORD for wrong offsets. Timestamps in the result are those of the records,
+    whatever the batch's timestamp type; −1 if there are none.
     """
     return batch_records.check(_payload(batch, header, max_bytes), header.record_count, header.base_timestamp)
 
 
 def check_lengths(batch: Buffer, header: BatchHeader) -> None:
-    """That an uncompressed batch is as many records as it says, whatever is in them. CorruptBatchError."""
+    """Check that an uncompressed batch holds as many records as its header says, but not their content.
+
+    CorruptBatchError.
+    """
     batch_records.check_lengths(memoryview(batch)[: header.size_bytes], HEADER_BYTES, header.record_count)
 
 
 def records(batch: Buffer, *, max_bytes: int = UNPACKED_BYTES_MAX) -> Iterator[Record]:
-    """The records of one whole batch, unpacked to at most `max_bytes`. CorruptBatchError at whatever is broken."""
+    """The records of one whole batch, unpacked to at most `max_bytes`. CorruptBatchError when anything is broken."""
     header = read_header(batch)
     return batch_records.iterate(
         _payload(batch, header, max_bytes),
@@ -275,7 +281,7 @@ def records(batch: Buffer, *, max_bytes: int = UNPACKED_BYTES_MAX) -> Iterator[R
 
 
 def _payload(batch: Buffer, header: BatchHeader, max_bytes: int) -> bytes:
-    """The records unpacked, as bytes: faster to walk than a view, and its slices are keys and values."""
+    """The unpacked records as bytes, which are faster to read than a view, and of which keys and values are slices."""
     packed = memoryview(batch)[HEADER_BYTES : header.size_bytes]
     codec = header.attributes & CODEC_MASK
     data = decompress(codec, packed, max_bytes) if codec else bytes(packed)
@@ -301,7 +307,7 @@ def build(
     transactional: bool = False,
     control: bool = False,
 ) -> bytearray:
-    """A new batch of at least one record. Offsets count from `base_offset`; those in the records do not matter."""
+    """A new batch of at least one record. Offsets count from `base_offset`; the records' own offsets are ignored."""
     if not records:
         raise ValueError("a new batch needs a record")
     base_timestamp = records[0].timestamp
@@ -336,7 +342,7 @@ def build(
 
 
 def build_plain(records: PlainRecords, timestamp: int, *, codec: int = 0, base_sequence: int = -1) -> bytearray:
-    """As `build`, of records without headers that have one timestamp: what coordinators write."""
+    """A new batch of records without headers that have one timestamp, as coordinators write them."""
     count = records.count
     if not count:
         raise ValueError("a new batch needs a record")
@@ -360,10 +366,10 @@ def rebuild(
     compression: Compression | None = None,
     level: int | None = None,
 ) -> bytearray:
-    """The same batch with other records (fewer, or none) at their own offsets: what compaction writes.
+    """The batch with these of its records (perhaps none), at their own offsets. Compaction writes such batches.
 
-    Offsets of the batch, producer and sequence stay. `delete_horizon_ms` sets the horizon and rewrites the timestamp
-    deltas to fit; None keeps one that is there already. `compression` None keeps the codec.
+    The batch's offsets, producer and sequence stay. `delete_horizon_ms` sets the delete horizon, and the timestamp
+    deltas become relative to it; None keeps a horizon that is there. `compression`: None keeps the codec.
     """
     kept = list(records)
     attributes = header.attributes
@@ -434,7 +440,7 @@ def patch_log_append_time(buffer: bytearray | memoryview, position: int, log_app
 
 
 def patch_max_timestamp(buffer: bytearray | memoryview, position: int, max_timestamp: int) -> None:
-    """Correct what a producer claimed to be its newest record's timestamp, and compute the CRC again."""
+    """Correct the maximum timestamp that a producer has set, and compute the CRC again."""
     _, length = PREFIX.unpack_from(buffer, position)
     INT64.pack_into(buffer, position + MAX_TIMESTAMP_AT, max_timestamp)
     _set_crc(buffer, position, length + PREFIX_BYTES)
@@ -472,7 +478,7 @@ def control_key(control_type: int) -> bytes:
 
 
 def control_type(key: bytes | None) -> int:
-    """The type in the key of a control record; unknown types are to be skipped. CorruptBatchError for no such key."""
+    """The type in the key of a control record. Readers skip unknown types. CorruptBatchError if it is no such key."""
     if key is None or len(key) < 4:
         raise CorruptBatchError("a control record without a key of four bytes")
     version, number = _CONTROL_KEY.unpack_from(key)
@@ -487,7 +493,7 @@ def marker_value(coordinator_epoch: int) -> bytes:
 
 
 def coordinator_epoch(value: bytes | None) -> int:
-    """The epoch in a marker's value; what newer writers append is ignored. CorruptBatchError for no such value."""
+    """The epoch in a marker's value. Bytes that newer versions append are ignored. CorruptBatchError if it is none."""
     if value is None or len(value) < 6:
         raise CorruptBatchError("a transaction marker without a value of six bytes")
     version, epoch = _MARKER.unpack_from(value)

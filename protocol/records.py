@@ -1,8 +1,8 @@
-"""The classes of what is stored in records and travels in opaque bytes, made when first asked for (types: records.pyi).
+"""The classes of stored keys and values, and of opaque bytes in requests, made on first use (types: records.pyi).
 
-`OffsetCommitKey` and `OffsetCommitValue` come from `schemas/records/offset_commit.txt`; what is neither key nor value
-(`ConsumerProtocolSubscription`, `EndTxnMarker`) has its own name. All begin with an int16: the version of a
-value, or for a key the number that says which kind of record it is.
+`OffsetCommitKey` and `OffsetCommitValue` come from `schemas/records/offset_commit.txt`. A class that is neither key nor
+value (`ConsumerProtocolSubscription`, `EndTxnMarker`) has a name of its own. The bytes of all begin with an int16: the
+version of a value, or in a key the number of the kind of record.
 """
 
 import struct
@@ -31,9 +31,9 @@ def __getattr__(name: str) -> Any:
 
 
 def encode_versioned(value: Message, version: int | None = None) -> bytes:
-    """The version and the fields. Without `version`: the only one there is, as for every key.
+    """The version and the fields as bytes. `version` may be left out if there is only one, as for every key.
 
-    UnsupportedVersionError when the version does not exist or cannot express the value.
+    UnsupportedVersionError: the version does not exist or cannot express the value.
     """
     first, last = type(value).SCHEMA.versions
     if version is None:
@@ -44,10 +44,10 @@ def encode_versioned(value: Message, version: int | None = None) -> bytes:
 
 
 def decode_versioned(cls: type[M], buffer: Buffer, *, newer_as_latest: bool = False) -> tuple[int, M]:
-    """Version and value. What stands behind the fields is ignored: newer writers may append.
+    """The version and the value. Bytes behind the fields are ignored, because newer versions may append fields.
 
-    ProtocolError for bytes that cannot be read; UnsupportedVersionError for an unknown version, unless
-    `newer_as_latest` (the consumer protocol's rule: newer versions only append) and it is above the highest known.
+    ProtocolError: the bytes cannot be read. UnsupportedVersionError: the version is unknown. `newer_as_latest`: a
+    version above the highest known one is read as that one (the rule of the consumer protocol).
     """
     view = buffer if type(buffer) is memoryview else memoryview(buffer)
     version = version_of(view)
@@ -57,7 +57,7 @@ def decode_versioned(cls: type[M], buffer: Buffer, *, newer_as_latest: bool = Fa
 
 
 def version_of(buffer: Buffer) -> int:
-    """The int16 at the start: of a key, which kind of record it is. ProtocolError when there is none."""
+    """The int16 at the start; in a key it is the kind of record. ProtocolError if the bytes are too short."""
     if len(buffer) < 2:
         raise ProtocolError("a stored record ends before its version")
     version: int = _INT16.unpack_from(buffer)[0]

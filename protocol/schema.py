@@ -1,4 +1,4 @@
-"""The fields of messages: how they are written down, and what is read from that.
+"""The fields of messages: the notation of the schema files, and the classes that they are read into.
 
 `schemas/fetch.txt` holds the request and response of one API, `schemas/records/offset_commit.txt` the key and
 value of one kind of stored record. A file reads like this:
@@ -79,7 +79,7 @@ class Field:
         return self.versions[0] <= version <= self.versions[1]
 
     def is_nullable(self, version: int) -> bool:
-        """Whether it may be null in that version."""
+        """Whether the field may be null in that version."""
         return self.nullable[0] <= version <= self.nullable[1]
 
 
@@ -108,7 +108,7 @@ class MessageSchema:
 
 
 def load(file_name: str) -> dict[str, MessageSchema]:
-    """The messages of one schema file by class name (FetchRequest, FetchResponse). FileNotFoundError for no file."""
+    """The messages of one schema file by class name (FetchRequest, FetchResponse). FileNotFoundError."""
     return parse(schemas.read(file_name))
 
 
@@ -116,7 +116,7 @@ _SUFFIXES = {"request": "Request", "response": "Response", "key": "Key", "value"
 
 
 def parse(text: str) -> dict[str, MessageSchema]:
-    """Messages by class name, read from the notation above. ValueError names the line that is wrong."""
+    """The messages by class name, from text in the notation above. ValueError names the line that is wrong."""
     messages: dict[str, MessageSchema] = {}
     name = ""
     api_key: int | None = None
@@ -155,7 +155,7 @@ def parse(text: str) -> dict[str, MessageSchema]:
 
 
 def parse_versions(text: str) -> Versions:
-    """`3`, `3-7` or `3+`."""
+    """Read a range of versions: `3`, `3-7` or `3+`."""
     first, dash, last = text.rstrip("+").partition("-")
     if text[-1] == "+":
         return int(first), NEWEST

@@ -1,6 +1,6 @@
 """`python -m barnabas.protocol.stubs` writes messages.pyi and records.pyi, so that editors and mypy know every field.
 
-Run it after a change of a schema; a test says when it was forgotten.
+Run it after a change of a schema; a test fails if it was forgotten.
 """
 
 import sys
@@ -56,7 +56,7 @@ def render() -> dict[str, str]:
 
 
 def main() -> int:
-    """Write both files beside the modules they describe."""
+    """Write both files beside their modules."""
     for name, text in render().items():
         (Path(messages.__file__).parent / name).write_text(text, encoding="utf-8")
     return 0
@@ -86,7 +86,7 @@ def _members(structure: Structure, message: str, indent: str) -> list[str]:
 
 
 def _given(field: Field, message: str) -> str:
-    """As `_type`, but records may be somewhere else when they are to be sent; what was received is always there."""
+    """The type of a constructor's argument: as `_type`, but `records` to send may also be a Reference."""
     return _type(field, message).replace("Buffer", "Buffer | Reference")
 
 

@@ -1,17 +1,17 @@
-"""Variable-length integers: base 128, low group first, the top bit of a byte says that another follows.
+"""Variable-length integers: seven bits a byte, the lowest first; the top bit of a byte says that another follows.
 
-`unsigned` ones (32 bits, at most 5 bytes) carry lengths, counts and tags of flexible messages. `signed` ones
-are zigzag-folded first, (n << 1) ^ (n >> 63), so that small negative numbers stay short: 32 bits in 5 bytes
-(varint) or 64 bits in 10 (varlong); both are used inside records only.
+`unsigned` integers (32 bits, at most 5 bytes) are lengths, counts and tags of flexible messages. `signed` integers are
+first made unsigned by zigzag, (n << 1) ^ (n >> 63), so that small negative numbers stay short. They have 32 bits in at
+most 5 bytes (varint) or 64 bits in at most 10 (varlong), and occur in records only.
 
-The compiled codecs and the record loops have these few lines inlined: a call costs more than the work.
+The compiled codecs and the loops over records repeat these lines, because a call costs more than the work.
 """
 
 from barnabas.protocol.errors import ProtocolError
 
 
 def encode_unsigned(value: int) -> bytes:
-    """The shortest encoding of a value that is not negative."""
+    """The shortest encoding of a value, which must not be negative."""
     if value < 0x80:
         return _ONE_BYTE[value]
     encoded = bytearray()
@@ -28,10 +28,9 @@ def encode_signed(value: int) -> bytes:
 
 
 def decode_unsigned(buffer: bytes | bytearray | memoryview, position: int, maximum_bytes: int = 5) -> tuple[int, int]:
-    """Value and the position behind it; `maximum_bytes` is 5 for 32 bits, 10 for 64.
+    """The value and the position behind it. `maximum_bytes` is 5 for 32 bits, 10 for 64.
 
-    ProtocolError when the buffer ends first or the value does not end in time. Bits beyond the width are
-    dropped, as Kafka drops them.
+    ProtocolError if the buffer ends first, or the value has more bytes. Bits beyond the width are dropped, as in Kafka.
     """
     value = shift = 0
     try:
@@ -47,7 +46,7 @@ def decode_unsigned(buffer: bytes | bytearray | memoryview, position: int, maxim
 
 
 def decode_signed(buffer: bytes | bytearray | memoryview, position: int, maximum_bytes: int = 5) -> tuple[int, int]:
-    """Value and the position behind it; `maximum_bytes` 5 for a varint, 10 for a varlong. Errors as above."""
+    """The value and the position behind it. `maximum_bytes` is 5 for a varint, 10 for a varlong. ProtocolError."""
     value, position = decode_unsigned(buffer, position, maximum_bytes)
     return value >> 1 ^ -(value & 1), position
 

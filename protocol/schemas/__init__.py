@@ -4,7 +4,7 @@ from typing import Any
 
 
 def read(name: str) -> str:
-    """The text of `NAME.txt` here, also out of a zipped package. FileNotFoundError when there is none."""
+    """The text of `NAME.txt` in this folder, also in a zipped package. FileNotFoundError."""
     loader: Any = __loader__  # type: ignore[name-defined]  # set by the import system, unknown to mypy
     text: str = loader.get_data(f"{__path__[0]}/{name}.txt").decode("utf-8")
     return text

@@ -1,1 +1,1 @@
-"""What is stored in records: one file per kind of record."""
+"""The fields of stored records: one file per kind of record."""

@@ -48,7 +48,7 @@ async def everything(bench: Bench) -> None:
     await bench.timed("delete-wide", ApiKey.DELETE_TOPICS, 4, delete(topic_names=[WIDE], timeout_ms=TIMEOUT_MS))
 
     async def until_deleted() -> None:
-        """Wait for the folders: the answer comes when clients do not see the topic any more, but before they are gone."""
+        """Wait until the folders are gone; the answer came when clients did not see the topic any more."""
         while any(log.topic == WIDE for log in bench.broker.log_manager.all()):
             await asyncio.sleep(0.05)
 

@@ -43,6 +43,7 @@ logger = logging.getLogger("barnabas.broker")
 
 KEEP_EVERYTHING = {"retention.ms": "-1", "retention.bytes": "-1"}
 STRAY_TOPICS_MAX = 1  # so many topics are set aside without asking, however few topics the tree knows
+EMPTY_PARTITIONS_MAX = 1_000  # of an adopted topic, or ten times as many as have a folder
 
 Partition = tuple[str, int]
 
@@ -162,7 +163,47 @@ def decide(
     else:
         _ask(found, {key[0] for key, _ in unknown}, view, choice)
         adopted = adoptable if choice.adopt else set()
+    _check_folders(found, adopted)
     return Plan(sorted(adopted), sorted(key for key, _ in unknown if key[0] not in adopted))
+
+
+def _check_folders(found: Sequence[DirectoryContents], adopted: set[str]) -> None:
+    """That the folders of each adopted topic can be those of one topic, and of no other topic.
+
+    `orders-0` copied to `orders-20231122` would make a topic of 20 million partitions; copied to `orders-0-2`, another
+    topic of the same id. No later start could tell them apart.
+    """
+    topics: dict[str, dict[int, tuple[str, bytes | None]]] = {}
+    for contents in found:
+        for (topic, partition), folder in contents.folders.items():
+            topics.setdefault(topic, {})[partition] = f"{contents.path}/{folder.name}", folder.topic_id
+    for topic in sorted(adopted):
+        _check_one_topic(topic, topics[topic])
+    owners: dict[bytes, tuple[str, str]] = {}
+    for topic in sorted(topics):
+        for path, topic_id in topics[topic].values():
+            other, other_path = (topic, path) if topic_id is None else owners.setdefault(topic_id, (topic, path))
+            if other != topic and adopted & {topic, other}:
+                raise DataDirectoryError(
+                    f"The folders {other_path} and {path} say the same topic id: one was copied or renamed by hand. "
+                    "Move the copy away, or give it back its name."
+                )
+
+
+def _check_one_topic(topic: str, folders: Mapping[int, tuple[str, bytes | None]]) -> None:
+    last = max(folders)
+    if last + 1 - len(folders) > max(EMPTY_PARTITIONS_MAX, 10 * len(folders)):
+        raise DataDirectoryError(
+            f"The folder {folders[last][0]} would give topic {topic} {last + 1} partitions, of which {len(folders)} "
+            "have a folder: it was probably copied or renamed by hand. Move it away."
+        )
+    places = {topic_id: path for path, topic_id in folders.values() if topic_id is not None}
+    if len(places) > 1:
+        first, second = list(places.values())[:2]
+        raise DataDirectoryError(
+            f"The folders {first} and {second} say different topic ids, so they are not of one topic {topic}. Move "
+            "away those of the older topic."
+        )
 
 
 def _check_that_all_are_there(lost: Mapping[str, str]) -> None:

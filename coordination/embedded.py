@@ -83,23 +83,32 @@ class EmbeddedCoordination:
             if not before:
                 self._seen = TreeFile(":memory:", now_ms)
                 return
-            self._check_format()
+            self._check_files()
             seen = TreeFile(self._path, now_ms, as_it_is=True, has_log=len(before) > 1)
             if self._changed_at() == before:  # nobody wrote while it was copied
                 self._seen = seen
             else:
                 seen.close()
 
-    def _check_format(self) -> None:
-        """SQLite takes a file that is cut off for a new one, and reads one that it will not write."""
+    def _check_files(self) -> None:
+        """SQLite takes a file that is cut off for a new one. And it makes files beside a tree that it may not write,
+        with the rights of that tree, which hinder the next start.
+        """
+        disk = self._env.disk
         try:
-            file = self._env.disk.open(self._path, read_only=True)
+            for beside in (f"{self._path}-wal", f"{self._path}-shm"):
+                if disk.exists(beside):
+                    disk.open(beside).close()
+            file = disk.open(self._path)  # to be written, though only read
             try:
                 header, size = file.read(0, HEADER_BYTES), file.size()
             finally:
                 file.close()
         except OSError as error:
-            raise ConnectionLossError("", f"cannot read {self._path}: {error}") from error
+            why = f"cannot read and write {error.filename or self._path}: {error.strerror}"
+            raise ConnectionLossError(
+                "", f"{why}. Let this user read and write it, and the files beside it."
+            ) from error
         if size and not is_header(header, size):
             raise damaged(self._path, "its header does not say what it holds")
 

@@ -3,6 +3,7 @@
 A file that cannot be read is never guessed at: `CheckpointError` says which file and which line.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
@@ -20,6 +21,8 @@ CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 LOCK = ".lock"
 
 _SHOWN_CHARACTERS_MAX = 80
+_INTEGER = re.compile(r"-?[0-9]{1,19}\Z")
+_INT64_MAX = 2**63 - 1
 
 
 class CheckpointError(ValueError):
@@ -73,7 +76,7 @@ def _read_lines(disk: Disk, path: str, fields: int) -> list[list[str]]:
         lines.pop()
     if lines[0] != "0":
         raise CheckpointError(f"{path}: line 1: version {_shown(lines[0])} is not known")
-    if len(lines) < 2 or not lines[1].isdigit() or int(lines[1]) != len(lines) - 2:
+    if len(lines) < 2 or integer_of(lines[1]) != len(lines) - 2:
         raise CheckpointError(f"{path}: line 2: the number of entries does not match the lines that follow")
     rows = []
     for number, line in enumerate(lines[2:], 3):
@@ -84,11 +87,17 @@ def _read_lines(disk: Disk, path: str, fields: int) -> list[list[str]]:
     return rows
 
 
+def integer_of(text: str) -> int | None:
+    """A number of 64 bits as these files have it; None for anything else (Python's `int` takes more)."""
+    number = int(text) if _INTEGER.match(text) else None
+    return None if number is None or abs(number) > _INT64_MAX else number
+
+
 def _integer(path: str, row: list[str], index: int) -> int:
-    try:
-        return int(row[index])
-    except ValueError as error:
-        raise CheckpointError(f"{path}: {_shown(row[index])} in {_shown(' '.join(row))} is not a number") from error
+    number = integer_of(row[index])
+    if number is None:
+        raise CheckpointError(f"{path}: {_shown(row[index])} in {_shown(' '.join(row))} is not a number")
+    return number
 
 
 def read_offsets(disk: Disk, path: str) -> dict[tuple[str, int], int]:

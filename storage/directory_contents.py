@@ -67,16 +67,17 @@ def read_meta(disk: Disk, data_directory: str) -> Meta:
     version = properties.get("version")
     if version not in ("0", "1"):
         raise checkpoints.CheckpointError(f"{path}: version {version!r} is not known")
-    node_id = properties.get("node.id" if version == "1" else "broker.id")
-    if node_id is not None and not node_id.lstrip("-").isdigit():
-        raise checkpoints.CheckpointError(f"{path}: {node_id!r} is not a node id")
+    said_id = properties.get("node.id" if version == "1" else "broker.id")
+    node_id = None if said_id is None else checkpoints.integer_of(said_id)
+    if node_id is None and said_id is not None:
+        raise checkpoints.CheckpointError(f"{path}: {said_id!r} is not a node id")
     others = {
         key[len(_DIRECTORY_KEY) :]: unquote(text)
         for key, text in properties.items()
         if key.startswith(_DIRECTORY_KEY) and len(key) > len(_DIRECTORY_KEY)
     }
     return Meta(
-        None if node_id is None else int(node_id),
+        node_id,
         properties.get("cluster.id"),
         properties.get("directory.id"),
         others,

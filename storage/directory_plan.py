@@ -28,6 +28,7 @@ class DirectoryPlan(NamedTuple):
     missing: dict[str, str]  # by id, of those that log.dirs does not name: where they were
     remembered: dict[str, str]  # by id, of all that are not given up
     given_up: dict[str, str]  # by id, of those that are
+    not_missed: list[str]  # were to be given up, and are no directory that is missed
 
 
 def plan_directories(
@@ -147,4 +148,7 @@ def _plan(found: Sequence[DirectoryContents], given_up: Sequence[str]) -> Direct
             )
         elif here is None or here.error is None:
             missing[directory_id] = path
-    return DirectoryPlan(offline, missing, remembered, given_up_ids)
+    known = {*given_up_ids, *given_up_ids.values()}
+    is_new = not any(contents.is_formatted for contents in found)  # so nobody remembers the others
+    not_missed = [name for name in given_up if not is_new and name.rstrip("/") not in known]
+    return DirectoryPlan(offline, missing, remembered, given_up_ids, not_missed)

@@ -201,6 +201,8 @@ class LogManager:
         for directory_id, path in plan.given_up.items():
             text = "The data directory %s (%s) is given up: the partitions that were in it begin empty"
             logger.warning(text, path, directory_id)
+        for name in plan.not_missed:
+            logger.warning("There is nothing to give up: no directory %s is missed", name)
         for directory_id, path in plan.missing.items():
             logger.error(
                 "The data directory %s (%s) is one of this broker's, and log.dirs does not name it: its partitions are "

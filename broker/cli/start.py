@@ -204,8 +204,14 @@ def _count(text: str) -> int:
 
 
 def _place(name: str) -> str:
-    """The absolute path if this is a path; a directory id stays as it is."""
-    return os.path.abspath(name) if "/" in name or name.startswith(".") else name
+    """The absolute path of a directory; a directory id stays as it is."""
+    from barnabas.protocol import uuids
+
+    try:
+        uuids.from_text(name)
+    except ValueError:
+        return os.path.abspath(name)
+    return name
 
 
 def _port(text: str) -> int:

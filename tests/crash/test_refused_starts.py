@@ -144,7 +144,16 @@ def a_setting_that_cannot_be(folder: Path) -> tuple[list[str], str]:
     return ["--data", f"{folder}/new", "--set", "num.partitions=x"], "num.partitions"
 
 
+def a_copied_folder_and_no_tree(folder: Path) -> tuple[list[str], str]:
+    shutil.copytree(folder / "d", folder / "lost")
+    for path in (folder / "lost").glob("coordination.sqlite*"):
+        path.unlink()
+    shutil.copytree(folder / "lost" / "orders-0", folder / "lost" / "orders-20231122")
+    return ["--data", f"{folder}/lost"], "/lost/orders-20231122 would give topic orders 20231123 partitions"
+
+
 CASES: list[Case] = [
+    a_copied_folder_and_no_tree,
     wrong_node,
     a_new_tree_elsewhere,
     a_port_in_use,
@@ -504,19 +513,28 @@ def test_a_directory_whose_disk_is_not_mounted_is_not_formatted_until_it_is_give
     assert (folder / "e" / "meta.properties").exists()
 
 
-def test_a_directory_that_is_lost_for_good_is_given_up_by_its_id(images: dict[str, Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize("by", ["id", "name"])
+def test_a_directory_that_is_lost_for_good_is_given_up(
+    by: str, images: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "all"
     shutil.copytree(images["two"], folder)
+    Process(
+        folder / "d", settings={"log.dirs": f"{folder}/d,{folder}/e"}
+    ).end()  # they are remembered where they are now
     lines = (folder / "d" / "meta.properties").read_text().splitlines()
     (other,) = [line.partition("=")[0].removeprefix("barnabas.directory.") for line in lines if "barnabas." in line]
     lost = sorted(path.name for path in (folder / "e").iterdir() if (path / "partition.metadata").exists())
     topic, _, index = lost[0].rpartition("-")
     shutil.rmtree(folder / "e")
-    process = Process(folder / "d", words=["--give-up", other])
+    monkeypatch.chdir(folder)
+    process = Process(folder / "d", words=["--give-up", other if by == "id" else "e", "--give-up", "typo"])
     assert Client(process.port).produce(topic, int(index), batch([b"x"])).base_offset == 0
     process.end()
     assert other not in (folder / "d" / "meta.properties").read_text()
-    assert "is given up: the partitions that were in it begin empty" in (folder / "d.log").read_text()
+    said = (folder / "d.log").read_text()
+    assert "is given up: the partitions that were in it begin empty" in said
+    assert f"There is nothing to give up: no directory {folder}/typo is missed" in said
     Process(folder / "d").end()
     assert "offline" not in (folder / "d.log").read_text()
 

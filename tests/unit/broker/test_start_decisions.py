@@ -1,5 +1,7 @@
 """What a start does with logs that the tree does not know: a pure decision."""
 
+from collections.abc import Callable
+
 import pytest
 from barnabas.broker.adoption import Plan, TreeView, check_place_of_tree, decide
 from barnabas.coordination.payloads import TopicAssignment
@@ -7,17 +9,29 @@ from barnabas.replication.registration import BrokerIdInUseError
 from barnabas.storage.directory_contents import DataDirectoryError, DirectoryContents, LogFolder, Meta
 from barnabas.storage.directory_plan import StartChoice
 
-ID, OTHER_ID = bytes(15) + b"\x01", bytes(15) + b"\x02"
+OTHER_ID = bytes(15) + b"\x02"
 ASK, ADOPT, SET_ASIDE = StartChoice(), StartChoice(adopt=True), StartChoice(set_aside=True)
 
 
-def directory(*topics: str, cluster_id: str | None = "c", topic_id: bytes | None = ID) -> DirectoryContents:
-    folders = {(topic, 0): LogFolder(f"{topic}-0", [], topic_id, []) for topic in topics}
+def id_of(topic: str) -> bytes:
+    return topic.encode().ljust(16, b"\x01")[:16]
+
+
+def directory(
+    *topics: str, cluster_id: str | None = "c", topic_id: Callable[[str], bytes | None] = id_of
+) -> DirectoryContents:
+    return holding({(topic, 0): topic_id(topic) for topic in topics}, cluster_id)
+
+
+def holding(logs: dict[tuple[str, int], bytes | None], cluster_id: str | None = "c") -> DirectoryContents:
+    folders = {key: LogFolder(f"{key[0]}-{key[1]}", [], topic_id, []) for key, topic_id in logs.items()}
     return DirectoryContents("/d", meta=Meta(1, cluster_id, "A", {}, {"version": "1"}), folders=folders)
 
 
 def tree(*known: str, of: DirectoryContents, cluster_id: str | None = "c", node_id: int = 1) -> TreeView:
-    assignments = {topic: TopicAssignment({0: (node_id,)}, ID) if topic in known else None for topic, _ in of.folders}
+    assignments = {
+        topic: TopicAssignment({0: (node_id,)}, id_of(topic)) if topic in known else None for topic, _ in of.folders
+    }
     return TreeView(cluster_id, False, assignments, 0)
 
 
@@ -67,11 +81,11 @@ def test_when_a_tree_that_is_in_use_is_a_reason_to_ask(
 
 
 def test_a_log_of_an_older_topic_of_that_name_is_never_adopted() -> None:
-    found = directory("a", topic_id=OTHER_ID)
+    found = directory("a", topic_id=lambda _: OTHER_ID)
     assert decide(tree("a", of=found), [found], {}, ADOPT, 1) == Plan([], [("a", 0)])
     elsewhere = directory("a")
     assert decide(tree("a", of=elsewhere, node_id=2), [elsewhere], {}, ADOPT, 1) == Plan([], [("a", 0)])
-    unsaid = directory("a", topic_id=None)
+    unsaid = directory("a", topic_id=lambda _: None)
     assert decide(tree("a", of=unsaid), [unsaid], {}, ASK, 1) == Plan([], [])
 
 
@@ -102,3 +116,39 @@ def test_there_is_one_tree() -> None:
     second = DirectoryContents("/e", names=["coordination.sqlite"])
     with pytest.raises(DataDirectoryError, match="two coordination trees"):
         check_place_of_tree([mine, second], "/d/coordination.sqlite")
+
+
+@pytest.mark.parametrize("choice", [ASK, ADOPT])
+@pytest.mark.parametrize(
+    ("logs", "sentence"),
+    [
+        ({("a", 0): id_of("a"), ("a", 20231122): id_of("a")}, "The folder /d/a-20231122 would give topic a 20231123"),
+        ({("a", 0): id_of("a"), ("a-0", 2): id_of("a")}, "The folders /d/a-0 and /d/a-0-2 say the same topic id"),
+        ({("a", 0): id_of("a"), ("a", 1): OTHER_ID}, "The folders /d/a-0 and /d/a-1 say different topic ids"),
+        ({("a", 1001): None}, "The folder /d/a-1001 would give topic a 1002 partitions, of which 1 have a folder"),
+    ],
+)
+def test_folders_that_cannot_be_of_one_topic_are_not_adopted(
+    logs: dict[tuple[str, int], bytes | None], sentence: str, choice: StartChoice
+) -> None:
+    found = holding(logs)
+    with pytest.raises(DataDirectoryError, match=sentence):
+        decide(tree(of=found, cluster_id=None), [found], {}, choice, 1)
+    assert decide(tree(of=found, cluster_id=None), [found], {}, SET_ASIDE, 1) == Plan([], sorted(logs))
+    if choice is ADOPT:
+        with pytest.raises(DataDirectoryError, match=sentence):
+            decide(tree(of=found), [found], {}, choice, 1)
+
+
+def test_a_copy_of_a_log_that_the_tree_knows_is_set_aside_and_not_adopted() -> None:
+    found = holding({("a", 0): id_of("a"), ("a-0", 2): id_of("a"), ("b", 0): id_of("b")})
+    assert decide(tree("a", "b", of=found), [found], {}, ASK, 1) == Plan([], [("a-0", 2)])
+    with pytest.raises(DataDirectoryError, match="The folders /d/a-0 and /d/a-0-2 say the same topic id"):
+        decide(tree("a", "b", of=found), [found], {}, ADOPT, 1)
+
+
+def test_what_one_broker_of_many_has_of_a_topic_is_adopted() -> None:
+    several = {("a", index): id_of("a") for index in range(0, 3000, 3)}
+    for logs in (several, {("a", 1000): None}):
+        found = holding(logs)
+        assert decide(tree(of=found, cluster_id=None), [found], {}, ASK, 1) == Plan(["a"], [])

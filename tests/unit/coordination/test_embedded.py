@@ -1,6 +1,7 @@
 """What only the tree in an SQLite file does: real processes, real locks, the file itself."""
 
 import asyncio
+import errno
 import signal
 import sqlite3
 import subprocess
@@ -10,7 +11,9 @@ from pathlib import Path
 import pytest
 from barnabas.coordination.embedded import EmbeddedCoordination
 from barnabas.coordination.port import ConnectionLossError, Create
+from barnabas.runtime.disk import RealDisk
 from barnabas.runtime.env import real
+from barnabas.runtime.ports import File
 from barnabas.sim.env import sim_env
 
 # A broker process that registers itself, says what was acknowledged, and waits to be killed.
@@ -239,3 +242,28 @@ def test_a_look_finds_damage_and_touches_no_file(tmp_path: Path, damage: str) ->
         asyncio.run(look(start=False))
     assert path.read_bytes() == content
     assert [each.name for each in tmp_path.iterdir()] == ["tree.sqlite"]
+
+
+@pytest.mark.parametrize("protected", ["tree", "tree-wal"])
+async def test_a_tree_that_may_not_be_written_is_refused_before_anything_is_made_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protected: str
+) -> None:
+    env = real()
+    session = EmbeddedCoordination(env, f"{tmp_path}/tree")
+    await session.start()
+    await session.close()
+    (tmp_path / "tree-wal").touch()
+    names = sorted(tmp_path.iterdir())
+    really_open = RealDisk.open
+
+    def open_file(disk: RealDisk, path: str, *, create: bool = False, read_only: bool = False) -> File:
+        if path == f"{tmp_path}/{protected}" and not read_only:
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return really_open(disk, path, create=create, read_only=read_only)
+
+    monkeypatch.setattr(RealDisk, "open", open_file)
+    with pytest.raises(
+        ConnectionLossError, match=f"cannot read and write {tmp_path}/{protected}: Permission denied. Let"
+    ):
+        await EmbeddedCoordination(env, f"{tmp_path}/tree").look()
+    assert sorted(tmp_path.iterdir()) == names

@@ -53,6 +53,7 @@ def test_an_empty_one_where_another_was_is_offline_and_not_formatted(replacement
     given_up = plan_directories(found, 1, StartChoice(given_up=["/b/"]))
     assert (given_up.offline, given_up.missing, given_up.given_up) == ({}, {}, {"B": "/b"})
     assert given_up.remembered == {"A": "/a"}
+    assert given_up.not_missed == []
 
 
 def test_one_that_cannot_be_read_is_not_missing_beside() -> None:
@@ -85,6 +86,7 @@ def test_what_is_named_or_there_is_not_given_up(name: str) -> None:
 def test_to_give_up_what_nobody_misses_changes_nothing() -> None:
     plan = plan_directories([formatted("/a", "A")], 1, StartChoice(given_up=["B", "/b"]))
     assert (plan.offline, plan.missing, plan.given_up) == ({}, {}, {})
+    assert plan.not_missed == ["B", "/b"]
 
 
 def test_the_others_are_remembered_under_any_path() -> None:

@@ -6,8 +6,9 @@ topics are not in the folders. So adopted topics keep all their records until so
 topic gets the settings that this broker gives it.
 
 If the tree has been in use, a few such folders are strays: their topic was deleted or made again while this broker was
-down. They are renamed to `….-stray`, as Kafka 4 does, and never removed. If most topics are unknown, the tree is
-probably an older copy, or another one: the start is refused until the operator decides (`--adopt`, `--set-aside`).
+down. They are renamed to `….-stray`, as Kafka 4 does, and never removed. If most topics are unknown, or the offsets
+topic is, which nobody deletes, the tree is probably an older copy, or another one: the start is refused until the
+operator decides (`--adopt`, `--set-aside`).
 """
 
 import logging
@@ -217,7 +218,8 @@ def _check_that_all_are_there(lost: Mapping[str, str]) -> None:
 
 def _ask(found: Sequence[DirectoryContents], unknown: set[str], view: TreeView, choice: StartChoice) -> None:
     known = view.assignments.keys() - unknown
-    if choice.adopt or choice.set_aside or len(unknown) <= max(len(known - INTERNAL_TOPICS), STRAY_TOPICS_MAX):
+    are_few = len(unknown) <= max(len(known - INTERNAL_TOPICS), STRAY_TOPICS_MAX)
+    if choice.adopt or choice.set_aside or (are_few and unknown.isdisjoint(INTERNAL_TOPICS)):
         return
     places = ", ".join(contents.path for contents in found if contents.folders)
     raise DataDirectoryError(

@@ -17,6 +17,7 @@ from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import DeleteTopicsRequest, DescribeLogDirsRequest
 from broker_process import Client, Process, batch
+from directory_state import changes, state
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "kafka-4.1.0"
 TOPICS = ("orders", "invoices", "letters")
@@ -28,14 +29,6 @@ def start(*words: str, listeners: str = "PLAINTEXT://127.0.0.1:0") -> subprocess
     command = [sys.executable, "-m", "barnabas.broker.main", "start", "--log-level", "warning"]
     command += ["--listeners", listeners, *words]
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
-
-
-def state(folder: Path) -> dict[str, tuple[bytes | None, int]]:
-    """Every name below a folder: the bytes of files, and when it was changed."""
-    return {
-        str(path.relative_to(folder)): (path.read_bytes() if path.is_file() else None, path.stat().st_mtime_ns)
-        for path in sorted(folder.rglob("*"))
-    }
 
 
 def fill(folder: Path, stop: int, *, directories: int = 1) -> None:
@@ -316,6 +309,24 @@ def test_a_tree_that_knows_few_of_the_topics_is_a_reason_to_ask(
     check_all_is_served(folder)
 
 
+def test_a_tree_that_does_not_know_the_offsets_topic_is_a_reason_to_ask(
+    images: dict[str, Path], tmp_path: Path
+) -> None:
+    """Nobody deletes that topic: set aside without a question, every group would lose its position."""
+    folder = tmp_path / "all"
+    shutil.copytree(images["killed"], folder)
+    forget_topics(folder / "d" / "coordination.sqlite", "__consumer_offsets")
+    before = state(folder)
+    refused = start("--data", f"{folder}/d")
+    assert refused.returncode == 1
+    assert "The tree knows 3 of the 4 topics that have logs in" in refused.stderr
+    assert "not __consumer_offsets" in refused.stderr
+    assert state(folder) == before
+    Process(folder / "d", words=["--adopt"]).end()
+    assert not list((folder / "d").glob("__consumer_offsets-*-stray"))
+    check_all_is_served(folder)
+
+
 def test_one_stray_among_topics_that_are_known_is_set_aside(images: dict[str, Path], tmp_path: Path) -> None:
     shutil.copytree(images["killed"], tmp_path / "all")
     data = tmp_path / "all" / "d"
@@ -339,9 +350,8 @@ def test_a_log_that_cannot_be_opened_refuses_the_start_before_strays_are_renamed
     refused = start("--data", f"{folder}/d")
     assert refused.returncode == 1
     assert str(segment) in refused.stderr
-    after = state(folder)
     # The tree has had a session: which topics have which settings must be known to open a log.
-    assert {name for name in before | after if before.get(name) != after.get(name)} <= {"d", "d/coordination.sqlite"}
+    assert set(changes(before, state(folder))) <= {"d", "d/coordination.sqlite"}
     segment.write_bytes(whole)
     Process(folder / "d", words=["--adopt"]).end()
     check_all_is_served(folder)

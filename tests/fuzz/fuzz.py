@@ -7,10 +7,10 @@
     python tests/fuzz/fuzz.py wire --replay HEX_OR_FILE   frames again, one a line
 
 targets: wire (frames over loopback, a well-behaved neighbour beside them), closing (clients that close at any byte of
-what they send, and what must have been done of it), batches (record batches and what is
-compressed in them), files (damaged logs and checkpoints), tree (a damaged coordination.sqlite), properties
-(server.properties). A failure prints the case, the smallest input as hex, and the command that runs it again; the exit
-code is 1.
+what they send, and what must have been done of it), batches (record batches and what is compressed in them), files
+(damaged logs and checkpoints), tree (a damaged coordination.sqlite), operator (what is done to directories and settings
+between two lives of a broker), properties (server.properties).
+A failure prints the case, the smallest input as hex, and the command that runs it again; the exit code is 1.
 """
 
 import argparse
@@ -20,16 +20,24 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.append(str(Path(__file__).parents[1] / "crash"))
 
 import batches
 import closing
 import files
+import operator_deeds
 import server_properties
 import tree
 import wire
 
-TARGETS = ("wire", "closing", "batches", "files", "tree", "properties")
-CASES = {"batches": batches.check, "files": files.check, "tree": tree.check, "properties": server_properties.check}
+TARGETS = ("wire", "closing", "batches", "files", "tree", "operator", "properties")
+CASES = {
+    "batches": batches.check,
+    "files": files.check,
+    "tree": tree.check,
+    "operator": operator_deeds.check,
+    "properties": server_properties.check,
+}
 PROCESSES = {"wire": wire.run, "closing": closing.run}  # these need a broker process
 NO_END = 1 << 60
 SAID_EVERY_SECONDS = 2.0

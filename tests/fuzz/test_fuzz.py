@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.append(str(Path(__file__).parents[1] / "crash"))
 
 import closing
 import fuzz
 import wire
 
 SEED = 1
-CASES = {"batches": 1_000, "files": 200, "tree": 10, "properties": 300}
+CASES = {"batches": 1_000, "files": 200, "tree": 10, "operator": 20, "properties": 300}
 FRAMES = 5_000
 CLOSING_CLIENTS = 40
 
@@ -51,3 +52,14 @@ def test_what_harms_is_found_and_made_small(monkeypatch: pytest.MonkeyPatch) -> 
     complaint = fuzz.run_cases("batches", SEED, 0, 300, 60)
     assert complaint is not None
     assert "python tests/fuzz/fuzz.py batches --seed 1 --case" in complaint
+
+
+def test_an_operators_deed_that_is_not_noticed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the check taken out that refuses a copy of a directory."""
+    from barnabas.storage import directory_plan
+
+    monkeypatch.setattr(directory_plan, "_check_copies", lambda *_: None)
+    complaint = fuzz.run_cases("operator", SEED, 0, 60, 60)
+    assert complaint is not None
+    assert "name_a_copy_too" in complaint or "copy_a_partition" in complaint
+    assert "python tests/fuzz/fuzz.py operator --seed 1 --case" in complaint

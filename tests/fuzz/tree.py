@@ -6,7 +6,6 @@ serves is invented or moved.
 """
 
 import asyncio
-import logging
 import shutil
 import signal
 import tempfile
@@ -23,6 +22,8 @@ from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.record_batch import Record, batches, build, records
 from barnabas.runtime.env import real
 from barnabas.storage.directory_contents import DataDirectoryError
+from bugs import heard
+from directory_state import changes, state
 from mutations import case, spoil
 from neighbour import Client
 from wire import Process
@@ -58,18 +59,6 @@ def image(killed: bool) -> Path:
 _FOLDERS: list[tempfile.TemporaryDirectory[str]] = []
 
 
-class Bugs(logging.Handler):
-    """What was logged with a traceback."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.found: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.exc_info and record.exc_info[1] is not None:
-            self.found.append(logging.Formatter().format(record))
-
-
 def check(seed: int, number: int) -> str | None:
     """One case; what is wrong, if anything."""
     random = case(seed, "tree", number)
@@ -78,30 +67,18 @@ def check(seed: int, number: int) -> str | None:
         data = Path(folder) / "data"
         shutil.copytree(image(killed), data)
         damaged = damage(random, data)
-        before = _state(data)
-        bugs = Bugs()
-        was_disabled = logging.root.manager.disable
-        logging.disable(logging.NOTSET)
-        names = ("barnabas", "asyncio")
-        for name in names:
-            logging.getLogger(name).addHandler(bugs)
-            logging.getLogger(name).propagate = False
-        try:
-            found = asyncio.run(asyncio.wait_for(_serve(data), PATIENCE_SECONDS))
-        except (DataDirectoryError, CoordinationError, OSError) as error:
-            found = None if "/" in str(error) and len(str(error)) < 600 else f"refused with {error!r}"
-            after = _state(data)
-            changed = sorted(name for name in before | after if before.get(name) != after.get(name))
-            if "below /config" in str(error):  # settings are read when there is a session
-                changed = [name for name in changed if not name.startswith("coordination.sqlite")]
-            found = found or (f"refused with {error!r}, and changed {changed}" if changed else None)
-        except Exception:
-            found = traceback.format_exc(limit=-8)
-        finally:
-            for name in names:
-                logging.getLogger(name).removeHandler(bugs)
-                logging.getLogger(name).propagate = True
-            logging.disable(was_disabled)
+        before = state(data)
+        with heard() as bugs:
+            try:
+                found = asyncio.run(asyncio.wait_for(_serve(data), PATIENCE_SECONDS))
+            except (DataDirectoryError, CoordinationError, OSError) as error:
+                found = None if "/" in str(error) and len(str(error)) < 600 else f"refused with {error!r}"
+                changed = changes(before, state(data))
+                if "below /config" in str(error):  # settings are read when there is a session
+                    changed = [name for name in changed if not name.startswith("coordination.sqlite")]
+                found = found or (f"refused with {error!r}, and changed {changed}" if changed else None)
+            except Exception:
+                found = traceback.format_exc(limit=-8)
         found = found or next(iter(bugs.found), None)
     return found and f"{found}\nthe broker was {'killed' if killed else 'stopped'}; damaged: {damaged}"
 
@@ -121,11 +98,6 @@ async def _serve(data: Path) -> str | None:
         return None
     finally:
         await broker.stop()
-
-
-def _state(data: Path) -> dict[str, bytes | None]:
-    """Every name and every byte."""
-    return {str(path.relative_to(data)): path.read_bytes() if path.is_file() else None for path in data.rglob("*")}
 
 
 def damage(random: Random, data: Path) -> str:

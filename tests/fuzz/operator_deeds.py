@@ -1,0 +1,643 @@
+"""The operator of a machine with real disks: what is done to data directories and settings between two lives.
+
+The twin of `barnabas.sim.operator`, with the tree in SQLite. Each case takes the directories that a broker left behind,
+stopped or killed, does one to three deeds of a table, and starts a broker after each. What it then holds:
+
+- a start that is refused has changed no byte, no name and no time, and says what to do;
+- a start that is accepted serves every acknowledged record and commit that is in its directories, and acknowledges
+  nothing for a partition whose records are elsewhere;
+- what is not the broker's stays as it is;
+- when a deed is undone, everything is served.
+"""
+
+import asyncio
+import shutil
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+from barnabas.broker.broker import Broker
+from barnabas.config.broker import BrokerConfig
+from barnabas.coordination.port import CoordinationError
+from barnabas.groups.hashing import partition_for
+from barnabas.protocol import messages
+from barnabas.protocol.api_keys import ApiKey
+from barnabas.protocol.errors import ErrorCode
+from barnabas.runtime.env import real
+from barnabas.sim.operator import BROKER_SETTINGS, FOREIGN, TOPIC_SETTINGS
+from barnabas.storage.checkpoints import META_PROPERTIES
+from barnabas.storage.directory_contents import TREE_FILE, DataDirectoryError
+from broker_process import Client, batch
+from bugs import heard
+from directory_state import changes, state
+from files import ADVICE
+from mutations import case, spoil
+
+CASES_PER_IMAGE = 10
+PATIENCE_SECONDS = 30.0
+TOPICS = {"events": 3, "letters": 2}
+LATE_TOPIC = "late"  # an older copy of the tree does not know it
+GROUPS = ("readers", "writers", "others")
+OFFSETS_TOPIC, OFFSETS_PARTITIONS = "__consumer_offsets", 2
+RETRIED = (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR)
+SETTINGS = {
+    "listeners": "PLAINTEXT://127.0.0.1:0",
+    "offsets.topic.num.partitions": str(OFFSETS_PARTITIONS),
+    "auto.create.topics.enable": "false",
+}
+
+Partition = tuple[str, int]
+
+
+class WrongError(Exception):
+    """What does not hold."""
+
+
+class Trouble(NamedTuple):
+    """A state of the machine that a start may refuse, and how it is ended."""
+
+    undo: Callable[[], None]
+    must_refuse: bool = False
+    may_set_aside: frozenset[str] = frozenset()  # topics that the tree does not know
+    is_partial: bool = False  # a directory is missing, and all else goes on meanwhile
+
+
+class Machine:
+    """Directories, settings, and what was acknowledged."""
+
+    def __init__(self, random: Random, home: Path, other: Path | None) -> None:
+        self.random = random
+        self.home = home
+        self.other = other  # the directory of another broker
+        self.directories: list[Path] = []
+        self.settings = dict(SETTINGS)
+        self.records: dict[Partition, list[bytes]] = {}
+        self.commits: dict[str, int] = {}
+        self.foreign: dict[Path, dict[str, bytes]] = {}
+        self.older_tree_knows_offsets = True
+        self.work: list[Callable[[Client], None]] = []  # for the next life
+        self.names = 0
+
+    @property
+    def older_tree(self) -> Path:
+        """A copy from an earlier time."""
+        return self.home / "older"
+
+    def new_path(self, what: str) -> Path:
+        """A path on the machine that nobody has."""
+        self.names += 1
+        return self.home / f"{what}-{self.names}"
+
+    def held(self) -> set[Partition]:
+        """The partitions whose folders are in the directories that the next start is told of."""
+        every = [*self.records, *((OFFSETS_TOPIC, index) for index in range(OFFSETS_PARTITIONS))]
+        return {
+            key for key in every if any(any((place / f"{key[0]}-{key[1]}").glob("*.log")) for place in self.directories)
+        }
+
+    @property
+    def tree(self) -> Path:
+        """The file of the coordination tree."""
+        named = self.settings.get("coordination.path")
+        places = [Path(named)] if named else [place / TREE_FILE for place in self.directories]
+        return next(path for path in places if path.exists())
+
+    @property
+    def formatted(self) -> list[Path]:
+        """The directories that a broker uses, of those that it is told of."""
+        return [place for place in self.directories if (place / META_PROPERTIES).exists()]
+
+    @property
+    def has_own_tree_at_hand(self) -> bool:
+        """Whether the tree is in a directory that can be seen."""
+        return "coordination.path" not in self.settings and any((p / TREE_FILE).exists() for p in self.directories)
+
+    # -- lives
+
+    async def live(self, what: Callable[[Client], None]) -> None:
+        """Start a broker, do something as its client, stop it or kill it. What a start raises is for the caller."""
+        broker = Broker(real(), BrokerConfig.of(self.settings), tuple(map(str, self.directories)))
+        await broker.start()
+        try:
+            client = Client(int(broker.addresses.bootstrap.rpartition(":")[2]))
+            try:
+                await asyncio.to_thread(what, client)
+            finally:
+                client.close()
+            if self.random.random() < 0.5:
+                shutil.copytree(self.home, self._killed)
+        finally:
+            await broker.stop()
+        if self._killed.exists():
+            shutil.rmtree(self.home)
+            self._killed.rename(self.home)
+
+    @property
+    def _killed(self) -> Path:
+        return self.home.with_name("killed")
+
+    def start(self, trouble: Trouble | None) -> None:
+        """A life after a deed; WrongError when something does not hold."""
+        held = self.held()
+        before = state(self.home)
+        try:
+            asyncio.run(asyncio.wait_for(self.live(lambda client: self._look(client, held, trouble)), PATIENCE_SECONDS))
+        except (DataDirectoryError, CoordinationError, OSError) as error:
+            if trouble is None:
+                raise WrongError(f"refused: {error}") from error
+            if changed := changes(before, state(self.home)):
+                raise WrongError(f"refused ({error}), and changed {changed}") from error
+            sentence = str(error)
+            if not any(word in sentence.lower() for word in ADVICE) or str(self.home) not in sentence:
+                raise WrongError(f"refused without advice: {error!r}") from error
+        else:
+            if trouble is not None and trouble.must_refuse:
+                raise WrongError("such a start is to be refused")
+        self._look_at_foreign()
+
+    # -- what a client does and finds
+
+    def fill(self, client: Client, topics: dict[str, int]) -> None:
+        """Make topics, and write."""
+        self.make_topics(client, topics)
+        for _ in range(2):
+            for key in self.records:
+                self._produce(client, key)
+        for group in GROUPS:
+            self._commit(client, group)
+
+    def make_topics(self, client: Client, topics: dict[str, int]) -> None:
+        """With so many partitions."""
+        for topic, count in topics.items():
+            _expect(client.create_topic(topic, count), 0, f"making {topic}")
+            self.records |= {(topic, index): [] for index in range(count)}
+
+    def _look(self, client: Client, held: set[Partition], trouble: Trouble | None) -> None:
+        if trouble is None or trouble.is_partial:
+            before = set(self.records)
+            for work in self.work:
+                work(client)
+            self.work.clear()
+            held = held | self.records.keys() - before
+        set_aside = trouble.may_set_aside if trouble else frozenset()
+        for key, values in self.records.items():
+            if key in held and key[0] not in set_aside:
+                found = client.values(*key)
+                _expect(found, values, f"{key[0]}-{key[1]}")
+                self._produce(client, key)
+            elif values:
+                answer = client.produce(*key, batch([b"nobody may keep this"]))
+                if answer.error_code == 0 and not (key[0] in set_aside and answer.base_offset == len(values)):
+                    raise WrongError(f"{key}: its {len(values)} records are elsewhere, one has {answer.base_offset}")
+                if answer.error_code == 0:
+                    values.append(b"nobody may keep this")
+        for group, offset in self.commits.items():
+            place = OFFSETS_TOPIC, partition_for(group, OFFSETS_PARTITIONS)
+            if place in held:
+                error, found_offset = self._committed(client, group)
+                _expect((error, found_offset), (0, offset), f"the commit of {group}")
+                self._commit(client, group)
+            else:
+                error, found_offset = client.committed(group, "events", 0)
+                if error == 0 and (OFFSETS_TOPIC, place[1]) not in held:
+                    _expect(found_offset, offset, f"the commit of {group}, which is elsewhere")
+
+    def _produce(self, client: Client, key: Partition) -> None:
+        values = self.records[key]
+        value = f"{key[0]} {key[1]} {len(values)}".encode().ljust(self.random.choice((1, 200, 5_000)), b".")
+        answer = client.produce(*key, batch([value]))
+        _expect((answer.error_code, answer.base_offset), (0, len(values)), f"a record for {key}")
+        values.append(value)
+
+    def _commit(self, client: Client, group: str) -> None:
+        commit = messages.OffsetCommitRequest
+        offset = self.commits.get(group, 0) + 1
+        rows = [commit.OffsetCommitRequestPartition(partition_index=0, committed_offset=offset)]
+        topics = [commit.OffsetCommitRequestTopic(name="events", partitions=rows)]
+        request = commit(group_id=group, generation_id_or_member_epoch=-1, topics=topics)
+
+        def once() -> tuple[int, int]:
+            find = messages.FindCoordinatorRequest(key=group, key_type=0)
+            client.ask(ApiKey.FIND_COORDINATOR, 2, find)
+            answer = client.ask(ApiKey.OFFSET_COMMIT, 7, request)
+            return answer.topics[0].partitions[0].error_code, 0
+
+        _expect(_settled(once)[0], 0, f"a commit of {group}")
+        self.commits[group] = offset
+
+    def _committed(self, client: Client, group: str) -> tuple[int, int]:
+        return _settled(lambda: client.committed(group, "events", 0))
+
+    def _look_at_foreign(self) -> None:
+        for place, files in self.foreign.items():
+            for name, content in files.items():
+                path = place / name
+                if not path.is_file() or path.read_bytes() != content:
+                    raise WrongError(f"{path} is not ours, and was changed")
+
+
+def _expect(found: object, wanted: object, what: str) -> None:
+    if found != wanted:
+        raise WrongError(f"{what}: {str(found)[:300]}, not {str(wanted)[:300]}")
+
+
+def _settled(ask: Callable[[], tuple[int, int]]) -> tuple[int, int]:
+    """The answer, once the group is loaded."""
+    deadline = time.monotonic() + PATIENCE_SECONDS / 3
+    while (answer := ask())[0] in RETRIED and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return answer
+
+
+# ------------------------------------------------------------------ deeds that every start must take as they are
+
+
+def reorder(machine: Machine) -> None:
+    machine.random.shuffle(machine.directories)
+
+
+def move(machine: Machine) -> None:
+    """And log.dirs says so."""
+    if machine.formatted:
+        source, target = machine.random.choice(machine.formatted), machine.new_path("moved")
+        _rename(machine, source, target)
+        machine.directories[machine.directories.index(source)] = target
+
+
+def put_foreign_files(machine: Machine) -> None:
+    for directory in machine.formatted[:1]:
+        for name, content in FOREIGN.items():
+            (directory / name).parent.mkdir(exist_ok=True)
+            (directory / name).write_bytes(content)
+        machine.foreign[directory] = FOREIGN
+
+
+def add_a_directory(machine: Machine) -> None:
+    machine.directories.insert(machine.random.randint(0, len(machine.directories)), machine.new_path("new"))
+
+
+def move_a_partition(machine: Machine) -> None:
+    """From one directory into another."""
+    places = machine.formatted
+    folders = [path.parent for place in places for path in sorted(place.glob("*-?/partition.metadata"))]
+    if len(places) > 1 and folders:
+        folder = machine.random.choice(folders)
+        if folder.parent not in machine.foreign:
+            target = machine.random.choice([place for place in places if place != folder.parent])
+            if not (target / folder.name).exists():
+                folder.rename(target / folder.name)
+
+
+def move_the_tree(machine: Machine) -> None:
+    """Into another of the directories."""
+    if machine.has_own_tree_at_hand:
+        _move_tree(machine.tree.parent, machine.random.choice(machine.formatted))
+
+
+def move_the_tree_out(machine: Machine) -> None:
+    if machine.has_own_tree_at_hand:
+        target = machine.new_path("tree")
+        _move_tree(machine.tree.parent, target)
+        machine.settings["coordination.path"] = str(target / TREE_FILE)
+
+
+def change_the_broker(machine: Machine) -> None:
+    name, values = machine.random.choice(list(BROKER_SETTINGS.items()))
+    machine.settings[name] = machine.random.choice(values)
+
+
+def change_a_topic(machine: Machine) -> None:
+    """In the next life, for the one after it."""
+    name, values = machine.random.choice(list(TOPIC_SETTINGS["events"].items()))
+    configs = {name: machine.random.choice(values)}
+    machine.work.append(lambda client: _expect(client.set_config("events", **configs), 0, f"setting {configs}"))
+
+
+def make_a_topic(machine: Machine) -> None:
+    """In the next life; so may be all that is done to topics."""
+    machine.names += 1
+    topics = {f"topic-{machine.names}": machine.random.randint(1, 3)}
+    machine.work.append(lambda client: machine.make_topics(client, topics))
+
+
+def delete_a_topic(machine: Machine) -> None:
+    def work(client: Client) -> None:
+        delete = messages.DeleteTopicsRequest(topic_names=["letters"], timeout_ms=10_000)
+        answer = client.ask(ApiKey.DELETE_TOPICS, 5, delete).responses[0]
+        if ("letters", 0) in machine.records:
+            _expect(answer.error_code, 0, "deleting letters")
+        machine.records = {key: values for key, values in machine.records.items() if key[0] != "letters"}
+
+    machine.work.append(work)
+
+
+def add_partitions(machine: Machine) -> None:
+    def work(client: Client) -> None:
+        count = sum(topic == "events" for topic, _ in machine.records)
+        create = messages.CreatePartitionsRequest
+        rows = [create.CreatePartitionsTopic(name="events", count=count + 1, assignments=None)]
+        answer = client.ask(ApiKey.CREATE_PARTITIONS, 2, create(topics=rows, timeout_ms=10_000))
+        _expect(answer.results[0].error_code, 0, "adding a partition")
+        machine.records["events", count] = []
+
+    machine.work.append(work)
+
+
+# ------------------------------------------------------------------ deeds that a start may refuse
+
+
+def wrong_node_id(machine: Machine) -> Trouble:
+    before = dict(machine.settings)
+    machine.settings["node.id"] = str(machine.random.randint(1, 9))
+    return Trouble(lambda: _settings_again(machine, before), must_refuse=True)
+
+
+def name_a_copy_too(machine: Machine) -> Trouble:
+    source, copy = machine.random.choice(machine.directories), machine.new_path("copy")
+    shutil.copytree(source, copy)
+    if machine.random.random() < 0.5:
+        for path in copy.glob(f"{TREE_FILE}*"):
+            path.unlink()
+    named = list(machine.directories)
+    machine.directories.insert(machine.random.randint(0, len(named)), copy)
+    return Trouble(lambda: _directories_again(machine, named), must_refuse=True)
+
+
+def leave_out(machine: Machine) -> Trouble | None:
+    if len(machine.directories) == 1:
+        return None
+    left_out = machine.random.sample(machine.directories, machine.random.randint(1, len(machine.directories) - 1))
+    machine.directories = [place for place in machine.directories if place not in left_out]
+    return Trouble(lambda: machine.directories.extend(left_out), is_partial=True)
+
+
+def disk_not_mounted(machine: Machine) -> Trouble | None:
+    """The path is gone, or empty."""
+    if not machine.formatted:
+        return None
+    directory, elsewhere = machine.random.choice(machine.formatted), machine.new_path("unmounted")
+    is_only = machine.formatted == [directory]
+    _rename(machine, directory, elsewhere)
+    if machine.random.random() < 0.5:
+        directory.mkdir()
+
+    def undo() -> None:
+        if directory.exists():
+            directory.rename(machine.new_path("made-meanwhile"))
+        _rename(machine, elsewhere, directory)
+
+    return Trouble(undo, is_partial=not is_only)
+
+
+def another_brokers_directory(machine: Machine) -> Trouble:
+    directory, elsewhere = machine.random.choice(machine.directories), machine.new_path("replaced")
+    _rename(machine, directory, elsewhere)
+    assert machine.other is not None
+    shutil.copytree(machine.other, directory)
+
+    def undo() -> None:
+        directory.rename(machine.new_path("theirs"))
+        _rename(machine, elsewhere, directory)
+
+    is_whole = len(machine.directories) == 1 and "coordination.path" not in machine.settings
+    return Trouble(undo, must_refuse=not is_whole)
+
+
+def name_something_foreign(machine: Machine) -> Trouble:
+    named, photos = list(machine.directories), machine.new_path("photos")
+    (photos / "photos-2023").mkdir(parents=True)
+    machine.foreign[photos] = {"photos-2023/letter.tmp": b"dear"}
+    (photos / "photos-2023" / "letter.tmp").write_bytes(b"dear")
+    machine.directories.insert(machine.random.randint(0, len(named)), photos)
+    return Trouble(lambda: _directories_again(machine, named), must_refuse=True)
+
+
+def copy_a_partition(machine: Machine) -> Trouble | None:
+    folders = [path for place in machine.directories for path in place.glob("*/partition.metadata")]
+    others = [place for place in machine.directories if folders and place != folders[0].parents[1]]
+    if not others:
+        return None
+    copy = machine.random.choice(others) / folders[0].parent.name
+    shutil.copytree(folders[0].parent, copy)
+    return Trouble(lambda: shutil.rmtree(copy), must_refuse=True)
+
+
+def remove_the_tree(machine: Machine) -> Trouble:
+    """The topics are adopted."""
+    return _replace_tree(machine, None)
+
+
+def older_tree(machine: Machine) -> Trouble:
+    """It does not know one topic, which is set aside; or the offsets topic neither, which is a reason to ask."""
+    return _replace_tree(
+        machine,
+        machine.older_tree,
+        must_refuse=not machine.older_tree_knows_offsets,
+        may_set_aside=frozenset((LATE_TOPIC,)),
+    )
+
+
+def another_brokers_tree(machine: Machine) -> Trouble:
+    return _replace_tree(machine, machine.other, must_refuse=True)
+
+
+def tree_named_elsewhere(machine: Machine) -> Trouble | None:
+    if "coordination.path" in machine.settings:
+        return None
+    before, path = dict(machine.settings), machine.new_path("elsewhere") / TREE_FILE
+    if machine.random.random() < 0.5:
+        shutil.copytree(machine.older_tree, path.parent)
+    machine.settings["coordination.path"] = str(path)
+    return Trouble(lambda: _settings_again(machine, before), must_refuse=True)
+
+
+def damage_meta_properties(machine: Machine) -> Trouble:
+    path = machine.random.choice(machine.directories) / META_PROPERTIES
+    content = path.read_bytes()
+    luck = machine.random.random()
+    if luck < 0.2:
+        path.unlink()
+    elif luck < 0.4:
+        lines = content.splitlines(keepends=True)
+        del lines[machine.random.randrange(len(lines))]
+        path.write_bytes(b"".join(lines))
+    else:
+        path.write_bytes(b"" if luck < 0.5 else spoil(machine.random, content))
+    return Trouble(lambda: _write_again(path, content))
+
+
+def _rename(machine: Machine, source: Path, target: Path) -> None:
+    source.rename(target)
+    if source in machine.foreign:
+        machine.foreign[target] = machine.foreign.pop(source)
+
+
+def _move_tree(source: Path, target: Path) -> None:
+    target.mkdir(exist_ok=True)
+    for path in sorted(source.glob(f"{TREE_FILE}*")):
+        path.rename(target / path.name)
+
+
+def _replace_tree(
+    machine: Machine,
+    by: Path | None,
+    *,
+    must_refuse: bool = False,
+    may_set_aside: frozenset[str] = frozenset(),
+) -> Trouble:
+    place, elsewhere = machine.tree.parent, machine.new_path("right-tree")
+    _move_tree(place, elsewhere)
+    for path in sorted(by.glob(f"{TREE_FILE}*")) if by is not None else ():
+        shutil.copy2(path, place)
+
+    def undo() -> None:
+        _move_tree(machine.tree.parent, machine.new_path("wrong-tree"))
+        _move_tree(elsewhere, place)
+        for directory in machine.directories:
+            for path in directory.glob("*-stray"):
+                path.rename(directory / path.name.rpartition(".")[0])
+
+    return Trouble(undo, must_refuse, may_set_aside)
+
+
+def _settings_again(machine: Machine, before: dict[str, str]) -> None:
+    machine.settings = before
+
+
+def _directories_again(machine: Machine, named: list[Path]) -> None:
+    machine.directories = named
+
+
+def _write_again(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+
+
+Deed = Callable[[Machine], Trouble | None]
+CALM_DEEDS: tuple[Deed, ...] = (
+    *(reorder, move, put_foreign_files, add_a_directory, move_a_partition, move_the_tree, move_the_tree_out),
+    *(change_the_broker, change_a_topic, make_a_topic, delete_a_topic, add_partitions),
+)
+TROUBLES: tuple[Deed, ...] = (
+    *(wrong_node_id, name_a_copy_too, leave_out, disk_not_mounted, another_brokers_directory, name_something_foreign),
+    *(copy_a_partition, remove_the_tree, older_tree, another_brokers_tree, tree_named_elsewhere),
+    damage_meta_properties,
+)
+
+
+# ------------------------------------------------------------------ one case
+
+_FOLDER = tempfile.TemporaryDirectory()
+
+
+def _home() -> Path:
+    """Where every machine is: directories remember their paths."""
+    return Path(_FOLDER.name) / "machine"
+
+
+@cache
+def _another_broker() -> Path:
+    """The directory that another broker left."""
+    home, kept = _home(), Path(_FOLDER.name) / "another"
+    machine = Machine(Random(0), home, None)
+    home.mkdir()
+    machine.directories = [home / "theirs"]
+    asyncio.run(machine.live(lambda client: _expect(client.create_topic("theirs", 2), 0, "making a topic")))
+    (home / "theirs").rename(kept)
+    shutil.rmtree(home)
+    return kept
+
+
+class Image(NamedTuple):
+    """A machine with two lives behind it, as the broker left it."""
+
+    folder: Path
+    machine: Machine
+
+
+@cache
+def _image(seed: int, number: int) -> Image:
+    """The one of so many cases in a row."""
+    other = _another_broker()
+    random = case(seed, "operator image", number)
+    home, kept = _home(), Path(_FOLDER.name) / f"image {seed} {number}"
+    machine = Machine(random, home, other)
+    home.mkdir()
+    machine.directories = [home / name for name in "abc"[: random.choice((1, 2, 2, 3))]]
+    if random.random() < 0.5:
+        machine.settings["node.id"] = "0"
+    asyncio.run(machine.live(lambda client: _first_life(machine, client)))
+    asyncio.run(machine.live(lambda client: machine.fill(client, {LATE_TOPIC: 1})))
+    home.rename(kept)
+    return Image(kept, machine)
+
+
+def _first_life(machine: Machine, client: Client) -> None:
+    older = machine.older_tree
+    older.mkdir()
+
+    def copy_tree() -> None:
+        for path in sorted(machine.tree.parent.glob(f"{TREE_FILE}*")):
+            shutil.copy2(path, older)
+
+    machine.older_tree_knows_offsets = machine.random.random() < 0.5
+    if not machine.older_tree_knows_offsets:
+        machine.make_topics(client, TOPICS)
+        copy_tree()
+        machine.fill(client, {})
+    else:
+        machine.fill(client, TOPICS)
+        copy_tree()
+
+
+def check(seed: int, number: int) -> str | None:
+    """One case; what is wrong, if anything."""
+    random = case(seed, "operator", number)
+    done: list[str] = []
+    with heard() as bugs:
+        try:
+            image = _image(seed, number // CASES_PER_IMAGE)
+            _one_case(random, image, done)
+            found = next(iter(bugs.found), None)
+        except WrongError as wrong:
+            found = str(wrong)
+        except Exception:
+            found = traceback.format_exc(limit=-8)
+        finally:
+            for path in (_home(), _home().with_name("killed")):
+                shutil.rmtree(path, ignore_errors=True)
+    return found and f"{found}\ndone: {', '.join(done)}\nsaid: {bugs.warnings[-5:]}"
+
+
+def _one_case(random: Random, image: Image, done: list[str]) -> None:
+    shutil.copytree(image.folder, _home())
+    machine = Machine(random, _home(), image.machine.other)
+    machine.directories = list(image.machine.directories)
+    machine.settings = dict(image.machine.settings)
+    machine.records = {key: list(values) for key, values in image.machine.records.items()}
+    machine.commits = dict(image.machine.commits)
+    machine.older_tree_knows_offsets = image.machine.older_tree_knows_offsets
+    trouble: Trouble | None = None
+
+    def end_trouble() -> None:
+        nonlocal trouble
+        if trouble is not None:
+            trouble.undo()
+            trouble = None
+            done.append("undone")
+            machine.start(None)
+
+    for _ in range(random.randint(1, 3)):
+        deed = random.choice(CALM_DEEDS + TROUBLES)
+        if deed in TROUBLES or (trouble is not None and not trouble.is_partial):
+            end_trouble()
+        done.append(deed.__name__)
+        trouble = deed(machine) or trouble
+        for _ in range(random.choice((1, 1, 2))):
+            machine.start(trouble)
+    end_trouble()
+    machine.start(None)

@@ -137,8 +137,8 @@ FAULTS = (
     Fault(
         "cut not synced",
         "storage",
-        "storage.log:Log._after_truncation",
-        "self.segments.active.sync()",
+        "storage.truncation:_end_at",
+        "log.segments.active.sync()",
         "pass",
         "no invented record",
         7,
@@ -166,8 +166,8 @@ FAULTS = (
     Fault(
         "snapshots of what was cut come back",
         "storage",
-        "storage.log:Log._after_truncation",
-        "self._env.disk.sync_directory(self.directory)",
+        "storage.truncation:_end_at",
+        "log.env.disk.sync_directory(log.directory)",
         "pass",
         "producers are a function of the log",
         10,
@@ -224,8 +224,8 @@ FAULTS = (
     Fault(
         "epochs not truncated",
         "storage",
-        "storage.log:Log._after_truncation",
-        "self.leader_epochs.truncate_from_end(log_end_offset)",
+        "storage.truncation:_end_at",
+        "log.leader_epochs.truncate_from_end(log_end_offset)",
         "pass",
         "the epochs agree",
         1,
@@ -234,8 +234,8 @@ FAULTS = (
     Fault(
         "producers not truncated",
         "storage",
-        "storage.log:Log._after_truncation",
-        "at_once(self.producers.rebuild(self.segments, self.log_start_offset))",
+        "storage.truncation:_end_at",
+        "at_once(log.producers.rebuild(log.segments, log.log_start_offset))",
         "pass",
         "producers are a function of the log",
         1,

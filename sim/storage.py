@@ -16,6 +16,7 @@ from barnabas.protocol.record_batch import CONTROL_ABORT, CONTROL_COMMIT, Record
 from barnabas.sim.disk import SimDisk
 from barnabas.sim.env import SimEnv, sim_env
 from barnabas.sim.violation import Violation
+from barnabas.storage import truncation
 from barnabas.storage.directory_contents import DataDirectoryError
 from barnabas.storage.log import Log
 from barnabas.storage.log_manager import LogManager
@@ -299,7 +300,7 @@ class Workload:
             book.durable_end = 0
             book.cut = {at: [record] for at, record in book.records.items()}
             book.records.clear()
-            log.truncate_fully_and_start_at(offset)
+            truncation.truncate_fully_and_start_at(log, offset)
         else:
             self.step = f"truncate followed to {offset}"
             start = next((b.base_offset for _, b in log.segments.batches_from(offset)), offset)
@@ -309,7 +310,7 @@ class Workload:
             book.cut = {at: [book.records[at]] for at in gone}
             for at in gone:
                 del book.records[at]
-            log.truncate_to(offset)
+            truncation.truncate_to(log, offset)
         assert log.failed is None
         self._sequences = {key: value for key, value in self._sequences.items() if key[0] != "followed"}
         for entry in log.producers.entries.values():
@@ -452,7 +453,7 @@ def compare(log: Log, book: Book) -> None:
 def check_log(log: Log, settled_from: int = 0) -> None:
     """A log against itself: indexes, timestamps, epochs and producers say what a full read says."""
     name = log.name
-    fresh = ProducerStateManager(log._env.disk, log.directory)
+    fresh = ProducerStateManager(log.env.disk, log.directory)
     batches = []
     previous_end = log.segments[0].base_offset
     for segment in log.segments:

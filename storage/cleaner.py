@@ -18,11 +18,12 @@ from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Env, File, may_pass
 from barnabas.runtime.upkeep import Task
 from barnabas.storage import checkpoints
+from barnabas.storage.batch_headers import StoredBatch
 from barnabas.storage.index import AbortedTransaction
 from barnabas.storage.log import Log
 from barnabas.storage.open_files import OpenFiles
 from barnabas.storage.producer_state import marker_of
-from barnabas.storage.segment import AppendedBatch, Segment, StoredBatch
+from barnabas.storage.segment import AppendedBatch, Segment
 
 if TYPE_CHECKING:
     from barnabas.storage.log_manager import LogManager

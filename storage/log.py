@@ -17,10 +17,9 @@ from typing import TypeVar
 
 from barnabas.config.topic import TopicConfig
 from barnabas.protocol import record_batch
-from barnabas.protocol.batch_layout import CONTROL, HEADER_BYTES, TRANSACTIONAL
+from barnabas.protocol.batch_layout import CONTROL, TRANSACTIONAL
 from barnabas.protocol.errors import CorruptBatchError, ErrorCode
 from barnabas.runtime.ports import Buffer, Disk, Env, may_pass
-from barnabas.runtime.turns import at_once
 from barnabas.storage import checkpoints
 from barnabas.storage.durability import Durability, flush_together
 from barnabas.storage.health import Health
@@ -41,6 +40,7 @@ from barnabas.storage.validation import (
     AppendOrigin,
     AppendResult,
     Validated,
+    validate_for_follower,
     validate_for_leader,
 )
 
@@ -81,7 +81,7 @@ class Log:
         leader_epochs: LeaderEpochCache,
         unsynced_folders: Sequence[str] = (),
     ) -> None:
-        self._env = env
+        self.env = env
         self._files = files
         self.directory = directory
         self.topic = topic
@@ -109,7 +109,7 @@ class Log:
         self.finish_swap: Callable[[], None] | None = None  # set while new files take the place of others: end it first
         self._checked_end_offset = segments.end_offset
         self._roll_jitter_ms = 0
-        self._choose_jitter()
+        self.choose_roll_jitter()
 
     def __repr__(self) -> str:
         return f"Log({self.name}, {self.log_start_offset}..{self.log_end_offset})"
@@ -278,37 +278,22 @@ class Log:
         """
         if not self.health.is_writable:
             return self._refuse_failed()
-        view = memoryview(records)
-        size = len(view)
-        position = 0
-        expected = self.log_end_offset
-        headers, batches = [], []
-        max_timestamp = -1
-        try:
-            while position < size:
-                if size - position < HEADER_BYTES:
-                    raise CorruptBatchError("the last batch is cut off")
-                header = record_batch.read_header(view, position)
-                end = position + header.size_bytes
-                if end > size:
-                    raise CorruptBatchError("the last batch is cut off")
-                if header.base_offset < expected:
-                    message = f"the batch begins at {header.base_offset}, expected {expected} or later"
-                    return AppendResult(ErrorCode.OFFSET_OUT_OF_RANGE, message, base_offset=header.base_offset)
-                if not record_batch.crc_is_valid(view[position:end]):
-                    raise CorruptBatchError(f"the checksum of the batch at offset {header.base_offset} does not match")
-                headers.append(header)
-                last_offset = header.base_offset + header.last_offset_delta
-                batches.append(AppendedBatch(position, header.base_offset, last_offset, header.max_timestamp))
-                max_timestamp = max(max_timestamp, header.max_timestamp)
-                expected = last_offset + 1
-                position = end
-        except CorruptBatchError as error:
-            return AppendResult(ErrorCode.CORRUPT_MESSAGE, str(error))
+        validated = validate_for_follower(records, self.segments.end_offset)
+        if type(validated) is AppendResult:
+            return validated
+        assert type(validated) is Validated
+        view, headers = validated.records, validated.headers
         if not headers:
             return AppendResult(ErrorCode.NONE, log_start_offset=self.log_start_offset)
+        batches = []
+        next_offset = max_timestamp = -1
+        for header, position in zip(headers, validated.positions):
+            last_offset = header.base_offset + header.last_offset_delta
+            batches.append(AppendedBatch(position, header.base_offset, last_offset, header.max_timestamp))
+            max_timestamp = max(max_timestamp, header.max_timestamp)
+            next_offset = last_offset + 1
         first_offset = headers[0].base_offset
-        failure = self._write(view, batches, first_offset, expected, max_timestamp, self._env.clock.now_ms())
+        failure = self._write(view, batches, first_offset, next_offset, max_timestamp, self.env.clock.now_ms())
         if failure is not None:
             return failure
         for header, batch in zip(headers, batches):
@@ -320,14 +305,14 @@ class Log:
                 if header.attributes & CONTROL:
                     marker = marker_of(view[batch.position : batch.position + header.size_bytes])
                 self._update_producers(header, batch.last_offset, marker)
-        self.producers.map_end_offset = expected
+        self.producers.map_end_offset = next_offset
         failure = self._maybe_flush()
         if failure is not None:
             return failure
         return AppendResult(
             ErrorCode.NONE,
             base_offset=first_offset,
-            last_offset=expected - 1,
+            last_offset=next_offset - 1,
             log_start_offset=self.log_start_offset,
         )
 
@@ -432,9 +417,10 @@ class Log:
             age_max_ms = min(age_max_ms, config.max_compaction_lag_ms)
         return age_ms > age_max_ms - min(self._roll_jitter_ms, age_max_ms)
 
-    def _choose_jitter(self) -> None:
+    def choose_roll_jitter(self) -> None:
+        """Draw anew how much earlier than segment.ms the active segment ends."""
         jitter_ms = self.config.segment_jitter_ms
-        self._roll_jitter_ms = self._env.rng.randint(0, jitter_ms) if jitter_ms > 0 else 0
+        self._roll_jitter_ms = self.env.rng.randint(0, jitter_ms) if jitter_ms > 0 else 0
 
     def _refuse_failed(self) -> AppendResult:
         return self._refuse(self.health.failed or "the log is closed")
@@ -486,29 +472,30 @@ class Log:
         else:
             written.append(self._write_if_room(lambda: self.leader_epochs.write(self.log_end_offset), is_needed))
             durability.mark_unsynced(old)
-        new = self._make_segment(base_offset)
+        new = self.make_segment(base_offset)
         try:
             if already_flushed:
-                self._env.disk.sync_directory(self.directory)
+                self.env.disk.sync_directory(self.directory)
             else:
                 new.mark_unsynced()  # now: with its name, it is durable by the time that the next segment begins
         except OSError:
             new.delete_files()
             raise
         self.segments.begin(new)
-        self._choose_jitter()
+        self.choose_roll_jitter()
         if already_flushed:
             durability.raise_recovery_point(base_offset)
         else:
             paths = [old.path, *(indexes or ()), *(path for path in written if path is not None)]
             durability.sync_rolled(paths, base_offset)
 
-    def _make_segment(self, base_offset: int) -> Segment:
+    def make_segment(self, base_offset: int) -> Segment:
+        """A new empty segment in the log's folder, which is no part of the log yet."""
         return Segment.create(
             self._files,
             self.directory,
             base_offset,
-            now_ms=self._env.clock.now_ms(),
+            now_ms=self.env.clock.now_ms(),
             index_interval_bytes=self.config.index_interval_bytes,
         )
 
@@ -533,7 +520,7 @@ class Log:
         """Whether flush.ms asks for a flush, and none is under way."""
         if self.durability.unflushed_messages <= 0 or not self.health.is_writable:
             return False
-        return self._env.clock.monotonic_ms() >= self.flush_due_ms and not self.durability.is_syncing
+        return self.env.clock.monotonic_ms() >= self.flush_due_ms and not self.durability.is_syncing
 
     def flush(self) -> None:
         """Make everything durable. Blocks until the sync is done."""
@@ -545,7 +532,7 @@ class Log:
         A crash that loses it does no harm, because the tree knows it (`recovery.open_log`).
         """
         path = f"{self.directory}/{checkpoints.PARTITION_METADATA}"
-        checkpoints.write_partition_metadata(self._env.disk, path, topic_id)
+        checkpoints.write_partition_metadata(self.env.disk, path, topic_id)
         self.durability.sync_new_with_next_flush(path)
         self.topic_id = topic_id
 
@@ -555,7 +542,7 @@ class Log:
             return
         self._checked_end_offset = self.log_end_offset
         path = self.segments.active.path
-        if not self._env.disk.exists(path):
+        if not self.env.disk.exists(path):
             self.health.fail(FileNotFoundError(errno.ENOENT, "somebody has removed it", path))
 
     def give_back_indexes(self) -> None:
@@ -625,84 +612,15 @@ class Log:
             except OSError as error:
                 logger.warning("%s: could not remove old files: %s", self.name, error)
             if waiting:
-                self._env.clock.call_soon(delete)
+                self.env.clock.call_soon(delete)
 
         if waiting:
-            self._env.clock.call_later(self.config.file_delete_delay_ms, delete)
-
-    def truncate_to(self, offset: int) -> None:
-        """Drop everything from `offset` on (from the begin of the batch that holds it)."""
-        if not self.health.is_writable or offset >= self.log_end_offset:
-            return
-        if offset <= self.segments[0].base_offset:
-            self.truncate_fully_and_start_at(offset)
-            return
-        logger.info("%s: truncating from %d to %d", self.name, self.log_end_offset, offset)
-        self._end_cleaning()
-        try:
-            segments = self.segments
-            keep = segments.slot_of(offset)
-            if segments[keep].base_offset == offset and keep > 0:
-                keep -= 1
-            # The whole batch goes that holds the offset. If compaction has left a gap there, the log ends before it.
-            batch = segments[keep].find(offset)
-            if batch is None or batch.base_offset > offset:
-                self.durability.lower_recovery_point(segments[keep].base_offset)
-            else:
-                self.durability.lower_recovery_point(batch.base_offset)
-            for segment in reversed(segments[keep + 1 :]):  # newest first and each for good: never a gap
-                segment.delete_files()
-                self._env.disk.sync_directory(self.directory)
-            segments.replace(segments[: keep + 1])
-            segments.active.truncate(offset)
-            self._after_truncation(max(segments.active.next_offset(), segments.active.base_offset))
-        except OSError as error:
-            self.health.fail(error)
-
-    def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Drop everything and go on at `offset`."""
-        if not self.health.is_writable:
-            return
-        logger.info("%s: dropping all records, starting at %d", self.name, offset)
-        self._end_cleaning()
-        try:
-            self.durability.lower_recovery_point(offset)
-            for segment in reversed(self.segments):
-                segment.delete_files()
-                self._env.disk.sync_directory(self.directory)
-            for snapshot in list(self.producers.snapshots):
-                self.producers.remove_snapshot(snapshot)
-            self.segments.replace([self._make_segment(offset)])
-            self.log_start_offset = offset
-            self.leader_epochs.clear()
-            self._after_truncation(offset)
-        except OSError as error:
-            self.health.fail(error)
-
-    def _end_cleaning(self) -> None:
-        """No compaction may go on with segments that are about to be cut."""
-        if self.finish_swap is not None:
-            self.finish_swap()
-        self.cleaning = False
-
-    def _after_truncation(self, log_end_offset: int) -> None:
-        self.segments.end_offset = log_end_offset
-        self.durability.end_was_cut()
-        self.log_start_offset = min(self.log_start_offset, log_end_offset)
-        self.leader_epochs.truncate_from_end(log_end_offset)
-        self.leader_epochs.flush(log_end_offset)
-        # This removes the snapshots of what was cut, too.
-        at_once(self.producers.rebuild(self.segments, self.log_start_offset))
-        # What was cut must not come back behind what is appended from here on.
-        self.segments.active.sync()
-        self._env.disk.sync_directory(self.directory)
-        self.high_watermark = max(min(self.high_watermark, log_end_offset), self.log_start_offset)
-        self._choose_jitter()
+            self.env.clock.call_later(self.config.file_delete_delay_ms, delete)
 
     def delete_directory_to(self, directory: str) -> None:
         """The partition is deleted: no more writes; its folder gets another name."""
         self.health.closed = True
-        self._env.disk.rename(self.directory, directory)
+        self.env.disk.rename(self.directory, directory)
         self.directory = directory
         for segment in self.segments:
             segment.moved_to(directory)  # and closed

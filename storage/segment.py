@@ -9,44 +9,30 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from barnabas.protocol.batch_layout import (
-    HEADER,
     HEADER_BYTES,
     INT32,
     LAST_OFFSET_DELTA_AT,
-    MAGIC,
     MAGIC_AT,
     PREFIX,
     PREFIX_BYTES,
 )
 from barnabas.protocol.errors import CorruptBatchError
 from barnabas.runtime.ports import Buffer, File, may_pass
+from barnabas.storage.batch_headers import (
+    WINDOW_BYTES,
+    StoredBatch,
+    begins_a_batch,
+    stored_batches,
+)
 from barnabas.storage.index import OffsetIndex, TimeIndex, TransactionIndex
 from barnabas.storage.open_files import FileRange, OpenFiles
 
 logger = logging.getLogger("barnabas.storage")
 
-_WINDOW_BYTES = 65536
 UNSYNCED = "unsynced"
 _INT32_MAX = 2**31 - 1
 _OFFSETS_END = 2**63
 _RECENT_BATCHES_MAX = 128
-
-
-class StoredBatch(NamedTuple):
-    """Where a batch lies, and what its header says; `max_timestamp` is -1 when compaction took all its records."""
-
-    position: int
-    size: int
-    base_offset: int
-    last_offset: int
-    max_timestamp: int
-    partition_leader_epoch: int
-    attributes: int
-    base_timestamp: int
-    producer_id: int
-    producer_epoch: int
-    base_sequence: int
-    record_count: int
 
 
 class Located(NamedTuple):
@@ -72,10 +58,6 @@ class AppendedBatch(NamedTuple):
     max_timestamp: int
 
 
-def _begins_a_batch(chunk: bytes, offset: int, at: int = 0) -> bool:
-    return len(chunk) > at + MAGIC_AT and chunk[at + MAGIC_AT] == MAGIC and PREFIX.unpack_from(chunk, at)[0] <= offset
-
-
 def file_name(base_offset: int, extension: str) -> str:
     """`<20 digits>.<extension>`"""
     return f"{base_offset:020d}.{extension}"
@@ -99,6 +81,7 @@ class Segment:
         "_recent_offsets",
         "_recent_positions",
         "_times_known",
+        "_window_bytes",
         "base_offset",
         "created_ms",
         "directory",
@@ -133,6 +116,8 @@ class Segment:
         self.suffix = suffix
         self.is_marked_unsynced = is_marked_unsynced
         self._index_interval_bytes = index_interval_bytes
+        # Past the gap between two index entries.
+        self._window_bytes = min(2 * index_interval_bytes + HEADER_BYTES, WINDOW_BYTES)
         self.path = self.file_path("log")
         disk = files.disk
         self.offset_index = OffsetIndex(disk, self.file_path("index"), base_offset)
@@ -223,7 +208,7 @@ class Segment:
 
     def _holds_a_batch(self, position: int, offset: int) -> bool:
         """Whether one begins there, and not behind that offset."""
-        return _begins_a_batch(self._files.get(self.path).read(position, MAGIC_AT + 1), offset)
+        return begins_a_batch(self._files.get(self.path).read(position, MAGIC_AT + 1), offset)
 
     def unload(self) -> None:
         """Give the memory of the indexes back, unless they cannot be written."""
@@ -337,50 +322,7 @@ class Segment:
 
     def batches(self, position: int = 0, end: int | None = None) -> Iterator[StoredBatch]:
         """Headers of the whole batches from `position` on. CorruptBatchError where there is no batch."""
-        end = self.size if end is None else end
-        files, path, unpack = self._files, self.path, HEADER.unpack_from
-        window = b""
-        start = position
-        while position < end:
-            at = position - start
-            if at + HEADER_BYTES > len(window):
-                window = files.get(path).read(position, min(_WINDOW_BYTES, end - position))
-                start, at = position, 0
-                if len(window) < HEADER_BYTES:
-                    raise CorruptBatchError(f"{path}: {len(window)} bytes at {position} are no batch")
-            (
-                base_offset,
-                length,
-                leader_epoch,
-                magic,
-                _crc,
-                attributes,
-                last_offset_delta,
-                base_timestamp,
-                max_timestamp,
-                producer_id,
-                producer_epoch,
-                base_sequence,
-                record_count,
-            ) = unpack(window, at)
-            size = length + PREFIX_BYTES
-            if magic != MAGIC or size < HEADER_BYTES or position + size > end or last_offset_delta < 0:
-                raise CorruptBatchError(f"{path}: no batch of format 2 at {position}")
-            yield StoredBatch(
-                position,
-                size,
-                base_offset,
-                base_offset + last_offset_delta,
-                max_timestamp if record_count else -1,
-                leader_epoch,
-                attributes,
-                base_timestamp,
-                producer_id,
-                producer_epoch,
-                base_sequence,
-                record_count,
-            )
-            position += size
+        return stored_batches(self._files, self.path, position, self.size if end is None else end)
 
     def batch_bytes(self, batch: StoredBatch) -> bytes:
         """The whole batch."""
@@ -395,7 +337,7 @@ class Segment:
         if not self.size:
             return self.base_offset
         position = 0
-        if self._loaded or self.size > _WINDOW_BYTES:  # else one read of the log is cheaper than its indexes
+        if self._loaded or self.size > WINDOW_BYTES:  # else one read of the log is cheaper than its indexes
             self.load()
             position = self.offset_index.last_position()
         return self._next_offset_from(position)
@@ -441,68 +383,87 @@ class Segment:
     def locate(self, offset: int, max_bytes: int, upper_bound: int, at_least_one: bool) -> Located | None:
         """Whole batches from the one that holds `offset`, below `upper_bound`. None: nothing from there on here.
 
-        Little is read in one go, past the gap between index entries, and mostly all that is wanted; of much only the
-        headers around its begin and its end.
+        Little is read whole, because most of it is wanted. Of much, only headers around its begin and its end are read.
         """
         self.load()
-        index, end, path = self.offset_index, self.size, self.path
-        start = position = self.position_for(offset)
-        if position >= end:
+        start, end = self.position_for(offset), self.size
+        if start >= end:
             return None
-        file = self._files.get(path)
-        window = min(2 * self._index_interval_bytes + HEADER_BYTES, _WINDOW_BYTES)
-        wanted = min(max_bytes + window, end - position)
-        chunk = file.read(position, wanted if wanted <= _WINDOW_BYTES else window)
-        if position and not _begins_a_batch(chunk, offset):
-            self._mend_indexes(position)
+        file = self._files.get(self.path)
+        wanted = min(max_bytes + self._window_bytes, end - start)
+        window = file.read(start, wanted if wanted <= WINDOW_BYTES else self._window_bytes)
+        if start and not begins_a_batch(window, offset):
+            self._mend_indexes(start)
             return self.locate(offset, max_bytes, upper_bound, at_least_one)
-        while True:  # skip the batches before it
-            at = position - start
-            if at + HEADER_BYTES > len(chunk):
-                if position >= end:
-                    return None
-                chunk = self._header_window(file, position, window)
-                start, at = position, 0
-            base_offset, length = PREFIX.unpack_from(chunk, at)
-            last_offset = base_offset + INT32.unpack_from(chunk, at + LAST_OFFSET_DELTA_AT)[0]
-            size = length + PREFIX_BYTES
-            if size < HEADER_BYTES:
-                raise CorruptBatchError(f"{path}: no batch at {position}")
-            if last_offset >= offset:
-                break
-            position += size
-        first_offset, first_position = base_offset, position
-        if base_offset >= upper_bound or (size > max_bytes and not at_least_one):
-            return Located(first_position, 0, first_offset, first_offset, b"", first_position)
+        first = self._first_batch(file, window, start, offset)
+        if first is None:
+            return None
+        position, size, first_offset, last_offset, window, start = first
+        if first_offset >= upper_bound or (size > max_bytes and not at_least_one):
+            return Located(position, 0, first_offset, first_offset, b"", position)
         limit = min(position + max_bytes, end)
-        position += size
-        next_offset = last_offset + 1
-        first_chunk, first_start = chunk, start
-        indexed_position, indexed_offset = index.last_below(limit, upper_bound)
-        if indexed_position > position:
-            if indexed_position - start + HEADER_BYTES > len(chunk):
-                start = indexed_position
-                chunk = file.read(start, min(window, end - start))
-            if not _begins_a_batch(chunk, indexed_offset, indexed_position - start):
+        stop, next_offset = position + size, last_offset + 1
+        last_window, last_start = window, start
+        indexed_position, indexed_offset = self.offset_index.last_below(limit, upper_bound)
+        if indexed_position > stop:
+            if indexed_position - start + HEADER_BYTES > len(window):
+                last_window = file.read(indexed_position, min(self._window_bytes, end - indexed_position))
+                last_start = indexed_position
+            if not begins_a_batch(last_window, indexed_offset, indexed_position - last_start):
                 self._mend_indexes(indexed_position)
                 return self.locate(offset, max_bytes, upper_bound, at_least_one)
-            position, next_offset = indexed_position, indexed_offset + 1
+            stop, next_offset = indexed_position, indexed_offset + 1
+        if stop + HEADER_BYTES <= limit:
+            stop, next_offset = self._pass_batches(file, last_window, last_start, stop, next_offset, limit, upper_bound)
+        return Located(position, stop - position, first_offset, next_offset, window, start)
+
+    def _first_batch(
+        self, file: File, window: bytes, start: int, offset: int
+    ) -> tuple[int, int, int, int, bytes, int] | None:
+        """The first batch from `start` on that holds `offset` or a later one, and the window that its header is in.
+
+        (position, size, base offset, last offset, window, start of the window). `window` is what is read already.
+        """
+        position = start
+        while True:
+            at = position - start
+            if at + HEADER_BYTES > len(window):
+                if position >= self.size:
+                    return None
+                window = self._header_window(file, position)
+                start, at = position, 0
+            base_offset, length = PREFIX.unpack_from(window, at)
+            last_offset = base_offset + INT32.unpack_from(window, at + LAST_OFFSET_DELTA_AT)[0]
+            size = length + PREFIX_BYTES
+            if size < HEADER_BYTES:
+                raise CorruptBatchError(f"{self.path}: no batch at {position}")
+            if last_offset >= offset:
+                return position, size, base_offset, last_offset, window, start
+            position += size
+
+    def _pass_batches(
+        self, file: File, window: bytes, start: int, position: int, next_offset: int, limit: int, upper_bound: int
+    ) -> tuple[int, int]:
+        """Pass whole batches in front of the position `limit` and the offset `upper_bound`: what lies behind them.
+
+        (position, offset). `window` is what is read already, from `start` on.
+        """
         while position + HEADER_BYTES <= limit:
             at = position - start
-            if at + HEADER_BYTES > len(chunk):
-                chunk = self._header_window(file, position, window)
+            if at + HEADER_BYTES > len(window):
+                window = self._header_window(file, position)
                 start, at = position, 0
-            base_offset, length = PREFIX.unpack_from(chunk, at)
+            base_offset, length = PREFIX.unpack_from(window, at)
             if base_offset >= upper_bound or position + length + PREFIX_BYTES > limit:
                 break
             if length + PREFIX_BYTES < HEADER_BYTES:
-                raise CorruptBatchError(f"{path}: no batch at {position}")
-            next_offset = base_offset + INT32.unpack_from(chunk, at + LAST_OFFSET_DELTA_AT)[0] + 1
+                raise CorruptBatchError(f"{self.path}: no batch at {position}")
+            next_offset = base_offset + INT32.unpack_from(window, at + LAST_OFFSET_DELTA_AT)[0] + 1
             position += length + PREFIX_BYTES
-        return Located(first_position, position - first_position, first_offset, next_offset, first_chunk, first_start)
+        return position, next_offset
 
-    def _header_window(self, file: File, position: int, size: int) -> bytes:
-        window = file.read(position, min(size, self.size - position))
+    def _header_window(self, file: File, position: int) -> bytes:
+        window = file.read(position, min(self._window_bytes, self.size - position))
         if len(window) < HEADER_BYTES:
             raise CorruptBatchError(f"{self.path}: {len(window)} bytes at {position} are no batch")
         return window
@@ -644,7 +605,7 @@ class Segment:
     @property
     def is_small(self) -> bool:
         """Whether one read gets all of it."""
-        return self.size <= _WINDOW_BYTES
+        return self.size <= WINDOW_BYTES
 
     def index_paths(self) -> list[str]:
         """The index files that were written since the log was opened: those that may not be durable."""

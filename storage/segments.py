@@ -8,8 +8,9 @@ from typing import NamedTuple, overload
 from barnabas.protocol import record_batch
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.ports import Buffer
+from barnabas.storage.batch_headers import StoredBatch
 from barnabas.storage.open_files import FileRange
-from barnabas.storage.segment import AppendedBatch, Segment, StoredBatch
+from barnabas.storage.segment import AppendedBatch, Segment
 
 NEVER_BY_REFERENCE = 1 << 62
 

@@ -132,6 +132,33 @@ def validate_for_leader(
     return _apply_topic_settings(view, headers, positions, config, origin, now_ms, topic_partition)
 
 
+def validate_for_follower(records: Buffer, log_end_offset: int) -> Validated | AppendResult:
+    """Check batches that a leader has sent: they are whole, and their offsets rise from the log end on."""
+    view = memoryview(records)
+    size, position, expected = len(view), 0, log_end_offset
+    headers, positions = [], []
+    try:
+        while position < size:
+            if size - position < HEADER_BYTES:
+                raise CorruptBatchError("the last batch is cut off")
+            header = record_batch.read_header(view, position)
+            end = position + header.size_bytes
+            if end > size:
+                raise CorruptBatchError("the last batch is cut off")
+            if header.base_offset < expected:
+                message = f"the batch begins at {header.base_offset}, expected {expected} or later"
+                return AppendResult(ErrorCode.OFFSET_OUT_OF_RANGE, message, base_offset=header.base_offset)
+            if not record_batch.crc_is_valid(view[position:end]):
+                raise CorruptBatchError(f"the checksum of the batch at offset {header.base_offset} does not match")
+            headers.append(header)
+            positions.append(position)
+            expected = header.base_offset + header.last_offset_delta + 1
+            position = end
+    except CorruptBatchError as error:
+        return AppendResult(ErrorCode.CORRUPT_MESSAGE, str(error))
+    return Validated(view, headers, positions, -1)
+
+
 def takes_long(batch: Buffer, config: TopicConfig) -> bool:
     """Whether `validate_for_leader` of a client's batch may take more than some milliseconds.
 

@@ -11,6 +11,7 @@ from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.messages import ApiVersionsRequest, FetchRequest, ProduceRequest
 from barnabas.protocol.record_batch import Record
 from barnabas.sim.network import SimTransport
+from barnabas.storage import truncation
 
 World = Any  # of conftest.py
 MakeWorld = Any
@@ -194,7 +195,7 @@ def test_a_truncated_range_closes_the_connection(new_world: MakeWorld) -> None:
         client.send(ApiKey.FETCH, 12, fetch("cut"))
         await slow.take_a_piece()
         expected = content(world, "cut")
-        log_of(world, "cut").truncate_to(BATCHES - 1)
+        truncation.truncate_to(log_of(world, "cut"), BATCHES - 1)
         client.transport.resume_reading()
         await world.env.clock.sleep(100)
         assert client.closed

@@ -3,6 +3,7 @@ import random
 import pytest
 from barnabas.protocol.compression import Compression
 from barnabas.protocol.record_batch import batches, records
+from barnabas.storage import truncation
 
 COMPACT = frozenset(("compact",))
 
@@ -300,7 +301,7 @@ def test_a_truncation_stops_a_compaction_wherever_it_is(make_world, read):
         for number, _ in enumerate(stages(world, log)):
             if number == stage:
                 swaps += log.finish_swap is not None
-                log.truncate_to(39)
+                truncation.truncate_to(log, 39)
                 assert not log.cleaning
         assert world.manager.cleaner._work is None
         assert (log.log_end_offset, log.finish_swap) == (39, None)

@@ -4,6 +4,7 @@ import pytest
 from barnabas.protocol.compression import Compression
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.record_batch import Record, batches, build, read_header
+from barnabas.storage import truncation
 from barnabas.storage.validation import AppendOrigin
 
 
@@ -145,7 +146,7 @@ def test_a_range_of_a_truncated_log_gives_nothing(world):
         log.read(0, max_bytes, upper_bound=10, at_least_one=True, by_reference_from=1000).file_range
         for max_bytes in (10**6, 20_000)
     )
-    log.truncate_to(7)
+    truncation.truncate_to(log, 7)
     world.fill(log, 3, size=3000)
     assert first.read(20_000) is not None, "what it refers to is still there"
     assert whole.read(10**6) is None, "but other records lie where these were"
@@ -439,7 +440,7 @@ def test_truncation_drops_from_the_offset_on_and_appends_go_on(world, read, cut)
     log = world.log(segment_bytes=1500, index_interval_bytes=100)
     world.fill(log, 60)
     log.flush()
-    log.truncate_to(cut)
+    truncation.truncate_to(log, cut)
     assert log.log_end_offset == cut
     assert log.high_watermark == cut
     assert log.durability.recovery_point <= cut
@@ -454,7 +455,7 @@ def test_truncation_inside_a_batch_drops_the_whole_batch_and_its_epoch(world):
     log = world.log()
     world.append(log, (b"k", b"v"), epoch=1)
     world.append(log, *[(b"k", b"v")] * 3, epoch=2)
-    log.truncate_to(2)
+    truncation.truncate_to(log, 2)
     assert log.log_end_offset == 1
     assert log.leader_epochs.entries == [(1, 0)]
 
@@ -462,7 +463,7 @@ def test_truncation_inside_a_batch_drops_the_whole_batch_and_its_epoch(world):
 def test_truncate_fully(world, read):
     log = world.log(segment_bytes=1000)
     world.fill(log, 30)
-    log.truncate_fully_and_start_at(100)
+    truncation.truncate_fully_and_start_at(log, 100)
     assert (log.log_start_offset, log.log_end_offset, log.high_watermark, len(log.segments)) == (100, 100, 100, 1)
     assert log.leader_epochs.latest == -1
     world.fill(log, 2)
@@ -474,7 +475,7 @@ def test_truncation_lowers_the_recovery_checkpoint_before_it_cuts(world):
     world.fill(log, 10)
     log.flush()
     world.manager.checkpoint()
-    log.truncate_to(4)
+    truncation.truncate_to(log, 4)
     text = world.disk.open("/data/recovery-point-offset-checkpoint").read(0, 999)
     assert b"t 0 4" in text
 

@@ -2,6 +2,7 @@ import pytest
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.record_batch import Record, build
 from barnabas.sim.env import sim_env
+from barnabas.storage import truncation
 from barnabas.storage.checkpoints import CheckpointError
 from barnabas.storage.producer_state import (
     SEQUENCE_MAX,
@@ -143,7 +144,7 @@ def test_truncation_rebuilds_the_state(world):
     log = world.log()
     for number in range(4):
         produce(world, log, number * 2)
-    log.truncate_to(4)
+    truncation.truncate_to(log, 4)
     assert log.producers.get(9).last_sequence == 3
     assert produce(world, log, 4).error == 0
 

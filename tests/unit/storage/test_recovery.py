@@ -6,6 +6,7 @@ import pytest
 from barnabas.protocol.record_batch import Record, batches, build
 from barnabas.sim.disk import PowerLoss
 from barnabas.sim.storage import check_log
+from barnabas.storage import truncation
 from barnabas.storage.checkpoints import CheckpointError, read_offsets
 from barnabas.storage.directory_contents import DataDirectoryError
 from barnabas.storage.log_manager import LogManager
@@ -97,7 +98,7 @@ def test_a_segment_is_marked_until_it_is_durable_up_to_the_next(world):
     assert marks() == [f"{bases[-1]:020d}.unsynced"]
     log.flush()
     world.fill(log, 10)
-    log.truncate_to(bases[-1] - 1)
+    truncation.truncate_to(log, bases[-1] - 1)
     assert len(marks()) <= 1
     world.manager.shutdown()
     assert marks() == []
@@ -469,7 +470,7 @@ def cutting_workload(world):
     log.flush()
     world.manager.checkpoint()
     world.truncating = True
-    log.truncate_to(5)
+    truncation.truncate_to(log, 5)
     for number in range(5, 16):
         world.append(log, (b"new", b"%d" % number), epoch=2)
     log.flush()
@@ -547,7 +548,7 @@ def test_indexes_of_a_segment_that_was_cut_empty_are_stable_after_a_clean_stop(m
         world.append(log, *[(b"k", b"v")] * 3)
         world.append(log, *[(b"k", b"v")] * 3)
         log.roll()
-        log.truncate_to(1)  # inside the first batch
+        truncation.truncate_to(log, 1)  # inside the first batch
         world.manager.shutdown()
         log = world.crash("scattered").get("t", 0)
         assert log.log_end_offset == 0
@@ -582,7 +583,7 @@ def test_after_a_cut_inside_a_batch_what_takes_its_place_is_checked(make_world, 
         world.append(log, *[(b"k", b"x")] * 3)
         log.flush()
         world.manager.checkpoint()
-        log.truncate_to(2)  # inside the second batch: the log ends at 1
+        truncation.truncate_to(log, 2)  # inside the second batch: the log ends at 1
         assert log.log_end_offset == 1
         world.append(log, (b"k", b"1"))  # offset 1, in the place of the batch
         log.roll()

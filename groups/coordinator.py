@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Container, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from barnabas.coordination.port import Coordination
 from barnabas.groups import offset_requests
@@ -20,7 +20,7 @@ from barnabas.groups.member import Effects, join_error
 from barnabas.groups.rebalance import State
 from barnabas.groups.records import store_error
 from barnabas.groups.runtime import CoordinatorLog, Shard
-from barnabas.offsets.kafka import KafkaOffsetManager
+from barnabas.offsets.kafka import GroupInShard, KafkaOffsetManager
 from barnabas.offsets.manager import OffsetManager, Offsets
 from barnabas.offsets.records import commit_error
 from barnabas.offsets.zookeeper import ZooKeeperOffsetManager
@@ -120,19 +120,8 @@ class LedPartition(Protocol):
     leader_epoch: int
 
 
-class _GroupOf(NamedTuple):
-    """A group, and where it is."""
-
-    shard: Shard
-    group: ClassicGroup
-
-    @property
-    def name(self) -> str:
-        return f"group {self.group.group_id}"
-
-
-def _check_timer(of: _GroupOf) -> None:
-    of.shard.check_timer(of.group, TIMER_CHECK_MS)
+def _recover_timer(item: GroupInShard[Shard]) -> None:
+    item.shard.recover_timer(item.group_id, TIMER_CHECK_MS)
 
 
 class GroupCoordinator:
@@ -160,7 +149,7 @@ class GroupCoordinator:
         self._loaders: dict[int, Loader] = {}
         self._epochs: dict[int, int] = {}  # highest leader epoch seen of each partition, led or not
         self.is_active = False
-        self._timers: Task[_GroupOf] | None = None
+        self._timers: Task[GroupInShard[Shard]] | None = None
         self.legacy_offsets = ZooKeeperOffsetManager(env, coordination)  # OffsetCommit and OffsetFetch v0, always
         self.kafka_offsets = KafkaOffsetManager(env, config, self.shards)
         self.offsets: OffsetManager = (
@@ -174,7 +163,7 @@ class GroupCoordinator:
         self.is_active = True
         self.kafka_offsets.startup()
         self.legacy_offsets.startup()
-        self._timers = self._env.upkeep.every("group timers", lambda: TIMER_CHECK_MS, self._all_groups, _check_timer)
+        self._timers = self._env.upkeep.every("group timers", lambda: TIMER_CHECK_MS, self._all_groups, _recover_timer)
 
     def shutdown(self) -> None:
         """Answer nobody any more; who waits is told to look for another coordinator."""
@@ -255,9 +244,9 @@ class GroupCoordinator:
                 group.rebalance(f"more than {self.config.group_max_size} members", each)
             shard.run_effects(group, each)
 
-    def _all_groups(self) -> Iterator[_GroupOf]:
+    def _all_groups(self) -> Iterator[GroupInShard[Shard]]:
         for shard in self.owned_shards():
-            yield from [_GroupOf(shard, group) for group in shard.groups.values()]
+            yield from [GroupInShard(shard, group_id) for group_id in shard.groups]
 
     # ---- the gate ----
 

@@ -471,9 +471,10 @@ class Shard:
         """Whether its log could not be written lately."""
         return self._clock.monotonic_ms() - self._failed_ms < UNSTORABLE_MS
 
-    def check_timer(self, group: ClassicGroup, late_ms: float) -> None:
-        """A group that waits for a time long past has lost its timer, or could not do what was due."""
-        if group.wake_ms + late_ms < self._clock.monotonic_ms():
+    def recover_timer(self, group_id: str, late_ms: float) -> None:
+        """Do what is due in a group that is `late_ms` late: its timer was lost, or its last attempt failed."""
+        group = self.groups.get(group_id)
+        if group is not None and group.wake_ms + late_ms < self._clock.monotonic_ms():
             stop_timer(group)
             self._on_time(group)
 

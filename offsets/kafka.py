@@ -7,7 +7,7 @@ log; here is what offsets need of them.
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from barnabas.offsets.expiry import GroupSituation, expired_offsets
 from barnabas.offsets.manager import Offsets
@@ -70,6 +70,21 @@ class OffsetShard(Protocol):
         """Write the tombstone of a group that is empty and has no offsets any more."""
 
 
+S = TypeVar("S", bound=OffsetShard)
+
+
+class GroupInShard(NamedTuple, Generic[S]):
+    """A group and the shard that owns it: an item of the upkeep."""
+
+    shard: S
+    group_id: str
+
+    @property
+    def name(self) -> str:
+        """The group, as the log names it."""
+        return f"group {self.group_id}"
+
+
 class RetentionConfig(Protocol):
     """The settings expiry looks at."""
 
@@ -87,7 +102,7 @@ class KafkaOffsetManager:
         self._env = env
         self._config = config
         self._shards = shards
-        self._expiry: Task[_GroupOf] | None = None
+        self._expiry: Task[GroupInShard[OffsetShard]] | None = None
 
     def startup(self) -> None:
         """Begin to look for expired offsets every offsets.retention.check.interval.ms."""
@@ -197,17 +212,18 @@ class KafkaOffsetManager:
         if self._expiry is not None:
             self._expiry.run_soon()
 
-    def _all_groups(self) -> "Iterator[_GroupOf]":
+    def _all_groups(self) -> Iterator[GroupInShard[OffsetShard]]:
         for shard in list(self._shards.values()):
             if not shard.loading:
                 for group_id in shard.group_ids():
-                    yield _GroupOf(shard, group_id)
+                    yield GroupInShard(shard, group_id)
 
-    def _clean(self, of: "_GroupOf") -> Pieces[None]:
+    def _clean(self, item: GroupInShard[OffsetShard]) -> Pieces[None]:
         """Return when it is done: so few groups have to wait for it, and only for themselves."""
         retention_ms = self._config.offsets_retention_minutes * 60_000
-        if not of.shard.closed and of.shard.is_quiet(of.group_id):
-            cleaning = self._clean_group(of.shard, of.group_id, self._env.clock.now_ms(), retention_ms)
+        shard, group_id = item
+        if not shard.closed and shard.is_quiet(group_id):
+            cleaning = self._clean_group(shard, group_id, self._env.clock.now_ms(), retention_ms)
             if cleaning is not None:
                 yield cleaning
 
@@ -241,17 +257,6 @@ class KafkaOffsetManager:
 
         shard.hold(group_id, clean)
         return cleaned
-
-
-class _GroupOf(NamedTuple):
-    """A group, and where it is."""
-
-    shard: OffsetShard
-    group_id: str
-
-    @property
-    def name(self) -> str:
-        return f"group {self.group_id}"
 
 
 def _stable(table: OffsetTable, group_id: str) -> Offsets:

@@ -265,7 +265,7 @@ class Controller:
         self.controller_id = self._node_id
         self.controller_epoch = epoch
         self._tree = ControllerTree(self._coordination, self._env.clock, self._state, epoch, epoch_version)
-        self._machines = StateMachines(self._state, self._env.clock, self._tree, self._batch, self._unclean_topics)
+        self._machines = StateMachines(self._state, self._env.turns, self._tree, self._batch, self._unclean_topics)
         self._deletion = TopicDeletion(self._state, self._tree, self._batch, self._machines)
         try:
             await self._take_over()
@@ -331,7 +331,7 @@ class Controller:
         self._state = ControllerState()
         self._batch = RequestBatch(
             self._state,
-            self._env.clock,
+            self._env.turns,
             self._channel,
             self._node_id,
             self._log_failures_answered,

@@ -14,8 +14,7 @@ from barnabas.replication.broker_channel import BrokerChannel, ControlResponse
 from barnabas.replication.controller_state import ControllerState, Replica, TopicPartition
 from barnabas.replication.election import EPOCH_DURING_DELETE, LEADER_DURING_DELETE, NO_LEADER
 from barnabas.replication.metadata_cache import NO_TOPIC_ID
-from barnabas.runtime.ports import Clock
-from barnabas.runtime.turns import chunks
+from barnabas.runtime.turns import Turns, chunks
 
 RECOVERING = 1
 # A broker makes or renames the folders of so many logs, or changes so many roles, before it serves its clients again.
@@ -33,14 +32,14 @@ class RequestBatch:
     def __init__(
         self,
         state: ControllerState,
-        clock: Clock,
+        turns: Turns,
         channel: BrokerChannel,
         node_id: int,
         on_log_failures: Callable[[list[Replica]], None],
         on_deletions: Callable[[list[Replica], list[Replica]], None],
     ) -> None:
         self._state = state
-        self._clock = clock
+        self._turns = turns
         self._channel = channel
         self._node_id = node_id
         self._on_log_failures = on_log_failures
@@ -76,11 +75,12 @@ class RequestBatch:
         leader_and_isr, self._leader_and_isr = self._leader_and_isr, {}
         update_metadata, self._update_metadata = self._update_metadata, {}
         stop_replica, self._stop_replica = self._stop_replica, {}
+        pace = self._turns.pace()
         for broker_id, partitions in leader_and_isr.items():
             size = FOLDERS_PER_REQUEST if any(partitions.values()) else ROLES_PER_REQUEST
             for piece in chunks(list(partitions.items()), size):
+                await pace.rest()
                 self._send_leader_and_isr(broker_id, dict(piece), controller_epoch)
-                await self._clock.sleep(0)
         await self._send_update_metadata(update_metadata, controller_epoch)
         for broker_id, partitions in stop_replica.items():
             await self._send_stop_replicas(broker_id, partitions, controller_epoch)
@@ -180,9 +180,9 @@ class RequestBatch:
         self, partitions: Iterable[TopicPartition]
     ) -> list[UpdateMetadataRequest.UpdateMetadataTopicState]:
         topics: dict[str, UpdateMetadataRequest.UpdateMetadataTopicState] = {}
-        for number, (topic, index) in enumerate(partitions, 1):
-            if number % ROLES_PER_REQUEST == 0:
-                await self._clock.sleep(0)
+        pace = self._turns.pace()
+        for topic, index in partitions:
+            await pace.rest()
             state = self._state.states.get((topic, index))
             being_deleted = self._state.is_being_deleted(topic)
             if state is None and not being_deleted:
@@ -211,11 +211,12 @@ class RequestBatch:
     ) -> None:
         """Send in pieces. `_on_deletions` is called once, when all pieces are answered."""
         deletions = _Deletions(broker_id, self._on_deletions)
+        pace = self._turns.pace()
         size = FOLDERS_PER_REQUEST if any(partitions.values()) else ROLES_PER_REQUEST
         for piece in chunks(list(partitions.items()), size):
+            await pace.rest()
             deletions.unanswered += 1
             self._send_stop_replica(broker_id, dict(piece), controller_epoch, deletions)
-            await self._clock.sleep(0)
         deletions.all_are_sent()
 
     def _send_stop_replica(

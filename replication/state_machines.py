@@ -17,12 +17,9 @@ from barnabas.replication.controller_state import (
 )
 from barnabas.replication.controller_tree import ControllerTree
 from barnabas.replication.election import LeaderAndIsr
-from barnabas.runtime.ports import Clock
-from barnabas.runtime.turns import chunks
+from barnabas.runtime.turns import Turns
 
 logger = logging.getLogger("barnabas.replication")
-
-MOVES_PER_TURN = 500  # of partitions or replicas; then the loop serves others
 
 Elect = Callable[[TopicPartition, LeaderAndIsr], LeaderAndIsr | None]
 
@@ -33,13 +30,13 @@ class StateMachines:
     def __init__(
         self,
         state: ControllerState,
-        clock: Clock,
+        turns: Turns,
         tree: ControllerTree,
         batch: RequestBatch,
         unclean_topics: Callable[[Collection[str]], Awaitable[set[str]]],
     ) -> None:
         self._state = state
-        self._clock = clock
+        self._turns = turns
         self._tree = tree
         self._batch = batch
         self._unclean_topics = unclean_topics  # which of these topics allow an unclean election
@@ -57,6 +54,7 @@ class StateMachines:
 
     async def _create(self, partitions: Sequence[TopicPartition]) -> None:
         state = self._state
+        pace = self._turns.pace()
         by_topic: dict[str, dict[int, LeaderAndIsr]] = {}
         for topic, index in partitions:
             first = election.first_state(state.replicas((topic, index)), state.online_replicas((topic, index)))
@@ -66,9 +64,8 @@ class StateMachines:
             has_states = any((topic, index) in state.states for index in state.assignments[topic])
             await self._tree.create_states(topic, first_states, topic_is_new=not has_states)
             logger.info("topic %s: %d partitions created", topic, len(first_states))
-            for number, index in enumerate(first_states, 1):
-                if number % MOVES_PER_TURN == 0:
-                    await self._clock.sleep(0)
+            for index in first_states:
+                await pace.rest()
                 partition = (topic, index)
                 is_online = state.has_online_leader(partition)  # not when the node was there already
                 self._enter(partition, PartitionState.ONLINE if is_online else PartitionState.OFFLINE)
@@ -117,10 +114,10 @@ class StateMachines:
 
     async def move_partitions(self, partitions: Sequence[TopicPartition], target: PartitionState) -> None:
         """Memory only: NEW, OFFLINE, NON_EXISTENT."""
-        for piece in chunks(partitions, MOVES_PER_TURN):
-            for partition in piece:
-                self._enter(partition, target)
-            await self._clock.sleep(0)
+        pace = self._turns.pace()
+        for partition in partitions:
+            await pace.rest()
+            self._enter(partition, target)
 
     def _enter(self, partition: TopicPartition, target: PartitionState) -> None:
         if not self._state.enter_partition(partition, target):
@@ -131,10 +128,10 @@ class StateMachines:
 
     async def move_replicas(self, replicas: Sequence[Replica], target: ReplicaState) -> None:
         """Move replicas, and tell the brokers concerned. A move that the table forbids is a bug: AssertionError."""
-        for piece in chunks(replicas, MOVES_PER_TURN):
-            for replica in piece:
-                self._move_replica(replica, target)
-            await self._clock.sleep(0)
+        pace = self._turns.pace()
+        for replica in replicas:
+            await pace.rest()
+            self._move_replica(replica, target)
         if target is ReplicaState.OFFLINE:
             await self._leave_isrs(replicas)
         await self._batch.send(self._tree.epoch)

@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class RealClock:
-    """Clock of this machine. Calls are made by the asyncio loop that runs when they are asked for."""
+    """The clock of this machine. Delayed calls are made by the asyncio loop that runs when they are requested."""
 
     __slots__ = ()
 
@@ -25,7 +25,7 @@ class RealClock:
         return time.monotonic() * 1000.0
 
     def work_ms(self) -> float:
-        """As `monotonic_ms`: a call that blocks holds everybody up, too."""
+        """The same as `monotonic_ms`, because a call that blocks delays everything else as well."""
         return time.monotonic() * 1000.0
 
     def call_soon(self, callback: Callable[[], None]) -> None:

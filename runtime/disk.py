@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
 _PARALLEL_SYNCS = 16
-_PARALLEL_FROM = 8  # fewer are synced before the threads would have started
+_PARALLEL_FROM = 8  # fewer files are synced sooner than threads start
 
-OPEN_FILES_MAX = 1024  # where the system tells no limit
+OPEN_FILES_MAX = 1024  # if the system does not name a limit
 
 # Locks held by this process, by device and inode: POSIX locks do not exclude their own process.
 _locked: set[tuple[int, int]] = set()
@@ -74,11 +74,11 @@ class RealFile:
 
     @property
     def descriptor(self) -> int:
-        """The operating system's number of it; -1 when closed."""
+        """The file descriptor; -1 when closed."""
         return self._descriptor
 
     def duplicate(self) -> int:
-        """Another descriptor of the same open file, for a thread: this one may be closed meanwhile."""
+        """A second descriptor of the open file. A thread can use it while this object is closed."""
         return os.dup(self._descriptor)
 
     def __del__(self) -> None:
@@ -86,7 +86,7 @@ class RealFile:
 
 
 class RealDirectoryLock:
-    """A POSIX record lock, which is what the JVM takes too: Kafka and Barnabas exclude each other."""
+    """A POSIX record lock. The JVM takes the same kind, so Kafka and Barnabas exclude each other."""
 
     __slots__ = ("_descriptor", "_identity")
 
@@ -142,7 +142,7 @@ class RealDisk:
         try:
             shutil.rmtree(path)
         except FileNotFoundError:
-            if os.path.exists(path):  # something inside vanished while we were at it
+            if os.path.exists(path):  # another process removed something inside at the same time
                 shutil.rmtree(path)
 
     def rename(self, source: str, target: str) -> None:
@@ -170,7 +170,7 @@ class RealDisk:
     def sync_in_background(
         self, files: Sequence[File], done: Callable[[OSError | None], None], directories: Sequence[str] = ()
     ) -> None:
-        """Sync in a thread; `done` is called on the loop with what went wrong, or None."""
+        """Sync in a thread; then the loop calls `done` with the first error, or None."""
         descriptors: list[int] = []
         try:
             for file in files:
@@ -180,7 +180,7 @@ class RealDisk:
         except OSError as error:
             for descriptor in descriptors:
                 os.close(descriptor)
-            failure = error  # the name `error` ends with this block
+            failure = error  # Python deletes the name `error` at the end of this block
             asyncio.get_running_loop().call_soon(lambda: done(failure))
             return
         loop = asyncio.get_running_loop()
@@ -191,7 +191,7 @@ class RealDisk:
         self._threads.submit(_sync_all, descriptors, loop, done)
 
     def sync_all(self, files: Sequence[str], directories: Sequence[str] = ()) -> dict[str, OSError]:
-        """Sync files, then folders. Several at a time: a journaling file system commits them together."""
+        """Sync files, then folders. Several at a time, because a journaling file system commits them together."""
         failures: dict[str, OSError] = {}
         for paths in (files, directories):
             if len(paths) < _PARALLEL_FROM:
@@ -199,14 +199,15 @@ class RealDisk:
             else:
                 from concurrent.futures import ThreadPoolExecutor
 
-                shares = [paths[first::_PARALLEL_SYNCS] for first in range(_PARALLEL_SYNCS)]  # one task a path is slow
+                # One share for each thread, because a task for each path would be slow.
+                shares = [paths[first::_PARALLEL_SYNCS] for first in range(_PARALLEL_SYNCS)]
                 with ThreadPoolExecutor(max_workers=_PARALLEL_SYNCS, thread_name_prefix="sync") as threads:
                     for failed in threads.map(_sync_paths, shares):
                         failures |= failed
         return failures
 
     def total_and_free_bytes(self, path: str) -> tuple[int, int]:
-        """Size of the file system that holds `path`, and what is free on it."""
+        """Size of the file system that holds `path`, and its free bytes."""
         status = os.statvfs(path)
         return status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize
 
@@ -223,7 +224,7 @@ class RealDisk:
         """Take an exclusive lock on a file; BlockingIOError when another holds it."""
         import fcntl
 
-        if os.path.exists(path):  # before opening: closing any descriptor of the file would drop our own lock
+        if os.path.exists(path):  # look before opening: to close any descriptor of the file drops our own lock
             status = os.stat(path)
             if (status.st_dev, status.st_ino) in _locked:
                 raise BlockingIOError(f"{path} is locked by this process")
@@ -247,7 +248,7 @@ def _sync(descriptor: int) -> None:
 
 
 def _sync_paths(paths: Sequence[str]) -> dict[str, OSError]:
-    """What went wrong, by path."""
+    """Sync each path; returns the errors by path."""
     results = [(path, _sync_path(path)) for path in paths]
     return {path: error for path, error in results if error is not None}
 
@@ -273,5 +274,5 @@ def _sync_all(descriptors: list[int], loop: asyncio.AbstractEventLoop, done: Cal
             failure = failure or error
         finally:
             os.close(descriptor)
-    with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
+    with contextlib.suppress(RuntimeError):  # the loop is closed, so there is no waiter left
         loop.call_soon_threadsafe(done, failure)

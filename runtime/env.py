@@ -1,4 +1,4 @@
-"""The real world."""
+"""The environment of a real broker process."""
 
 import random
 
@@ -9,5 +9,5 @@ from barnabas.runtime.ports import Env
 
 
 def real() -> Env:
-    """The world of a broker process on this machine."""
+    """Clock, disk and network of this machine."""
     return Env(clock=RealClock(), disk=RealDisk(), network=RealNetwork(), rng=random.Random())

@@ -21,7 +21,7 @@ class RealListener:
 
     @property
     def port(self) -> int:
-        """The port in use, also where 0 was asked for."""
+        """The port in use, also when port 0 was requested."""
         port: int = self._servers[0].sockets[0].getsockname()[1]
         return port
 
@@ -42,7 +42,7 @@ class RealNetwork:
     __slots__ = ()
 
     async def listen(self, host: str, port: int, factory: Callable[[], asyncio.BaseProtocol], backlog: int) -> Listener:
-        """Take an address; an empty host means every one."""
+        """Bind an address; an empty host means all addresses."""
 
         async def bound(host: str | None, port: int) -> asyncio.Server:
             loop = asyncio.get_running_loop()
@@ -50,7 +50,7 @@ class RealNetwork:
 
         if host or port:
             return RealListener([await bound(host or None, port)])
-        # Any free port on every address: asyncio would choose another one for each.
+        # Port 0: asyncio would choose a different port for each address, but all must have the same one.
         first = await bound("0.0.0.0", 0)
         port = first.sockets[0].getsockname()[1]
         try:
@@ -66,18 +66,18 @@ class RealNetwork:
         return await asyncio.get_running_loop().create_connection(factory, host, port)
 
     def send_file(self, transport: asyncio.Transport, file: File, position: int, length: int) -> int:
-        """Send bytes of a file by sendfile, past the transport: only while it has nothing to send itself."""
+        """Send bytes of a file by sendfile, past the transport. Only while the transport has nothing buffered."""
         if _sendfile is None or transport.get_write_buffer_size() or transport.is_closing():
             return 0
         if not isinstance(file, RealFile) or transport.get_extra_info("sslcontext") is not None:
             return 0
         try:
             return _sendfile(transport.get_extra_info("socket").fileno(), file.descriptor, position, length)
-        except OSError:  # mostly that the socket is full
+        except OSError:  # usually the socket is full
             return 0
 
     def unread(self, transport: asyncio.Transport) -> bytes:
-        """Read the socket of a lost connection to its end: it is closed when `connection_lost` has returned."""
+        """Read the socket of a lost connection to its end. It is closed as soon as `connection_lost` has returned."""
         if transport.get_extra_info("sslcontext") is not None:
             return b""
         descriptor = transport.get_extra_info("socket").fileno()

@@ -1,8 +1,8 @@
-"""What a process writes for people: standard output, standard error, a log file. Writing never holds up the loop.
+"""The output of a process for people: standard output, standard error, a log file. Writing never blocks the loop.
 
-A pipe that nobody reads is full after 64 KiB, a terminal may be stopped, a disk may hang: a write there can take for
-ever. So each output has a thread that writes, and a bounded amount of text that waits for it. Text beyond that is
-dropped, and the output says how many lines are missing as soon as it can be written again.
+A pipe without a reader is full after 64 KiB, a terminal may be stopped, a disk may hang: a write to it may never
+return. So each output has a thread that writes, and a bounded amount of text that waits for the thread. Text beyond
+that is dropped. When the output can be written again, it says how many lines are missing.
 """
 
 import atexit
@@ -16,10 +16,10 @@ from contextlib import suppress
 from typing import TextIO, cast
 
 WAITING_CHARACTERS_MAX = 1 << 20
-LAST_MOMENT_S = 0.3  # at exit: how long what still waits may take
+LAST_MOMENT_S = 0.3  # at exit: how long the writing of the waiting text may take
 FILE_MODE = 0o644
 
-# Writes the bytes; returns how many were written, fewer than all where it failed. May block for as long as it likes.
+# Writes the bytes and returns how many were written: fewer than all after an error. It may block for any time.
 Sink = Callable[[bytes], int]
 
 
@@ -32,17 +32,17 @@ class Output(io.TextIOBase):
         self._changed = threading.Condition()
         self._waiting: list[str] = []
         self._waiting_characters = 0
-        self._dropped_lines = 0  # since `_waiting` was full
+        self._dropped_lines = 0  # lines that came while `_waiting` was full
         self._is_writing = False
         threading.Thread(target=self._write_all, name="output", daemon=True).start()
         atexit.register(self.finish)
 
     def writable(self) -> bool:
-        """Always."""
+        """Always True."""
         return True
 
     def write(self, text: str) -> int:
-        """Have the text written soon; dropped when too much waits already."""
+        """Queue the text for the thread. It is dropped if too much text waits already."""
         with self._changed:
             if self._waiting_characters + len(text) > WAITING_CHARACTERS_MAX:
                 self._dropped_lines += text.count("\n")
@@ -53,12 +53,12 @@ class Output(io.TextIOBase):
         return len(text)
 
     def finish(self, within_s: float = LAST_MOMENT_S) -> None:
-        """Return when all that waits is written, or the time is up."""
+        """Return when all waiting text is written, or when the time is up."""
         with self._changed:
             self._changed.wait_for(lambda: not self._waiting and not self._is_writing, within_s)
 
     def _write_all(self) -> None:
-        failed_lines = 0  # that the sink could not write
+        failed_lines = 0  # lines that the sink could not write
         while True:
             with self._changed:
                 self._is_writing = False
@@ -67,7 +67,7 @@ class Output(io.TextIOBase):
                 self._is_writing = True
                 before = self._notice(failed_lines)
                 body = "".join(self._waiting).encode(errors="backslashreplace")
-                dropped_lines = self._dropped_lines  # they came after all that waits: there has been no room since
+                dropped_lines = self._dropped_lines  # these lines came after all of the waiting text
                 self._waiting.clear()
                 self._waiting_characters = self._dropped_lines = 0
             data = before + body + self._notice(dropped_lines)
@@ -92,7 +92,7 @@ def to_descriptor(descriptor: int) -> Sink:
         while position < len(data):
             try:
                 position += os.write(descriptor, memoryview(data)[position:])
-            except BlockingIOError:  # the process at the other end has made it non-blocking for both
+            except BlockingIOError:  # the process at the other end made the pipe non-blocking
                 poll = select.poll()
                 poll.register(descriptor, select.POLLOUT)
                 poll.poll()
@@ -104,21 +104,21 @@ def to_descriptor(descriptor: int) -> Sink:
 
 
 def take_standard_streams() -> None:
-    """From now on nothing that is printed or logged in this process can block it."""
+    """Replace stdout and stderr, so that printing and logging cannot block this process."""
     for descriptor in (0, 1, 2):
         try:
             os.fstat(descriptor)
-        except OSError:  # closed by the parent: the next file that is opened, a log's segment, would get its number
+        except OSError:  # the parent closed it, and the next file opened (perhaps a segment) would get its number
             os.open(os.devnull, os.O_RDWR)
-    sys.stdout = cast(TextIO, Output(to_descriptor(1), tells_dropped=False))  # others read it by line
+    sys.stdout = cast(TextIO, Output(to_descriptor(1), tells_dropped=False))  # programs read it line by line
     sys.stderr = cast(TextIO, Output(to_descriptor(2)))
 
 
 class RotatingFile:
-    """A sink: a file that begins anew when it is full. `FILE` becomes `FILE.1`, that becomes `FILE.2`, and so on."""
+    """A sink: a file that begins anew when it is full. The old `FILE` becomes `FILE.1`, `FILE.1` becomes `FILE.2`."""
 
     def __init__(self, path: str, bytes_max: int, old_files_max: int) -> None:
-        """Open the file, to which is appended. OSError when that cannot be done."""
+        """Open the file for appending. OSError when it cannot be opened."""
         self._path = path
         self._bytes_max = bytes_max
         self._old_files_max = old_files_max
@@ -126,7 +126,7 @@ class RotatingFile:
         self._open()
 
     def __call__(self, data: bytes) -> int:
-        """Write. After a failure the next call tries again."""
+        """Write; returns how many bytes were written. After a failure the next call tries again."""
         try:
             if self._descriptor < 0 or not self._is_ours():
                 self._open()
@@ -138,7 +138,7 @@ class RotatingFile:
         return to_descriptor(self._descriptor)(data)
 
     def _is_ours(self) -> bool:
-        """Whether the open file still has its name: it may have been moved or removed by hand."""
+        """Whether the open file still has its name. Somebody may have moved or removed it."""
         try:
             return os.path.samestat(os.stat(self._path), os.fstat(self._descriptor))
         except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""The process that started this one: whether it still lives.
+"""Notices when the process that started this one has ended.
 
-Nothing tells a process that its parent is gone in a way that works everywhere (what Linux offers speaks of the thread
-that started it, which may end long before its process). But a process that has lost its parent gets another one.
+No signal for this works on all systems. (Linux can signal when the starting thread ends, but that thread may end long
+before its process.) But a process whose parent has ended gets another parent, so its parent's id changes.
 """
 
 import os
@@ -13,7 +13,7 @@ LOOK_EVERY_S = 0.2
 
 
 def call_when_parent_is_gone(parent: int, then: Callable[[], None]) -> None:
-    """Call from a thread, once, when the process `parent` (`os.getppid()` of an early moment) has ended."""
+    """Call `then` once, from a thread, when the process `parent` has ended. `parent`: `os.getppid()`, asked early."""
     threading.Thread(target=_watch, args=(parent, then), name="parent", daemon=True).start()
 
 
@@ -25,15 +25,15 @@ def _watch(parent: int, then: Callable[[], None]) -> None:
 
 
 def _is_adopted(parent: int) -> bool:
-    """Whether the parent died before this process asked for it, so that `parent` is the one that took over.
+    """Whether the real parent ended before `os.getppid()` was called, so that `parent` is only its replacement.
 
-    A child is in its parent's session, unless it has begun one of its own. Where the two cannot be told apart (a new
-    session, or a container with one session for all), the parent counts as the one that started this process.
+    A child is in the session of its parent, unless it has begun a session of its own. If the session says nothing (a
+    session of its own, or a container with one session for all), `parent` counts as the real parent.
     """
     own = os.getsid(0)
-    if own == os.getpid() or parent <= 0:  # 0: outside of this container
+    if own == os.getpid() or parent <= 0:  # 0: the parent is outside this container
         return False
     try:
         return os.getsid(parent) != own
-    except OSError:  # it has gone since (then getppid tells), or may not be asked for
+    except OSError:  # it ended since (getppid shows that), or asking about it is forbidden
         return False

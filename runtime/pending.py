@@ -1,4 +1,4 @@
-"""A value that is not there yet: what a request that must wait returns instead of its answer."""
+"""`Pending`: a value that is not there yet. A request that must wait returns one instead of its answer."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -9,11 +9,10 @@ R = TypeVar("R")
 
 
 class Pending(Generic[T]):
-    """Completed exactly once by its owner, observed by at most one callback; no event loop needed.
+    """The owner completes it exactly once, and at most one callback observes it. It needs no event loop.
 
-    Lighter than an asyncio future, and its callback runs inside `complete`: its owner completes it after the owner's
-    own state has settled (design: signal now, serve afterwards). An owner that can let a wait go says how, in
-    `on_cancel`.
+    It is lighter than an asyncio future. The callback runs inside `complete`, so the owner calls `complete` after its
+    own state has changed (design: signal now, serve afterwards). An owner whose wait can be cancelled sets `on_cancel`.
     """
 
     __slots__ = ("_callback", "_value", "cancelled", "done", "on_cancel", "on_failure")
@@ -27,7 +26,7 @@ class Pending(Generic[T]):
         self.on_failure: Callable[[Exception], None] | None = None  # set by the observer, before `then`
 
     def complete(self, value: T) -> None:
-        """Hand the value to the observer. Completing twice is a bug; of a cancelled one nothing comes."""
+        """Give the value to the observer. To complete twice is a bug. After `cancel` this does nothing."""
         if self.cancelled:
             return
         assert not self.done, "completed twice"
@@ -41,7 +40,7 @@ class Pending(Generic[T]):
             callback(value)
 
     def fail(self, error: Exception) -> None:
-        """There will be no value, because of a bug: tell the observer, or raise where it has no ear for that."""
+        """There will be no value, because of a bug. Call the observer's `on_failure`; without one, raise the error."""
         if self.cancelled:
             return
         assert not self.done, "completed twice"
@@ -54,7 +53,7 @@ class Pending(Generic[T]):
         on_failure(error)
 
     def then(self, callback: Callable[[T], None]) -> None:
-        """Call with the value, at once when it is there already."""
+        """Call `callback` with the value: at once if it is there already."""
         assert self._callback is None, "one observer only"
         if self.done:
             self._callback = _told
@@ -64,15 +63,15 @@ class Pending(Generic[T]):
             self._callback = callback
 
     def taken(self) -> T:
-        """The value, which is there (`done`) and is taken once: instead of `then`."""
+        """Take the value, once, instead of calling `then`. It must be there (`done`)."""
         box: list[T] = []
         self.then(box.append)
         return box[0]
 
     def map(self, change: Callable[[T], R]) -> "Pending[R]":
-        """What `change` makes of the value, as soon as that is there. To cancel it cancels this one, if that can be.
+        """A Pending of `change(value)`. To cancel it cancels this one too, if this one can be cancelled.
 
-        If `change` raises, the new one fails: who waits for it must not wait for ever.
+        If `change` raises, the new Pending fails, so that its observer does not wait for ever.
         """
         changed: Pending[R] = Pending()
         if self.on_cancel is not None:
@@ -92,7 +91,7 @@ class Pending(Generic[T]):
 
     @staticmethod
     def all(pendings: "Sequence[Pending[R]]") -> "Pending[list[R]]":
-        """All values, in their order, as soon as the last of them is there."""
+        """A Pending of all values, in order. It completes with the last of them."""
         every: Pending[list[R]] = Pending()
         found: dict[int, R] = {}
 
@@ -108,9 +107,9 @@ class Pending(Generic[T]):
         return every
 
     def cancel(self) -> bool:
-        """Nobody waits any more. Returns whether the owner has let the wait go: then the observer is not called.
+        """The observer does not wait any more. True: the wait is cancelled, and the observer will not be called.
 
-        Where the owner cannot, all stays as it is, and the observer is called as ever.
+        False: the owner set no `on_cancel`. Then nothing changes, and the observer will be called.
         """
         on_cancel, self.on_cancel = self.on_cancel, None
         if on_cancel is None:
@@ -122,9 +121,9 @@ class Pending(Generic[T]):
 
 
 def _told(value: object) -> None:
-    """In place of a callback that has been called or never will be.
+    """Replaces a callback that was called, or that will never be called.
 
-    Owner and observer mostly hold the Pending too: were it to hold them for longer, each request that waited would
-    be left to the garbage collector.
+    Owner and observer usually refer to the Pending. If it kept its reference to them, each request that waited would
+    be a cycle for the garbage collector.
     """
     raise AssertionError("completed twice")

@@ -1,7 +1,7 @@
-"""The ports: everything a broker may ask of the world outside its own memory.
+"""The ports: all that a broker uses outside its own memory.
 
-`runtime/` implements them with the operating system, `sim/` with seeded twins. Nothing below or above calls
-`time`, `random`, `open` or `asyncio.sleep` (tests/test_layers.py), so a broker runs the same in both worlds.
+`runtime/` implements them with the operating system, `sim/` with a seeded simulation. No other package calls
+`time`, `random`, `open` or `asyncio.sleep` (tests/test_layers.py), so a broker runs the same in both.
 """
 
 import asyncio
@@ -19,44 +19,44 @@ T = TypeVar("T")
 Buffer = bytes | bytearray | memoryview
 
 
-# What was asked for was not done and nothing else happened: there may be room, or a free descriptor, later.
+# The call had no effect at all, and it may work later: there may be free space, or a free descriptor.
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 TOO_MANY_OPEN = (errno.EMFILE, errno.ENFILE)
 
 
 class SyncFailedError(OSError):
-    """What was written may be lost, whatever the reason: asked again, a system may claim that it is stored."""
+    """The written bytes may be lost. A second sync proves nothing: the system may then report success."""
 
 
 def may_pass(error: OSError) -> bool:
-    """Whether the same may work later, on the same files. Never true of a sync that failed."""
+    """Whether the same call may work later, on the same files. Never True for a failed sync."""
     return error.errno in (*NO_ROOM, *TOO_MANY_OPEN) and not isinstance(error, SyncFailedError)
 
 
 class Timer(Protocol):
-    """A call that will be made later, until cancelled."""
+    """A call that will be made later, unless it is cancelled."""
 
     def cancel(self) -> None:
-        """Do not make the call. Harmless when it was made or cancelled already."""
+        """Do not make the call. No effect when it was made or cancelled already."""
 
 
 class Clock(Protocol):
-    """Two clocks that must not be mixed up, and the only way to have something done later."""
+    """Two clocks, which must not be mixed up, and delayed calls."""
 
     def now_ms(self) -> int:
-        """Wall clock, milliseconds since 1970: for what is stored or sent. May jump."""
+        """Wall clock, milliseconds since 1970, for times that are stored or sent. It may jump."""
 
     def monotonic_ms(self) -> float:
-        """Milliseconds from an arbitrary start: for measuring spans. Never goes back."""
+        """Milliseconds from an arbitrary start, to measure time spans. It never goes back."""
 
     def work_ms(self) -> float:
-        """Milliseconds from an arbitrary start: how long the current callback has worked, between two calls of this.
+        """Milliseconds from an arbitrary start. The difference of two calls is how long a callback has worked.
 
-        In virtual time, which stands still in a callback, each call counts for a fixed amount of work.
+        Virtual time stands still in a callback, so there each call counts as a fixed amount of work.
         """
 
     def call_soon(self, callback: Callable[[], None]) -> None:
-        """Call after the current event has been handled, in the order asked for."""
+        """Call after the current event has been handled. Callbacks run in the order of these requests."""
 
     def in_thread(self, work: Callable[[], T]) -> Pending[T]:
         """What `work` returns, done beside the loop: of what computes for long, on values that nobody else changes."""
@@ -78,16 +78,16 @@ class File(Protocol):
         """Bytes from `position`; shorter than `length` only at the end of the file."""
 
     def write(self, position: int, data: Buffer) -> None:
-        """Write all of `data` at `position` (to append: at `size()`). A part may be written when it fails."""
+        """Write all of `data` at `position` (to append: at `size()`). A failed write may have written a part."""
 
     def truncate(self, size: int) -> None:
         """Cut or extend with zeros to `size`."""
 
     def sync(self) -> None:
-        """Return when the content is on stable storage. Blocks; may take milliseconds. SyncFailedError."""
+        """Return when the content is on stable storage. Blocks, perhaps for milliseconds. SyncFailedError."""
 
     def close(self) -> None:
-        """Close without syncing. Harmless when closed."""
+        """Close without syncing. No effect when it is closed already."""
 
 
 class DirectoryLock(Protocol):
@@ -100,8 +100,8 @@ class DirectoryLock(Protocol):
 class Disk(Protocol):
     """A file system. Paths are absolute strings with `/`. Every method may raise OSError (FileNotFoundError, …).
 
-    A rename, a creation or a removal is durable once `sync_directory` of its folder has returned; a file's
-    content once `File.sync` has.
+    A rename, a creation or a removal is durable when `sync_directory` of its folder has returned. The content of a
+    file is durable when `File.sync` has returned.
     """
 
     def open(self, path: str, *, create: bool = False, read_only: bool = False) -> File:
@@ -117,7 +117,7 @@ class Disk(Protocol):
         """Names in a folder, sorted."""
 
     def make_directory(self, path: str) -> None:
-        """Make a folder and its parents; harmless when it exists."""
+        """Make a folder and its parents; no effect when it exists."""
 
     def remove(self, path: str) -> None:
         """Remove one file."""
@@ -143,43 +143,43 @@ class Disk(Protocol):
     def sync_in_background(
         self, files: Sequence[File], done: Callable[[OSError | None], None], directories: Sequence[str] = ()
     ) -> None:
-        """Sync files, then folders, off the loop; `done` is called on the loop with what went wrong, or None.
+        """Sync files, then folders, outside the loop; then the loop calls `done` with the first error, or None.
 
-        The files may be closed as soon as this has returned.
+        The files may be closed as soon as this method has returned.
         """
 
     def sync_all(self, files: Sequence[str], directories: Sequence[str] = ()) -> dict[str, OSError]:
-        """Sync files, then folders, by path and several at a time. Blocks; what went wrong, by path."""
+        """Sync files, then folders, several at a time. Blocks; returns the errors by path."""
 
     def total_and_free_bytes(self, path: str) -> tuple[int, int]:
-        """Size of the file system that holds `path`, and what is free on it."""
+        """Size of the file system that holds `path`, and its free bytes."""
 
     def open_files_max(self) -> int:
-        """How many files this process may have open at a time; connections count too."""
+        """How many files this process may have open at the same time; connections count as files."""
 
     def lock(self, path: str) -> DirectoryLock:
         """Take an exclusive lock on a file (made when missing); BlockingIOError when another holds it."""
 
 
 class Listener(Protocol):
-    """An address that is this process's, at which it may accept connections."""
+    """An address that this process has bound. It accepts connections there after `accept`."""
 
     @property
     def port(self) -> int:
-        """The port in use, also where 0 was asked for."""
+        """The port in use, also when port 0 was requested."""
 
     async def accept(self) -> None:
-        """Accept connections from now on; until then they are refused. OSError when another process was faster."""
+        """Accept connections from now on; before, they are refused. OSError when another process has the address."""
 
     def close(self) -> None:
-        """Stop accepting. Connections that were accepted live on."""
+        """Stop accepting. Accepted connections stay open."""
 
 
 class Network(Protocol):
     """Stream connections in the shape of asyncio's protocols and transports."""
 
     async def listen(self, host: str, port: int, factory: Callable[[], asyncio.BaseProtocol], backlog: int) -> Listener:
-        """Take an address, for connections of one protocol object each. OSError when it cannot be had."""
+        """Bind an address. `factory` makes one protocol object for each connection. OSError when it cannot be bound."""
 
     async def connect(
         self, host: str, port: int, factory: Callable[[], asyncio.BaseProtocol]
@@ -187,21 +187,22 @@ class Network(Protocol):
         """Connect. OSError when refused or unreachable."""
 
     def send_file(self, transport: asyncio.Transport, file: File, position: int, length: int) -> int:
-        """Send bytes of a file as far as the peer takes them now, without reading them; how many were sent.
+        """Send bytes of a file, as many as the peer takes now, without reading them; returns how many were sent.
 
-        0 also where there is no such way, or not now (something is in the transport's buffer), or it failed: reading
-        and writing them tells. The file may be cut or written to elsewhere afterwards, but not in this range.
+        0 also means that the system cannot do this, that the transport's buffer is not empty, or that it failed. The
+        caller then reads the bytes and writes them to the transport, which shows an error. The system may still read
+        the sent range of the file later, so that range must not change; the rest of the file may.
         """
 
     def unread(self, transport: asyncio.Transport) -> bytes:
-        """What has arrived on a connection and was not read. Only to be asked in its `connection_lost`, once."""
+        """The bytes that arrived on a connection and were not read. To be called once, in its `connection_lost`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Env:
-    """The world of one broker process.
+    """The environment of one broker process.
 
-    `turns` is how all its long works share a pass of the loop, `upkeep` what it does by itself again and again.
+    All long works of the broker share each pass of the loop through `turns`. `upkeep` runs its repeated work.
     """
 
     clock: Clock
@@ -216,10 +217,10 @@ class Env:
         object.__setattr__(self, "upkeep", Upkeep(self.clock, self.turns))
 
     def random_uuid(self) -> bytes:
-        """16 bytes of a random (version 4) UUID that in Kafka's base64 text does not begin with a dash."""
+        """16 bytes of a random (version 4) UUID whose text in Kafka's base64 does not begin with a dash."""
         while True:
             value = bytearray(self.rng.randbytes(16))
             value[6] = value[6] & 0x0F | 0x40
             value[8] = value[8] & 0x3F | 0x80
-            if value[0] >> 2 != 62:  # '-' is the 62nd character of the URL-safe alphabet; it would look like an option
+            if value[0] >> 2 != 62:  # 62 is '-' in the URL-safe alphabet: the text would look like an option
                 return bytes(value)

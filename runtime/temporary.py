@@ -1,4 +1,4 @@
-"""Folders for data that nobody wants to keep: made, removed, and removed later where a process was killed."""
+"""Folders for data that nobody keeps. If their process was killed, a later process removes them."""
 
 import os
 import re
@@ -7,9 +7,9 @@ import time
 from contextlib import suppress
 
 PREFIX = "barnabas-ci-"
-LOCK_NAME = ".lock"  # in the folder; whoever uses the folder holds it
-_NAME = re.compile(re.escape(PREFIX) + r"[0-9a-f]{32}\Z")  # any other name is one that somebody else chose
-ABANDONED_AFTER_S = 60.0  # a folder that is younger may belong to a process that has not locked it yet
+LOCK_NAME = ".lock"  # in the folder; the process that uses the folder holds this lock
+_NAME = re.compile(re.escape(PREFIX) + r"[0-9a-f]{32}\Z")  # a user chose any other name
+ABANDONED_AFTER_S = 60.0  # the process of a younger folder may not have locked it yet
 
 
 def _parent_folder() -> str:
@@ -17,25 +17,25 @@ def _parent_folder() -> str:
 
 
 def path_for(random_name: str) -> str:
-    """Where such a folder belongs. The name, 32 hexadecimal digits, is how it is known to be one of ours later."""
+    """The path of a folder. Its name, 32 hexadecimal digits, shows later that a broker made it."""
     assert _NAME.match(PREFIX + random_name)
     return os.path.join(_parent_folder(), PREFIX + random_name)
 
 
 def make(path: str) -> None:
-    """Make the folder, for this user's eyes only."""
+    """Make the folder; only this user may read it."""
     os.mkdir(path, 0o700)
 
 
 def remove(path: str) -> None:
-    """Remove a folder with all that is in it, as far as that can be done."""
-    import shutil  # late: it brings the compression modules
+    """Remove a folder and everything in it. Errors are ignored."""
+    import shutil  # late, because it imports the compression modules
 
     shutil.rmtree(path, ignore_errors=True)
 
 
 def remove_abandoned(own: str) -> None:
-    """Remove, in a thread, the folders whose processes were killed. `own` stays."""
+    """Remove the folders of killed processes, in a thread. The folder `own` stays."""
     threading.Thread(target=_remove_abandoned, args=(own,), name="temporary", daemon=True).start()
 
 
@@ -60,7 +60,7 @@ def _remove_if_abandoned(entry: os.DirEntry[str]) -> None:
         descriptor = os.open(os.path.join(entry.path, LOCK_NAME), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
         with suppress(OSError):
-            os.rmdir(entry.path)  # its process was killed before it could lock, so there is nothing in it
+            os.rmdir(entry.path)  # its process was killed before it made the lock, so the folder is empty
         return
     except OSError:
         return

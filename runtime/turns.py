@@ -1,13 +1,13 @@
-"""Long work in pieces: one scheduler decides how much of it is done before the loop goes round.
+"""Long work in pieces: one scheduler decides how much work is done in each pass of the loop.
 
-Whatever may take long is a generator that yields often, wherever others may come first: after a partition, a group, a
-record. It need not count or look at a clock. A pass of the loop has one budget for all works together, however many
-they are. Works take part in it by rotation, so a short one is never held up by long ones. A work that must wait yields
-what is pending, and gets its value: `error = yield pending`.
+Work that may take long is a generator. It yields often, for example after each partition, group or record; it does not
+count, and it does not look at a clock. Each pass of the loop has one budget of time, which all works share. Works take
+turns, so that long works do not delay a short one for long. A work that must wait for a Pending yields it, and is sent
+its value: `error = yield pending`.
 
-    turns.run(work)       a request: its answer at once if that is quick, else pending
-    turns.begin(pieces)   upkeep: nobody waits for a result
-    turns.pace()          a coroutine that awaits other things, too: `await pace.rest()` between two items
+    turns.run(work)       for a request: returns the answer if it is ready quickly, else a Pending of it
+    turns.begin(pieces)   for upkeep: no caller waits for a result
+    turns.pace()          for a coroutine that also awaits other things: `await pace.rest()` between two items
 """
 
 import asyncio
@@ -20,18 +20,18 @@ from barnabas.runtime.pending import Pending
 if TYPE_CHECKING:
     from barnabas.runtime.ports import Clock
 
-BUDGET_MS = 3.0  # of all works, between two chances for everything else
-FIRST_MS = 1.0  # of one request at once, and of a coroutine until it rests
+BUDGET_MS = 3.0  # of all works together, in one pass of the loop
+FIRST_MS = 1.0  # how long a request may work before it becomes pending, and a coroutine before it rests
 
 T = TypeVar("T")
 R = TypeVar("R")
 
-# Yields None (others may come first) or a Pending, of which it is sent the value.
+# Yields None (other works may run first), or a Pending, and is then sent its value.
 Pieces: TypeAlias = Generator[Any, Any, T]
 
 
 def at_once(pieces: Generator[object, None, T]) -> T:
-    """Do all pieces of a work without a pause; what it returns."""
+    """Do all pieces of a work without a pause; returns its result."""
     while True:
         try:
             next(pieces)
@@ -47,7 +47,7 @@ def chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
 
 
 async def ended(pending: Pending[T]) -> T:
-    """The value of something pending, for a task."""
+    """Wait for a Pending in a task; returns its value."""
     future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
     pending.on_failure = lambda error: None if future.done() else future.set_exception(error)
     pending.then(lambda value: None if future.done() else future.set_result(value))
@@ -70,10 +70,10 @@ class Work:
         self.done = done
         self.failed = failed
         self.is_cancelled = False
-        self.value: Any = None  # of what it waited for
+        self.value: Any = None  # of the Pending that it waited for
 
     def cancel(self) -> None:
-        """Do no further piece, and tell nobody."""
+        """Do no further piece, and call neither `done` nor `failed`."""
         self.is_cancelled = True
 
 
@@ -86,7 +86,7 @@ class Turns:
         self._clock = clock
         self._works: deque[Work] = deque()
         self._is_scheduled = False
-        self._spent_ms = 0.0  # outside of `_give`, of the budget of this pass
+        self._spent_ms = 0.0  # how much of this pass's budget was used outside `_give`
 
     def begin(
         self,
@@ -94,18 +94,19 @@ class Turns:
         done: Callable[[Any], None] = lambda value: None,
         failed: Callable[[Exception], None] | None = None,
     ) -> Work:
-        """Do the pieces from the next pass of the loop on, then call `done` with what the generator returned.
+        """Do the pieces from the next pass of the loop on, then call `done` with the result of the generator.
 
-        An exception ends this work only: it is given to `failed`, or else to the loop's exception handler.
+        An exception ends only this work. It goes to `failed`, or without that to the exception handler of the loop.
         """
         work = Work(pieces, done, failed)
         self._wait(work)
         return work
 
     def run(self, pieces: Pieces[T], *, to_the_end: bool = False) -> T | Pending[T]:
-        """What `pieces` returns: at once if that is quick, else pending. It ends with its client, or `to_the_end`.
+        """The result of `pieces` if it is ready quickly, else a Pending of it.
 
-        What the generator looks at may have changed when it goes on.
+        To cancel the Pending ends the work, unless it is done `to_the_end`. While the generator is suspended, the state
+        that it reads may change.
         """
         work_ms = self._clock.work_ms
         now = began = work_ms()
@@ -140,17 +141,17 @@ class Turns:
         return pending
 
     def pace(self) -> "Pace":
-        """For a coroutine that does much, and awaits other things as well."""
+        """The pace of a coroutine that has much to do, and that also awaits other things."""
         return Pace(self, self._clock)
 
     async def take(self) -> None:
-        """Return when it is one's turn, which is over with the next `await`."""
+        """Return when it is the caller's turn. The turn ends at the next `await` of the caller."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def give() -> Pieces[None]:
-            if not turn.done():  # else its task was cancelled
+            if not turn.done():  # done: its task was cancelled
                 turn.set_result(None)
-                self._spent_ms += FIRST_MS  # what it may use, in the pass that now comes
+                self._spent_ms += FIRST_MS  # the task may use as much in the next pass
             yield from ()
 
         self.begin(give())
@@ -164,15 +165,15 @@ class Turns:
             self._clock.call_soon(self._give)
 
     def _wait_for(self, pending: Pending[Any], work: Work) -> None:
-        def go_on(value: Any) -> None:
+        def resume(value: Any) -> None:
             work.value = value
             if not work.is_cancelled:
                 self._wait(work)
 
-        pending.then(go_on)
+        pending.then(resume)
 
     def _give(self) -> None:
-        """What is left of the budget, in equal shares; but one piece of one work in any case."""
+        """Give the works the rest of the budget, in equal shares. At least one piece of one work is done."""
         works = self._works
         now = self._clock.work_ms()
         left_ms = max(BUDGET_MS - self._spent_ms, 0.0)
@@ -192,7 +193,7 @@ class Turns:
                 self._spent_ms = 0.0
 
     def _advance(self, work: Work, ends: float) -> float:
-        """Do pieces of a work until an instant, at least one; when that was."""
+        """Do pieces of a work until the time `ends`, at least one piece. Returns the time when it stopped."""
         work_ms, pieces = self._clock.work_ms, work.pieces
         value, work.value = work.value, None
         try:
@@ -233,7 +234,7 @@ class Pace:
         self._ends_ms = clock.work_ms() + FIRST_MS
 
     async def rest(self) -> None:
-        """Let others come first, if this coroutine has worked for long."""
+        """Wait for the next turn, if this coroutine has worked for `FIRST_MS` since its last one."""
         if self._clock.work_ms() >= self._ends_ms:
             await self._turns.take()
             self._ends_ms = self._clock.work_ms() + FIRST_MS

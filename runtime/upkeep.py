@@ -1,11 +1,11 @@
-"""Upkeep: what a broker does again and again without being asked, as one table of tasks with one supervisor.
+"""Upkeep: the work that a broker repeats without a request, as one table of tasks with one supervisor.
 
-A task goes round over its items (logs, groups, connections, …). An item that raises is said once, counted, set aside
-and tried again later, each time after twice as long; the others have their turn all the same. A `Follower` is the other
-kind: a coroutine that handles events in the order in which they come.
+In each round a task goes through its items (logs, groups, connections, …). An item that raises is logged once, counted
+and set aside. It is tried again later, each time after twice as long; the other items are not affected. A `Follower` is
+the other kind of task: a coroutine that handles events in the order in which they come.
 
-The supervisor looks at all of them. One that has not been heard of in time (a timer that was lost, a completion that
-never came, a task of the loop that ended) is said, counted and started again.
+The supervisor looks at all tasks. A task is overdue when its timer was lost, when a completion never came, or when its
+coroutine ended. The supervisor logs and counts an overdue task, and starts it again.
 """
 
 import asyncio
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 logger = logging.getLogger("barnabas.upkeep")
 
 LOOK_MS = 5_000.0  # how often the supervisor looks
-LATE_MS = 30_000.0  # how much later than expected a task may be heard of
-WAIT_MAX_MS = 300_000.0  # for a completion: a sync on a slow disk may take minutes
-SET_ASIDE_MS = 1_000.0  # after the first time
-SET_ASIDE_INTERVALS = 40  # at the most, of the task
-SET_ASIDE_AT_MOST_MS = (10_000.0, 3_600_000.0)  # however short or long the interval is
+LATE_MS = 30_000.0  # how much later than expected a task may show that it runs
+WAIT_MAX_MS = 300_000.0  # how long a completion may take: a sync on a slow disk may take minutes
+SET_ASIDE_MS = 1_000.0  # after the first failure
+SET_ASIDE_INTERVALS = 40  # the longest time, in intervals of the task
+SET_ASIDE_AT_MOST_MS = (10_000.0, 3_600_000.0)  # the bounds of that longest time
 
 Item = TypeVar("Item", bound=Hashable)
 
-# What a piece of work ends with: None (go on when it is its turn), milliseconds to wait, or what to wait for.
-# The work is sent the value of that.
+# A piece of work ends with None (continue at the next turn), with milliseconds to wait, or with a Pending to wait for.
+# The work is sent the value of the Pending.
 Pause = float | Pending[Any] | None
 Work = Iterator[Pause]
 
@@ -47,10 +47,10 @@ class _SetAside:
 
 
 class Task(Generic[Item]):
-    """One row of the table: every `interval_ms` it does `act` with each of its `items`.
+    """One row of the table: every `interval_ms` it calls `act` with each of its `items`.
 
-    `items` may be a generator, which is asked for the next item when the one before is done. `act` may return an
-    iterator of pieces.
+    `items` may return a generator, whose next item is taken when the one before is done. `act` may return an iterator
+    of pieces.
     """
 
     def __init__(
@@ -65,43 +65,43 @@ class Task(Generic[Item]):
         self.items = items
         self.act = act
         self.interval_ms = interval_ms
-        self.rounds = 0  # that have ended
+        self.rounds = 0  # rounds that have ended
         self.failures = 0  # exceptions, of all items
-        self.restarts = 0  # by the supervisor
+        self.restarts = 0  # restarts by the supervisor
         self.timer: Timer | None = None
         self._upkeep = upkeep
         self._clock = upkeep.clock
         self._last_interval_ms = LATE_MS
         self._set_aside: dict[Hashable, _SetAside] = {}
         self._work: Generator[Pause, Any, None] | None = None
-        self._turn = object()  # a call that belongs to an older one comes too late
-        self._expected_ms = 0.0  # when it is heard of at the latest
+        self._turn = object()  # new for each wait; a call that belongs to an older one comes too late
+        self._expected_ms = 0.0  # when it must have run again, at the latest
         self._is_stopped = False
 
     # -- its life
 
     def start(self) -> None:
-        """Go round for the first time when the interval has passed."""
+        """Begin the next round when the interval has passed."""
         self._call_later(self._interval_ms(), self._begin)
 
     def stop(self) -> None:
-        """End where it is."""
+        """Stop, even in the middle of a round."""
         self._is_stopped = True
         self._turn = object()
         self._drop()
         self._upkeep.forget(self)
 
     def run_soon(self) -> None:
-        """Begin a round in the next pass of the loop, unless one is under way."""
+        """Begin a round in the next pass of the loop, unless one is running."""
         if self._work is None and not self._is_stopped:
             self._call_later(0.0, self._begin)
 
-    def is_overdue(self, now_ms: float) -> bool:
-        """Whether it should have been heard of."""
+    def look(self, now_ms: float) -> bool:
+        """True: the task should have run by now."""
         return now_ms > self._expected_ms
 
     def restart(self) -> None:
-        """The supervisor has found it overdue."""
+        """Drop the current round and begin a new one. The supervisor calls this for an overdue task."""
         self.restarts += 1
         self._drop()
         self.run_soon()
@@ -113,7 +113,7 @@ class Task(Generic[Item]):
         if work is not None:
             try:
                 work.close()
-            except ValueError:  # it runs just now: a piece of it stops its own task
+            except ValueError:  # the work is running: one of its pieces stops its own task
                 pass
             except Exception as error:
                 self.set_aside(None, error)
@@ -121,9 +121,9 @@ class Task(Generic[Item]):
     # -- a round
 
     def _begin(self) -> None:
-        self._upkeep.look_if_overdue()
+        self._upkeep.recover_supervisor()
         self._work = self._round()
-        self._go_on(None)
+        self._resume(None)
 
     def _round(self) -> Generator[Pause, Any, None]:
         for item in self.items():
@@ -140,21 +140,21 @@ class Task(Generic[Item]):
                 if self._set_aside and self._set_aside.pop(item, None) is not None:
                     logger.warning("%s: %s: it works again", self.name, _named(item))
 
-    def _go_on(self, value: object) -> None:
+    def _resume(self, value: object) -> None:
         turn = self._expect(0.0)
         self._upkeep.turns.begin(
             self._until_pause(turn, value), lambda pause: self._pause(pause) if self._turn is turn else None
         )
 
     def _until_pause(self, turn: object, value: object) -> Generator[None, None, Pause]:
-        """Pieces of work; what there is to wait for then. It has ended when there is no work any more."""
+        """Do pieces of the round until it must wait, and return that pause. At the end of the round `_work` is None."""
         while self._turn is turn and self._work is not None:
             self._expected_ms = self._clock.monotonic_ms() + LATE_MS
             try:
                 pause = self._work.send(value)
             except StopIteration:
                 self._work = None
-            except Exception as error:  # it cannot even say what its items are
+            except Exception as error:  # `items` itself failed
                 self._work = None
                 self.set_aside(None, error)
             else:
@@ -169,10 +169,10 @@ class Task(Generic[Item]):
             self._end()
         elif isinstance(pause, Pending):
             turn = self._expect(WAIT_MAX_MS)
-            pause.then(lambda value: self._go_on(value) if self._turn is turn else None)
+            pause.then(lambda value: self._resume(value) if self._turn is turn else None)
         else:
             assert pause is not None
-            self._call_later(pause, lambda: self._go_on(None))
+            self._call_later(pause, lambda: self._resume(None))
 
     def _end(self) -> None:
         self.rounds += 1
@@ -202,14 +202,14 @@ class Task(Generic[Item]):
     # -- items that raised
 
     def is_set_aside(self, item: Hashable) -> bool:
-        """Whether the item raised, and it is too early to try it again."""
+        """Whether the item raised, and its time to be tried again has not come."""
         if not self._set_aside:
             return False
         known = self._set_aside.get(item)
         return known is not None and self._clock.monotonic_ms() < known.retry_ms
 
     def set_aside(self, item: Item | None, error: Exception) -> None:
-        """Leave the item out for a while; None: the round itself could not go on."""
+        """Leave the item out for a while, because it raised. None: the round itself raised."""
         self.failures += 1
         known = self._set_aside.get(item)
         least_ms, most_ms = SET_ASIDE_AT_MOST_MS
@@ -227,7 +227,7 @@ class Task(Generic[Item]):
             )
 
     def _forget_old(self) -> None:
-        """Those that nobody has tried again, though there was time: they are not items any more."""
+        """Forget set-aside items that were not tried again in time: they are not among the items any more."""
         now_ms = self._clock.monotonic_ms()
         kept_ms = 2 * self._interval_ms()
         self._set_aside = {
@@ -238,10 +238,10 @@ class Task(Generic[Item]):
 
 
 class Follower:
-    """A coroutine that handles events for as long as the broker lives: `run` ends only when it is cancelled.
+    """A coroutine that handles events as long as the broker lives: `run` ends only when it is cancelled.
 
-    `is_behind` says whether there is anything that it should be doing; `came_round` is called by it after each event.
-    It is overdue when it was behind for `late_ms` and has not come round.
+    `is_behind` says whether there are events to handle. `run` calls `came_round` after each event. The follower is
+    overdue when it was behind for `late_ms` and handled no event.
     """
 
     def __init__(
@@ -269,7 +269,7 @@ class Follower:
         self._rounds_seen = 0
 
     def start(self) -> None:
-        """Begin, in the next pass of the loop."""
+        """Begin in the next pass of the loop."""
         self._heard_ms = self._clock.monotonic_ms()
         self._clock.call_soon(self._begin)
 
@@ -278,17 +278,17 @@ class Follower:
             self.task = asyncio.get_running_loop().create_task(self._live())
 
     def came_round(self) -> None:
-        """An event was handled."""
+        """Note that an event was handled."""
         self.rounds += 1
 
     async def stop(self) -> None:
-        """Cancel it, and wait until it is gone."""
+        """Cancel the coroutine, and wait until it has ended."""
         task = self.cancel()
         if task is not None:
             await asyncio.gather(task, return_exceptions=True)
 
     def cancel(self) -> "asyncio.Task[None] | None":
-        """Have it end soon; what ends."""
+        """Cancel the coroutine; returns its task, which ends soon. None if it was not running."""
         self._is_stopped = True
         self._upkeep.forget(self)
         task, self.task = self.task, None
@@ -296,15 +296,15 @@ class Follower:
             task.cancel()
         return task
 
-    def is_overdue(self, now_ms: float) -> bool:
-        """Whether it has had something to do for long and did nothing, or has ended."""
+    def look(self, now_ms: float) -> bool:
+        """Note whether events were handled since the last look. True: it is overdue, or its task has ended."""
         if self.rounds != self._rounds_seen or not self.is_behind():
             self._rounds_seen = self.rounds
             self._heard_ms = now_ms
         return now_ms - self._heard_ms > self.late_ms or (self.task is not None and self.task.done())
 
     def restart(self) -> None:
-        """The supervisor has found it overdue."""
+        """Cancel the coroutine and start it again. The supervisor calls this for an overdue follower."""
         self.restarts += 1
         task, self.task = self.task, None
         if task is not None:
@@ -331,7 +331,7 @@ class Follower:
 
 
 class Upkeep:
-    """The table, and the supervisor of all that is in it."""
+    """The table of tasks, and their supervisor."""
 
     def __init__(self, clock: "Clock", turns: Turns) -> None:
         self.clock = clock
@@ -361,7 +361,7 @@ class Upkeep:
         recover: Callable[[], None] = lambda: None,
         late_ms: float = LATE_MS,
     ) -> Follower:
-        """Add a follower and start it. `recover` is called before it is started again."""
+        """Add a follower and start it. `recover` is called before each restart."""
         follower = Follower(self, name, run, is_behind, recover, late_ms)
         self._add(follower)
         follower.start()
@@ -373,7 +373,7 @@ class Upkeep:
             self._look_later()
 
     def forget(self, task: Task[Any] | Follower) -> None:
-        """It has stopped."""
+        """Remove a task that has stopped."""
         if task in self.tasks:
             self.tasks.remove(task)
         if not self.tasks and self.timer is not None:
@@ -382,8 +382,8 @@ class Upkeep:
 
     # -- the supervisor
 
-    def look_if_overdue(self) -> None:
-        """Called by every task that begins a round: the supervisor's own timer may have been lost, too."""
+    def recover_supervisor(self) -> None:
+        """Start the supervisor's timer again if it was lost. Every task calls this when it begins a round."""
         if self.tasks and self.clock.monotonic_ms() > self._next_look_ms + LATE_MS:
             logger.error("the supervisor of the upkeep was not called in time")
             self._look_later()
@@ -396,16 +396,16 @@ class Upkeep:
 
     def _look(self) -> None:
         now_ms = self.clock.monotonic_ms()
-        stood_still = now_ms > self._next_look_ms + LOOK_MS  # the whole process: everybody's timers come only now
+        stood_still = now_ms > self._next_look_ms + LOOK_MS  # the whole process stood still, so all timers are late
         self._look_later()
         if stood_still:
             return
         for task in list(self.tasks):
-            if task.is_overdue(now_ms):
+            if task.look(now_ms):
                 logger.error("%s has not come round in time: it is started again", task.name)
                 task.restart()
 
 
 def _named(item: object) -> str:
-    """How a line of the log calls an item."""
+    """The name of an item in the log."""
     return "the round" if item is None else str(getattr(item, "name", None) or item)

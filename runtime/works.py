@@ -1,4 +1,4 @@
-"""Works of the broker: what a request asked for, and what is done to its end though nobody may wait for it any more."""
+"""Works of the broker: a request began them, and they are done to their end even if its client is gone."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class Works:
-    """The tasks that requests of a broker asked for. No connection owns one, so no connection can end one."""
+    """The tasks that requests began. The broker owns them, so the end of a connection does not end them."""
 
     __slots__ = ("_clock", "_has_ended", "_tasks")
 
@@ -27,10 +27,10 @@ class Works:
     def outcome(
         self, work: Coroutine[Any, Any, T] | asyncio.Future[T], failed: Callable[[BaseException], T]
     ) -> Pending[T]:
-        """What the work returns, or what `failed` makes of what it raises.
+        """A Pending of the result of the work, or of `failed(exception)` if it raises.
 
-        A coroutine is done to its end, in a task. A future is somebody else's, and is cancelled with its outcome.
-        There is no outcome of a work that the end of the broker cut off.
+        A coroutine runs to its end, in a task. A future has another owner; to cancel the Pending cancels the future.
+        If the broker stops before a work has ended, its Pending is never completed.
         """
         outcome: Pending[T] = Pending()
         if isinstance(work, asyncio.Future):
@@ -51,7 +51,7 @@ class Works:
             outcome.complete(work.result() if error is None else failed(error))
 
     async def end(self, within_ms: float) -> None:
-        """The broker stops: wait for the works under way and those begun meanwhile; cut off what takes longer."""
+        """The broker stops. Wait for all works, also those begun meanwhile; after `within_ms` cancel the rest."""
         timer = self._clock.call_later(within_ms, self._cut_off)
         while self._tasks:
             await asyncio.wait(list(self._tasks))

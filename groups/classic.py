@@ -1,6 +1,6 @@
-"""The classic group protocol: what members ask for (JoinGroup, SyncGroup, Heartbeat, LeaveGroup, commits), answered.
+"""The classic group protocol: answers to JoinGroup, SyncGroup, Heartbeat, LeaveGroup and commits.
 
-Decisions only, over the states of rebalance.py; a request that must wait is answered by a `Pending`.
+This module only decides, over the states of rebalance.py. A request that must wait is answered by a `Pending`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["ClassicGroup", "State"]
 
 logger = logging.getLogger("barnabas.groups")
 
-NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000  # it has no id to send heartbeats with until its first join ends
+NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000  # until its first join ends, the member has no id for heartbeats
 
 
 class ClassicGroup(Rebalancing):
@@ -40,11 +40,11 @@ class ClassicGroup(Rebalancing):
 
     __slots__ = ()
 
-    # ---- what a group is stored as, and made of again ----
+    # ---- storing and describing ----
 
     @classmethod
     def restore(cls, group_id: str, config: GroupConfig, metadata: GroupMetadataValue) -> ClassicGroup:
-        """The group a stored record tells of. Session timers are started by `start_sessions`."""
+        """The group of a stored record. `start_sessions` starts its session timers later."""
         timestamp = metadata.current_state_timestamp
         group = cls(group_id, config, timestamp)
         group.state_timestamp_ms = None if timestamp < 0 else timestamp
@@ -71,12 +71,12 @@ class ClassicGroup(Rebalancing):
         return group
 
     def start_sessions(self, monotonic_ms: float) -> None:
-        """After loading: every member has its full session timeout to show itself."""
+        """Call after loading: every member has its full session timeout to send a request."""
         for member in self.members.values():
             self._restart_session(member, monotonic_ms)
 
     def describe(self) -> DescribeGroupsResponse.DescribedGroup:
-        """As DescribeGroups tells it: protocol and members' metadata only while Stable."""
+        """The answer of DescribeGroups. The protocol and the members' metadata are shown only while Stable."""
         stable = self.state is State.STABLE
         protocol_name = self.protocol_name
         return messages.DescribeGroupsResponse.DescribedGroup(
@@ -108,7 +108,7 @@ class ClassicGroup(Rebalancing):
         make_id: Callable[[str], str],
         effects: Effects,
     ) -> JoinGroupResponse | Pending[JoinGroupResponse]:
-        """One JoinGroup, answered at once or parked until the join phase ends. `make_id(prefix)` makes a member id."""
+        """Answer a JoinGroup at once, or park it until the join phase ends. `make_id(prefix)` makes a member id."""
         member_id = request.member_id
         if not self._has_room_for(member_id):
             self._remove(member_id, effects)
@@ -126,7 +126,7 @@ class ClassicGroup(Rebalancing):
                 return self._replace_static(
                     request, version, instance_id, new_id, protocols, rebalance_timeout_ms, effects
                 )
-            if instance_id is None and version >= 4:  # KIP-394: an id first, so that a lost answer leaves no ghost
+            if instance_id is None and version >= 4:  # KIP-394: a lost answer leaves no dead member
                 deadline = effects.monotonic_ms + request.session_timeout_ms
                 self.pending_members[new_id] = deadline
                 self._wake_at(deadline)
@@ -166,7 +166,7 @@ class ClassicGroup(Rebalancing):
         is_leader = member.member_id == self.leader
         same = member.protocols == protocols
         if self.state is State.COMPLETING_REBALANCE and same:
-            return self._join_response(member, version, with_members=is_leader)  # it missed the first answer
+            return self._join_response(member, version, with_members=is_leader)  # the first answer was lost
         if self.state is State.STABLE and same and not is_leader:
             return self._join_response(member, version, with_members=False)
         if self.state is State.EMPTY:
@@ -187,7 +187,7 @@ class ClassicGroup(Rebalancing):
         rebalance_timeout_ms: int,
         effects: Effects,
     ) -> JoinGroupResponse | Pending[JoinGroupResponse]:
-        """A static member came back under its instance id (KIP-345): it takes over its predecessor's place."""
+        """A static member came back under its instance id (KIP-345), and replaces its predecessor."""
         old_id = self.static_members[instance_id]
         leader_before = self.leader
         member = self._rename(old_id, new_id, instance_id, effects)
@@ -199,10 +199,10 @@ class ClassicGroup(Rebalancing):
 
             def stored(error: ErrorCode, effects: Effects) -> None:
                 if member.awaiting_join is not waiter or self.members.get(new_id) is not member:
-                    return  # answered meanwhile: it asked again, was replaced itself, or the join phase ended
+                    return  # already answered: the member joined again or was replaced, or the join phase ended
                 self._unpark_join(member)
                 if error:
-                    level = self._told_at(logging.WARNING)
+                    level = self._log_level(logging.WARNING)
                     logger.log(
                         level, "group %s: static member %s could not be stored: %s", self.group_id, new_id, error.name
                     )
@@ -213,12 +213,13 @@ class ClassicGroup(Rebalancing):
                     response.member_id = ""
                     response.leader = leader_before or ""
                     if error is ErrorCode.REQUEST_TIMED_OUT:
-                        effects.store(self.record())  # what was put back may be committed yet: this comes after it
+                        # The record that timed out may still be committed, so this one must follow it.
+                        effects.store(self.record())
                 elif version >= 9:
                     is_leader = self.leader == new_id
                     response = self._join_response(member, version, with_members=is_leader)
                     response.skip_assignment = is_leader
-                else:  # told of a leader that is not itself, an old client does not assign
+                else:  # an old client that is told of another leader does not assign
                     response = self._join_response(member, version, with_members=False)
                     response.leader = leader_before or ""
                 self._restart_session(member, effects.monotonic_ms)
@@ -251,7 +252,7 @@ class ClassicGroup(Rebalancing):
     # ---- SyncGroup ----
 
     def sync(self, request: SyncGroupRequest, effects: Effects) -> SyncGroupResponse | Pending[SyncGroupResponse]:
-        """One SyncGroup, answered at once or parked until the leader's assignment is committed."""
+        """Answer a SyncGroup at once, or park it until the leader's assignment is committed."""
         error = self._check_sync(request)
         if error:
             return messages.SyncGroupResponse(error_code=error)
@@ -262,7 +263,7 @@ class ClassicGroup(Rebalancing):
         if self.state is State.STABLE:
             self._restart_session(member, effects.monotonic_ms)
             return self._sync_response(member)
-        if member.awaiting_sync is not None:  # asked again over another connection; the first one gets an answer too
+        if member.awaiting_sync is not None:  # sent again over another connection: the first request gets an answer too
             effects.reply_sync(
                 member.awaiting_sync, messages.SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS)
             )
@@ -275,9 +276,9 @@ class ClassicGroup(Rebalancing):
 
             def stored(error: ErrorCode, effects: Effects) -> None:
                 if self.state is not State.COMPLETING_REBALANCE or self.generation != generation:
-                    return  # somebody joined or left meanwhile: what was parked is answered already
+                    return  # a member joined or left meanwhile, so the parked requests are answered already
                 if error:
-                    level = self._told_at(logging.WARNING)
+                    level = self._log_level(logging.WARNING)
                     logger.log(level, "group %s: assignment could not be stored: %s", self.group_id, error.name)
                     self._propagate_sync_error(store_error(error), effects)
                     self._prepare_or_try_complete("the assignment could not be stored", effects)
@@ -317,7 +318,7 @@ class ClassicGroup(Rebalancing):
     # ---- Heartbeat, LeaveGroup, commits ----
 
     def heartbeat(self, member_id: str, instance_id: str | None, generation: int, monotonic_ms: float) -> ErrorCode:
-        """A sign of life: moves the member's deadline, nothing else."""
+        """Move the session deadline of a member. Returns REBALANCE_IN_PROGRESS when the member must join again."""
         if self.state is State.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         member = self.members.get(member_id)
@@ -334,7 +335,7 @@ class ClassicGroup(Rebalancing):
         return ErrorCode.REBALANCE_IN_PROGRESS if self.state is State.PREPARING_REBALANCE else ErrorCode.NONE
 
     def leave(self, leavers: Iterable[tuple[str, str | None, str | None]], effects: Effects) -> list[ErrorCode]:
-        """Members leave, named by member id, or by instance id alone; each may say why. One error each."""
+        """Remove members, each named by (member id or "", instance id, reason). Returns an error for each."""
         errors = []
         left: list[str] = []
         for member_id, instance_id, reason in leavers:
@@ -363,7 +364,7 @@ class ClassicGroup(Rebalancing):
         *,
         transactional: bool = False,
     ) -> ErrorCode:
-        """Whether offsets may be committed so."""
+        """NONE when such a commit is allowed, else the reason why not. Changes nothing."""
         state = self.state
         if state is State.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -384,12 +385,12 @@ class ClassicGroup(Rebalancing):
         return ErrorCode.NONE
 
     def extend_session(self, member_id: str, monotonic_ms: float) -> None:
-        """A member has given a sign of life that is no heartbeat. Harmless for somebody who is no member."""
+        """Move the session deadline after another request than a heartbeat. No effect when there is no such member."""
         member = self.members.get(member_id)
         if member is not None:
             member.session_deadline_ms = monotonic_ms + member.session_timeout_ms
 
 
 def _why(what: str, reason: str | None) -> str:
-    """For the log: what happened, and what the client says about it (JoinGroup v8+), which may be anything."""
+    """For the log: what happened, and the reason that the client sent (JoinGroup v8+), which may be any text."""
     return f"{what} ({reason[:255]!r})" if reason else what

@@ -1,8 +1,8 @@
-"""The group coordinator: the gate in front of every group request, and who answers behind it.
+"""The group coordinator: it checks each group request, and passes it to the shard and the group.
 
-Groups live in shards, one for each partition of `__consumer_offsets` that this broker leads (runtime.py); what a
-member may do is the group's own affair (classic.py); where offsets are kept is the offset manager's (offsets/).
-Methods take the request message and its context, and return the response or a `Pending` of it.
+Groups live in shards: one shard for each partition of `__consumer_offsets` that this broker leads (runtime.py). The
+group decides what a member may do (classic.py). The offset manager decides where offsets are kept (offsets/). Methods
+take the request message and its context, and return the response or a `Pending` of it.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ T = TypeVar("T")
 CLASSIC = "classic"
 OFFSETS_TOPIC = "__consumer_offsets"
 GROUP_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11  # read, delete, describe, and the two on configs
-TIMER_CHECK_MS = 5_000.0  # how often it is looked for groups whose timer was lost
-PREFIX_BYTES_MAX = 32_000  # of a member id, which ends with a UUID and must fit into a string
+TIMER_CHECK_MS = 5_000.0  # how often lost timers of groups are looked for
+PREFIX_BYTES_MAX = 32_000  # a member id is prefix and UUID, and must fit into a string of the protocol
 
 
 class CoordinatorConfig(Protocol):
-    """The broker settings the coordinator looks at, each time it needs them."""
+    """The broker settings of the coordinator. It reads them each time, because they may change."""
 
     group_initial_rebalance_delay_ms: int
     group_max_session_timeout_ms: int
@@ -82,7 +82,7 @@ class CoordinatorConfig(Protocol):
 
 
 class Context(Protocol):
-    """What is asked of a request's context."""
+    """The part of a request's context that the coordinator needs."""
 
     api_version: int
     client_id: str | None
@@ -90,30 +90,30 @@ class Context(Protocol):
 
 
 class NoteRefusal(Protocol):
-    """Says in the log what a client is refused."""
+    """Logs a refused request."""
 
     def __call__(self, context: Any, error: ErrorCode, what: str, *values: object) -> None:
-        """`what % values` tells what the request was about."""
+        """`what % values` describes the request."""
 
 
 class Topics(Protocol):
-    """What is asked of the metadata cache."""
+    """The part of the metadata cache that the coordinator needs."""
 
     def contains(self, topic: str, index: int | None = None) -> bool:
         """Whether the topic (and the partition in it) exists."""
 
     def partition_indexes(self, topic: str) -> Container[int]:
-        """The partitions of a topic; none when it does not exist."""
+        """The partitions of a topic; empty when it does not exist."""
 
     def topic_id(self, topic: str) -> bytes:
-        """Id of a topic; zero when it has none or does not exist."""
+        """The id of a topic; zeros when it has none or does not exist."""
 
     def topic_name(self, topic_id: bytes) -> str | None:
-        """Name of the topic of that id."""
+        """The name of the topic with this id."""
 
 
 class LedPartition(Protocol):
-    """A partition whose leadership changed, as `on_leadership` needs it."""
+    """The part of a partition that `on_leadership` needs."""
 
     topic: str
     index: int
@@ -125,7 +125,7 @@ def _recover_timer(item: GroupInShard[Shard]) -> None:
 
 
 class GroupCoordinator:
-    """Membership, group administration and the shards. `offsets` is the storage that `offsets.storage` names."""
+    """Owns the shards, and answers all group requests. `offsets` is the storage that `offsets.storage` names."""
 
     def __init__(
         self,
@@ -147,7 +147,7 @@ class GroupCoordinator:
         self._offsets_partition_count = offsets_partition_count
         self.shards: dict[int, Shard] = {}
         self._loaders: dict[int, Loader] = {}
-        self._epochs: dict[int, int] = {}  # highest leader epoch seen of each partition, led or not
+        self._epochs: dict[int, int] = {}  # highest leader epoch seen of each partition, also of those unloaded
         self.is_active = False
         self._timers: Task[GroupInShard[Shard]] | None = None
         self.legacy_offsets = ZooKeeperOffsetManager(env, coordination)  # OffsetCommit and OffsetFetch v0, always
@@ -159,14 +159,14 @@ class GroupCoordinator:
     # ---- life ----
 
     def start(self) -> None:
-        """Answer from now on."""
+        """Answer requests from now on."""
         self.is_active = True
         self.kafka_offsets.startup()
         self.legacy_offsets.startup()
         self._timers = self._env.upkeep.every("group timers", lambda: TIMER_CHECK_MS, self._all_groups, _recover_timer)
 
     def shutdown(self) -> None:
-        """Answer nobody any more; who waits is told to look for another coordinator."""
+        """Stop answering. Waiting clients are told to look for another coordinator."""
         self.is_active = False
         self.kafka_offsets.shutdown()
         self.legacy_offsets.shutdown()
@@ -177,7 +177,7 @@ class GroupCoordinator:
             self._unload(partition)
 
     def on_leadership(self, became_leader: Iterable[LedPartition], became_follower: Iterable[LedPartition]) -> None:
-        """Partitions changed hands: load those of `__consumer_offsets` that came, drop those that went."""
+        """Leaders changed: load partitions of `__consumer_offsets` that this broker leads now, unload the others."""
         for partition in became_follower:
             if partition.topic == OFFSETS_TOPIC:
                 self.unload(partition.index, partition.leader_epoch)
@@ -186,7 +186,7 @@ class GroupCoordinator:
                 self.load(partition.index, partition.leader_epoch)
 
     def load(self, partition: int, leader_epoch: int) -> None:
-        """Become the coordinator of an offsets partition. A smaller epoch than one already seen comes too late."""
+        """Become the coordinator of an offsets partition. Ignored if the epoch is smaller than one already seen."""
         if leader_epoch <= self._epochs.get(partition, -1) and (
             partition in self.shards or leader_epoch < self._epochs[partition]
         ):
@@ -210,7 +210,7 @@ class GroupCoordinator:
         )
 
     def unload(self, partition: int, leader_epoch: int | None = None) -> None:
-        """No longer the coordinator; without an epoch in any case."""
+        """Stop being the coordinator. Ignored if the epoch is smaller than one already seen; None: never ignored."""
         if leader_epoch is not None:
             if leader_epoch < self._epochs.get(partition, -1):
                 return
@@ -251,7 +251,7 @@ class GroupCoordinator:
     # ---- the gate ----
 
     def shard_of(self, group_id: str) -> Shard | ErrorCode:
-        """The shard that owns a group, or what its client is told instead."""
+        """The shard that owns a group, or the error for its client."""
         if not self.is_active:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         count = self._offsets_partition_count()
@@ -274,7 +274,7 @@ class GroupCoordinator:
         return self.shard_of(group_id)
 
     def when_free(self, shard: Shard, group_id: str, action: Callable[[], T | Pending[T]]) -> Pending[T]:
-        """The answer of `action`, run when nobody holds the group any more."""
+        """A Pending of the answer of `action`, which runs when the group is not held any more."""
         pending: Pending[T] = Pending()
         shard.after_hold(group_id, lambda: chain(action(), pending))
         return pending
@@ -282,7 +282,7 @@ class GroupCoordinator:
     # ---- membership ----
 
     def join_group(self, request: JoinGroupRequest, context: Context) -> JoinGroupResponse | Pending[JoinGroupResponse]:
-        """Become or stay a member; parked until the join phase ends."""
+        """JoinGroup: answered when the join phase ends."""
         version = context.api_version
         group_id = request.group_id
         if self.is_active and group_id:
@@ -317,7 +317,7 @@ class GroupCoordinator:
         if not isinstance(reply, Pending) and reply.error_code not in (ErrorCode.NONE, ErrorCode.MEMBER_ID_REQUIRED):
             self.note_refusal(context, ErrorCode(reply.error_code), "group %r, member %r", group_id, request.member_id)
         if before is not None and not effects.stores:
-            # A new group is stored empty, so that whoever loads it knows of it before its first generation.
+            # A new group is stored empty, so that the next coordinator knows of it before its first generation.
             shard.write(group_id, before, self._created(shard, group))
         shard.run_effects(group, effects)
         return reply
@@ -325,7 +325,7 @@ class GroupCoordinator:
     def _created(self, shard: Shard, group: ClassicGroup) -> Callable[[ErrorCode], None]:
         def done(error: ErrorCode) -> None:
             if error is ErrorCode.REQUEST_TIMED_OUT:
-                return  # it is in the log, and will be committed unless the leadership goes
+                return  # the record is in the log, and will be committed unless the leader changes
             if error and group.generation == 0 and shard.groups.get(group.group_id) is group:
                 if not group.is_unstorable:
                     logger.warning("group %s: could not be created: %s", group.group_id, error.name)
@@ -337,13 +337,13 @@ class GroupCoordinator:
         return done
 
     def sync_group(self, request: SyncGroupRequest, context: Context) -> SyncGroupResponse | Pending[SyncGroupResponse]:
-        """Get one's assignment; the leader brings everybody's."""
+        """SyncGroup: gives the member its assignment. The leader sends the assignments of all members."""
         if context.api_version >= 5 and (request.protocol_type is None or request.protocol_name is None):
             return messages.SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         shard = self._gate(request.group_id)
         if isinstance(shard, ErrorCode):
             if shard is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-                shard = ErrorCode.REBALANCE_IN_PROGRESS  # old clients do not know the other one here
+                shard = ErrorCode.REBALANCE_IN_PROGRESS  # old clients do not expect COORDINATOR_LOAD_IN_PROGRESS here
             return messages.SyncGroupResponse(error_code=shard)
         group = shard.groups.get(request.group_id)
         if group is None:
@@ -354,7 +354,7 @@ class GroupCoordinator:
         return reply
 
     def heartbeat(self, request: HeartbeatRequest, context: Context) -> HeartbeatResponse:
-        """A sign of life; tells whether to rejoin."""
+        """Heartbeat: tells the member whether it must join again."""
         shard = self._gate(request.group_id)
         if isinstance(shard, ErrorCode):
             if shard is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
@@ -372,7 +372,7 @@ class GroupCoordinator:
     def leave_group(
         self, request: LeaveGroupRequest, context: Context
     ) -> LeaveGroupResponse | Pending[LeaveGroupResponse]:
-        """One member (v0-2) or several (v3+) leave."""
+        """LeaveGroup: removes one member (v0-2) or several (v3+)."""
         shard = self._gate(request.group_id)
         if isinstance(shard, ErrorCode):
             return messages.LeaveGroupResponse(error_code=shard)
@@ -415,19 +415,19 @@ class GroupCoordinator:
     def offset_commit(
         self, request: OffsetCommitRequest, context: Context
     ) -> OffsetCommitResponse | Pending[OffsetCommitResponse]:
-        """Store offsets; answered when they are committed."""
+        """OffsetCommit: answered when the offsets are committed."""
         return offset_requests.offset_commit(self, request, context)
 
     def offset_fetch(
         self, request: OffsetFetchRequest, context: Context
     ) -> OffsetFetchResponse | Pending[OffsetFetchResponse]:
-        """Committed offsets."""
+        """OffsetFetch: the committed offsets."""
         return offset_requests.offset_fetch(self, request, context)
 
     def offset_delete(
         self, request: OffsetDeleteRequest, context: Context
     ) -> OffsetDeleteResponse | Pending[OffsetDeleteResponse]:
-        """Forget offsets of topics nobody in the group reads."""
+        """OffsetDelete: removes offsets of topics that no member reads."""
         return offset_requests.offset_delete(self, request, context)
 
     # ---- administration ----
@@ -435,7 +435,7 @@ class GroupCoordinator:
     def list_groups(
         self, request: ListGroupsRequest, context: Context
     ) -> ListGroupsResponse | Pending[ListGroupsResponse]:
-        """All groups of the loaded shards, filtered by state and type."""
+        """ListGroups: the groups of the loaded shards, filtered by state and type."""
         if not self.is_active:
             return messages.ListGroupsResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
         return self.turns.run(self._list_groups(request))
@@ -464,7 +464,7 @@ class GroupCoordinator:
     def describe_groups(
         self, request: DescribeGroupsRequest, context: Context
     ) -> DescribeGroupsResponse | Pending[DescribeGroupsResponse]:
-        """State and members of groups; a group that is not there is Dead."""
+        """DescribeGroups: state and members. A group that does not exist is Dead."""
         return self.turns.run(self._describe_groups(request, context.api_version))
 
     def _describe_groups(self, request: DescribeGroupsRequest, version: int) -> Pieces[DescribeGroupsResponse]:
@@ -497,7 +497,7 @@ class GroupCoordinator:
     def delete_groups(
         self, request: DeleteGroupsRequest, context: Context
     ) -> DeleteGroupsResponse | Pending[DeleteGroupsResponse]:
-        """Remove empty groups with all their offsets. A group named twice is answered once."""
+        """DeleteGroups: removes empty groups with all their offsets. A group that is named twice is answered once."""
         return self.turns.run(self._delete_groups(list(dict.fromkeys(request.groups_names))), to_the_end=True)
 
     def _delete_groups(self, group_ids: list[str]) -> Pieces[DeleteGroupsResponse]:
@@ -531,7 +531,7 @@ class GroupCoordinator:
                 return
             group = shard.groups.get(group_id)
             if group is None or group.state is State.DEAD:
-                if group_id in shard.foreign_groups:  # its members are not known here, so they cannot be absent
+                if group_id in shard.foreign_groups:  # its members are not known here, so it cannot be called empty
                     end(ErrorCode.NON_EMPTY_GROUP)
                 else:
                     self.if_it_has_offsets(
@@ -544,7 +544,7 @@ class GroupCoordinator:
             logger.info("group %s: deleted", group_id)
             both: tuple[Pending[ErrorCode], Pending[ErrorCode]] = (Pending(), Pending())
             Pending.all(both).then(lambda errors: removed(next(filter(None, errors), ErrorCode.NONE)))
-            self.offsets.remove(shard, group_id, None, both[0].complete)  # two writes of one pass of the loop
+            self.offsets.remove(shard, group_id, None, both[0].complete)  # both writes go out in one pass of the loop
             shard.remove_group(group_id, both[1].complete)
 
         shard.hold(group_id, act)
@@ -552,7 +552,7 @@ class GroupCoordinator:
     def if_it_has_offsets(
         self, shard: Shard, group_id: str, otherwise: Callable[[ErrorCode], None], action: Callable[[], None]
     ) -> None:
-        """A group without a state of its own exists by its offsets: one that only commits, where they are elsewhere."""
+        """Call `action` if the group has offsets, else `otherwise`. A group that only commits exists by its offsets."""
 
         def found(offsets: Offsets) -> None:
             if offsets.error or not offsets.committed:
@@ -567,23 +567,25 @@ class GroupCoordinator:
             found(reply)
 
     def on_partitions_deleted(self, partitions: Iterable[tuple[str, int]]) -> None:
-        """Topics are gone: their offsets go too, in every group of this broker (UpdateMetadata with leader -2)."""
+        """Remove the offsets of deleted topics (UpdateMetadata with leader -2) in every group of this broker."""
         gone = dict.fromkeys(partitions)
         if not gone:
             return
         for topic, index in gone:
             if topic == OFFSETS_TOPIC:
                 self.unload(index)
-                self._epochs.pop(index, None)  # made again, it begins with epoch 0
+                self._epochs.pop(index, None)  # when it is created again, it begins with epoch 0
         self.kafka_offsets.forget(gone)
         self.legacy_offsets.forget(gone)
 
     def complete_transaction(self, partition: int, producer_id: int, committed: bool) -> None:
-        """The control record of a transaction stands in an offsets partition: decide the producer's pending offsets,
-        once everything before it is committed."""
+        """Commit or drop the pending offsets of a producer, whose control record was appended to an offsets partition.
+
+        This happens when everything before the control record is committed.
+        """
         shard = self.shards.get(partition)
         if shard is None or shard.loading:
-            return  # loading meets the control record itself
+            return  # the loader reads the control record from the log
 
         def decide(error: ErrorCode) -> None:
             if not error:
@@ -604,7 +606,7 @@ class GroupCoordinator:
 
 
 def chain(reply: Any, pending: Pending[Any]) -> None:
-    """Complete `pending` with a reply that is there, or when it is."""
+    """Complete `pending` with a reply: at once, or when it is there."""
     if isinstance(reply, Pending):
         reply.then(pending.complete)
     else:

@@ -1,4 +1,4 @@
-"""Which offsets partition a group belongs to: Java's `String.hashCode`, absolute, modulo the partition count."""
+"""The offsets partition of a group: the absolute value of Java's `String.hashCode`, modulo the partition count."""
 
 import struct
 from functools import lru_cache
@@ -21,5 +21,5 @@ def partition_for(group_id: str, partition_count: int) -> int:
     """The partition of `__consumer_offsets` (or, for a transactional id, of `__transaction_state`) that owns an id."""
     value = java_hash_code(group_id)
     if value == -(1 << 31):
-        return 0  # its absolute value does not fit an int32, and Kafka's abs answers 0
+        return 0  # -2**31 has no absolute value in an int32, and Kafka's abs returns 0 for it
     return abs(value) % partition_count

@@ -1,9 +1,9 @@
-"""Load an offsets partition after a start or a leader change: the same replay, a record at a time (runtime/turns.py).
+"""Loads an offsets partition after a start or a leader change, by replay of its log in pieces (runtime/turns.py).
 
-While it runs, and until the high watermark has reached the log end at which the epoch began, the coordinator answers
-COORDINATOR_LOAD_IN_PROGRESS. Records of later group protocols (KIP-848, KIP-932, KIP-1071) are left alone: only which
-groups are theirs is remembered. A record that cannot be read costs a warning, a batch that cannot be read ends the
-load, and the partition is served all the same, as Kafka does.
+The coordinator answers COORDINATOR_LOAD_IN_PROGRESS until the log is replayed, and the high watermark has reached the
+log end at which the epoch began. Records of later group protocols (KIP-848, KIP-932, KIP-1071) are ignored; only the
+ids of their groups are remembered. A record that cannot be decoded is logged and skipped. A batch that cannot be read
+is logged, and read again after `RETRY_MS`: until then the partition is not served.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("barnabas.groups")
 
-RETRY_MS = 5_000  # when the log could not be read
-SLICE_BYTES = 64 * 1024  # read at a time
+RETRY_MS = 5_000  # after the log could not be read
+SLICE_BYTES = 64 * 1024  # how much of the log is read at a time
 BATCH_BYTES_MAX = 256 * 1024 * 1024
 _COMMIT_MARKER = 1
 
-# Key version -> type of the group that has such a record; the value of these tells whether the group exists.
+# Key version -> type of the group. A group of that type exists if its record of that key has a value.
 _FOREIGN_GROUP_KEYS = {3: "consumer", 11: "share", 17: "streams"}
 _OTHER_KNOWN_KEYS = frozenset(range(3, 24)) - {9, 18}
 
@@ -73,7 +73,7 @@ class Loader:
         self._work = turns.begin(self._load())
 
     def cancel(self) -> None:
-        """The partition is not ours any more."""
+        """Stop loading: this broker does not lead the partition any more."""
         self._work.cancel()
 
     def _load(self) -> Pieces[None]:
@@ -81,7 +81,7 @@ class Loader:
             try:
                 yield from self._replay_slice()
             except (OSError, ProtocolError, ValueError) as error:
-                self._say(error)
+                self._log_failure(error)
                 later: Pending[None] = Pending()
                 self._clock.call_later(RETRY_MS, partial(later.complete, None))
                 yield later
@@ -90,13 +90,13 @@ class Loader:
         self._shard.log.park_until(self._end, committed.complete)
         outcome = yield committed
         if outcome in (ErrorCode.NONE, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND):
-            self._say_loaded()
+            self._log_end()
             self._done()
-        # Otherwise the leadership is going, and the unload is on its way.
+        # Otherwise the leader is changing, and `cancel` will follow.
 
     def _replay_slice(self) -> Pieces[None]:
         data = self._shard.log.read(self._position, self._slice_bytes)
-        if not len(data):  # compaction has left nothing up to the end
+        if not len(data):  # compaction has removed everything up to the end
             self._position = self._end
             return
         before = self._position
@@ -113,8 +113,8 @@ class Loader:
             self._position = header.next_offset
         assert self._position > before
 
-    def _say(self, error: Exception) -> None:
-        """Half of the offsets would be a lie: older ones, or none, to consumers that would then read from elsewhere."""
+    def _log_failure(self, error: Exception) -> None:
+        """Log an error once. The rest is not served, because consumers would get older offsets, or none."""
         if str(error) != self._stopped_by:
             self._stopped_by = str(error)
             logger.error(
@@ -124,9 +124,9 @@ class Loader:
                 error,
             )
 
-    def _say_loaded(self) -> None:
+    def _log_end(self) -> None:
         logger.log(
-            logging.INFO if self._record_count else logging.DEBUG,  # a fresh broker has fifty empty ones
+            logging.INFO if self._record_count else logging.DEBUG,  # a new broker has fifty empty partitions
             "offsets partition %d: loaded %d groups from %d records in %.0f ms",
             self._shard.partition,
             len(self._shard.groups),

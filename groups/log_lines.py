@@ -1,4 +1,4 @@
-"""What the log says of members and assignments: enough to see who did what, in lines of bounded length."""
+"""Texts for the log about members and assignments, of bounded length."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from barnabas.protocol.errors import ProtocolError, UnsupportedVersionError
 if TYPE_CHECKING:
     from barnabas.groups.member import Member
 
-CHARACTERS_MAX = 100  # of a text that a client chose
+CHARACTERS_MAX = 100  # how much is shown of a text that a client chose
 LINE_CHARACTERS_MAX = 1_000
-ASSIGNMENT_BYTES_MAX = 4_096  # larger ones are not read for a line in the log
+ASSIGNMENT_BYTES_MAX = 4_096  # larger assignments are not decoded for the log
 CONSUMER_PROTOCOL_TYPE = "consumer"
 
 
 def quoted(text: str) -> str:
-    """A text that a client chose, on one line."""
+    """A text that a client chose, shortened, on one line."""
     return repr(text if len(text) <= CHARACTERS_MAX else text[:CHARACTERS_MAX] + "...")
 
 
 def who(member: Member) -> str:
-    """Member id, instance id, client id and host."""
+    """The member: its member id, instance id, client id and host."""
     member_id = member.member_id if len(member.member_id) <= 2 * CHARACTERS_MAX else quoted(member.member_id)
     instance = "" if member.group_instance_id is None else f"instance {quoted(member.group_instance_id)}, "
     return f"{member_id} ({instance}client {quoted(member.client_id)} at {member.client_host.removeprefix('/')})"
 
 
 def listed(texts: Iterable[str], count: int) -> str:
-    """As many of `count` texts as fit into a line; how many more there are."""
+    """As many of the `count` texts as fit into a line, and how many more there are."""
     shown: list[str] = []
     characters = 0
     for text in texts:
@@ -43,7 +43,7 @@ def listed(texts: Iterable[str], count: int) -> str:
 
 
 def assignments(members: Iterable[Member], count: int, protocol_type: str | None) -> str:
-    """Who got what."""
+    """Each member with its assignment."""
     return listed((f"{who(member)} has {_assigned(member, protocol_type)}" for member in members), count)
 
 
@@ -67,7 +67,7 @@ def _assigned(member: Member, protocol_type: str | None) -> str:
 
 
 def _ranges(numbers: Iterable[int]) -> str:
-    """`0-2, 5`."""
+    """Numbers as ranges: `0-2, 5`."""
     ranges: list[list[int]] = []
     for number in sorted(numbers):
         if ranges and number == ranges[-1][1] + 1:

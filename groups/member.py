@@ -1,4 +1,4 @@
-"""A member of a classic group, its group's book of members, and what a transition wants done."""
+"""A member of a classic group, the members of a group, and the effects of a transition."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CONSUMER_PROTOCOL_TYPE = "consumer"
 
 
 class Effects:
-    """What a transition wants done, beside the state it changed: first `stores`, then `replies`."""
+    """What the caller must do after a transition: first the `stores`, then the `replies`."""
 
     __slots__ = ("monotonic_ms", "now_ms", "replies", "stores")
 
@@ -37,12 +37,12 @@ class Effects:
         self.replies.append(lambda: waiter.complete(response))
 
     def store(self, record: GroupRecord, then: Callable[[ErrorCode, Effects], None] | None = None) -> None:
-        """Append a record; `then` is told the outcome once it is committed, with effects of its own."""
+        """Append a record. `then(error, effects)` is called when the record is committed or has failed."""
         self.stores.append((record, then))
 
 
 class Member:
-    """One member, with its parked requests. `session_deadline_ms` moves with every sign of life."""
+    """One member, with its parked requests. Each of its requests moves `session_deadline_ms`."""
 
     __slots__ = (
         "assignment",
@@ -86,7 +86,7 @@ class Member:
         self.session_deadline_ms = NEVER
 
     def metadata(self, protocol_name: str | None) -> bytes:
-        """What the member said with one of its protocols; empty when it does not have it."""
+        """The metadata that the member sent for one of its protocols; empty when it does not support that protocol."""
         for name, metadata in self.protocols:
             if name == protocol_name:
                 return metadata
@@ -94,7 +94,7 @@ class Member:
 
 
 class Membership:
-    """Who is in a group, with what, and who of them waits for an answer. `protocol_type` None: nobody ever joined."""
+    """The members of a group, and which of them wait for an answer. `protocol_type` None: no member ever joined."""
 
     __slots__ = (
         "_awaiting_join_count",
@@ -115,19 +115,19 @@ class Membership:
         self.leader: str | None = None
         self.members: dict[str, Member] = {}
         self.static_members: dict[str, str] = {}
-        self.pending_members: dict[str, float] = {}  # ids given out with MEMBER_ID_REQUIRED, and until when
+        self.pending_members: dict[str, float] = {}  # ids given out with MEMBER_ID_REQUIRED -> deadline
         self.pending_sync: set[str] = set()
         self.subscribed_topics: frozenset[str] | None = None
         self._awaiting_join_count = 0
-        self._support: dict[str, int] = {}  # protocol name -> members that have it
+        self._support: dict[str, int] = {}  # protocol name -> how many members support it
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """The longest time a member asked for."""
+        """The longest rebalance timeout of a member."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def subscribes(self, topic: str) -> bool:
-        """Whether members of a consumer group read that topic; all topics, when what they said cannot be read."""
+        """Whether a consumer group reads this topic. True for all topics if its subscriptions cannot be decoded."""
         if self.subscribed_topics is None:
             return self.protocol_type == CONSUMER_PROTOCOL_TYPE
         return topic in self.subscribed_topics
@@ -209,7 +209,7 @@ class Membership:
         return len(self.members) <= self._awaiting_join_count and not self.pending_members
 
     def _park_join(self, member: Member, version: int, effects: Effects) -> Pending[JoinGroupResponse]:
-        if member.awaiting_join is not None:  # asked again over another connection; the first one gets an answer too
+        if member.awaiting_join is not None:  # sent again over another connection: the first request gets an answer too
             superseded = join_error(member.join_version, member.member_id, ErrorCode.REBALANCE_IN_PROGRESS)
             effects.reply_join(member.awaiting_join, superseded)
         else:
@@ -237,7 +237,7 @@ class Membership:
         return False
 
     def _select_protocol(self) -> str:
-        """Of what all support, what most members put first."""
+        """Each member votes for the first of its protocols that all support; the protocol with most votes wins."""
         everyone = len(self.members)
         votes: dict[str, int] = {}
         for member in self.members.values():
@@ -248,7 +248,7 @@ class Membership:
         return max(votes, key=lambda name: votes[name])
 
     def _compute_subscribed_topics(self) -> None:
-        """As of this generation: what a consumer-type group's members read, None when that cannot be told."""
+        """Set the topics that the members read in this generation. None: unknown, or not a consumer group."""
         if not self.members:
             self.subscribed_topics = frozenset()
             return
@@ -265,7 +265,7 @@ class Membership:
 
 
 def join_error(version: int, member_id: str, error: ErrorCode) -> JoinGroupResponse:
-    """A JoinGroup answer that is an error: no generation, no protocol, no leader."""
+    """A JoinGroup answer with an error, and without generation, protocol and leader."""
     return messages.JoinGroupResponse(
         error_code=error,
         generation_id=-1,

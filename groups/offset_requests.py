@@ -1,7 +1,7 @@
-"""OffsetCommit, OffsetFetch and OffsetDelete behind the gate, every version.
+"""OffsetCommit, OffsetFetch and OffsetDelete, in every version.
 
-Version 0 of the first two belongs to the tree (offsets/zookeeper.py): no membership, any broker answers. Partitions
-that are refused before the group is asked come first in an answer, as in Kafka's.
+Version 0 of OffsetCommit and OffsetFetch uses the tree (offsets/zookeeper.py): it knows no members, and any broker
+answers. Partitions that are refused before the group is looked up come first in an answer, as in Kafka's.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ REFUSED_OFFSET = "an offset of group %r for %r, partition %d"
 
 
 def offset_commit(coordinator: GroupCoordinator, request: OffsetCommitRequest, context: Context) -> CommitReply:
-    """Check, then store; answered when the offsets are committed."""
+    """Check the request, then store the offsets. Answered when they are committed."""
     version = context.api_version
     response, commits, too_long = _screen_commit(coordinator, request, context)
     group_id = request.group_id
@@ -97,7 +97,7 @@ def _commit_to_tree(
     if not commits:
         return response
     if group_id == "":
-        return _fail(response, ErrorCode.INVALID_GROUP_ID)  # names no node
+        return _fail(response, ErrorCode.INVALID_GROUP_ID)  # an empty id names no node
     waiting: Pending[OffsetCommitResponse] = Pending()
     coordinator.legacy_offsets.put(None, group_id, commits, lambda error: waiting.complete(_fail(response, error)))
     return waiting
@@ -106,8 +106,8 @@ def _commit_to_tree(
 def _screen_commit(
     coordinator: GroupCoordinator, request: OffsetCommitRequest, context: Context
 ) -> tuple[OffsetCommitResponse, GroupOffsets, list[OffsetCommitResponse.OffsetCommitResponsePartition]]:
-    """Sort out partitions that do not exist. The answer if all goes well from here on, the offsets to be stored, and
-    the rows of those whose metadata is too long, which whoever may commit is told."""
+    """Separate the partitions that do not exist. Returns the answer in case of success, the offsets to store, and the
+    rows of partitions whose metadata is too long. Those rows get their error only if the client may commit."""
     version = context.api_version
     topics = coordinator.topics
     metadata_max = coordinator.config.offset_metadata_max_bytes
@@ -164,7 +164,7 @@ def _screen_commit(
 
 
 class _StoredRows(dict[int, "OffsetCommitResponse.OffsetCommitResponsePartition"]):
-    """Rows that say of a partition that its offset is stored. Nearly all are such, so answers share them, unchanged."""
+    """Rows of answers that report success, by partition. Answers share them, so a row must not be changed."""
 
     __slots__ = ()
 
@@ -185,12 +185,12 @@ def _check_commit(shard: Shard, group: ClassicGroup | None, request: OffsetCommi
     if request.group_id in shard.foreign_groups:
         return ErrorCode.UNKNOWN_MEMBER_ID
     if generation < 0:
-        return ErrorCode.NONE  # it only commits: the first commit makes the group
+        return ErrorCode.NONE  # a group without members: its first commit creates it
     return ErrorCode.GROUP_ID_NOT_FOUND if version >= 9 else ErrorCode.ILLEGAL_GENERATION
 
 
 def _fail(response: OffsetCommitResponse, error: ErrorCode) -> OffsetCommitResponse:
-    """The same answer, with the error for all that had none."""
+    """Set the error in all rows of the answer that have none."""
     make_row = messages.OffsetCommitResponse.OffsetCommitResponsePartition
     for topic in response.topics:
         topic.partitions = [
@@ -206,8 +206,8 @@ def _utf16_length(text: str) -> int:
 
 # ---- OffsetFetch ----
 
-# A topic that was asked for: its name (None: the id is unknown), its id, the partitions.
 _LONG_MAX = 2**63 - 1
+# A requested topic: its name (None: the id is unknown), its id, the partitions.
 _Asked = tuple[str | None, bytes, list[int]]
 
 
@@ -263,7 +263,7 @@ def _fetch_groups(
     coordinator: GroupCoordinator, request: OffsetFetchRequest, version: int
 ) -> Pieces[OffsetFetchResponse]:
     answers: list[tuple[str, list[_Asked] | None, Offsets | Pending[Offsets]]] = []
-    for entry in request.groups:  # so those that must wait do so at the same time
+    for entry in request.groups:  # ask for all groups first, so that they wait at the same time
         yield
         asked = _asked_of_group(coordinator, entry, version)
         found = _get(coordinator, entry.group_id, _keys(asked), request.require_stable)
@@ -298,7 +298,7 @@ def _group_answer(
     rows = asked
     if rows is None:
         rows = _all_topics(found)
-        if version >= 10:  # a topic without an id cannot be told
+        if version >= 10:  # the answer can name a topic only by its id
             with_ids = [(name, coordinator.topics.topic_id(name or ""), indexes) for name, _, indexes in rows]
             rows = [row for row in with_ids if row[1] != NO_TOPIC_ID]
     make_row = messages.OffsetFetchResponse.OffsetFetchResponsePartitions
@@ -332,17 +332,17 @@ def _get(
 def _offsets_of(
     found: Offsets, name: str | None, indexes: Iterable[int], topic_id: bytes
 ) -> Iterator[tuple[int, CommittedOffset, ErrorCode]]:
-    """Each of the partitions of a topic with its offset, or why none is told."""
+    """Each partition of a topic with its offset, or with an error."""
     error = found.error or (ErrorCode.UNKNOWN_TOPIC_ID if name is None else ErrorCode.NONE)
-    held = found.committed.get(name or "", {})
+    offsets = found.committed.get(name or "", {})
     for index in indexes:
-        committed = held.get(index, NO_OFFSET)
+        committed = offsets.get(index, NO_OFFSET)
         if error:
             yield index, NO_OFFSET, error
         elif (name, index) in found.unstable:
             yield index, NO_OFFSET, ErrorCode.UNSTABLE_OFFSET_COMMIT
         elif topic_id != NO_TOPIC_ID and committed.topic_id not in (NO_TOPIC_ID, topic_id):
-            yield index, NO_OFFSET, ErrorCode.NONE  # of an older topic of that name
+            yield index, NO_OFFSET, ErrorCode.NONE  # the offset belongs to an older topic of the same name
         else:
             yield index, committed, ErrorCode.NONE
 

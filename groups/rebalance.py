@@ -1,10 +1,10 @@
-"""How a group gets from one generation to the next: its states, the join phase, the sync phase, and what times out.
+"""How a group gets from one generation to the next: its states, the join phase, the sync phase, and its timeouts.
 
-Nothing here knows a clock, a log or a connection. A transition changes the group's memory at once, ahead of its record:
-members wait for each other, not for the disk, and a member that a restart has forgotten joins again. What else must
-happen goes into `Effects`: records to append, what to do when they are committed (an assignment is handed out only
-then), replies to parked requests. Times are deadlines kept as data (monotonic milliseconds); `wake_ms` is when
-`on_time` must be called next. A heartbeat only moves a deadline, so being called too early is normal and costs a look.
+This module uses no clock, no log and no connection. A transition changes the group's memory at once, before its record
+is written: members wait for each other and not for the disk, and a member that was lost in a restart joins again. The
+other consequences go into `Effects`: records to append, calls when they are committed (only then are assignments sent),
+and replies to parked requests. Times are deadlines in monotonic milliseconds. `on_time` must be called at `wake_ms`. A
+heartbeat moves a deadline but not `wake_ms`, so `on_time` is often called too early; then it does nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ logger = logging.getLogger("barnabas.groups")
 
 
 class State(Enum):
-    """States of a classic group, by their names on the wire."""
+    """The states of a classic group, with their names on the wire."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -46,14 +46,14 @@ _TRANSITIONS = {
 
 
 class GroupConfig(Protocol):
-    """The settings a group looks at, each time it needs them."""
+    """The settings of a group. It reads them each time, because they may change."""
 
     group_initial_rebalance_delay_ms: int
     group_max_size: int
 
 
 class Rebalancing(Membership):
-    """A group and its members on their way from generation to generation. What members ask for is in classic.py."""
+    """A group with its members, states and deadlines. The requests of members are in classic.py."""
 
     __slots__ = (
         "_config",
@@ -83,8 +83,8 @@ class Rebalancing(Membership):
         self.join_deadline_ms = NEVER
         self.sync_deadline_ms = NEVER
         self.wake_ms = NEVER
-        self.is_unstorable = False  # its log cannot be written: that was said, and is not said again for each attempt
-        self.timer: Timer | None = None  # the owner's: the timer armed for this group, and when it goes off
+        self.is_unstorable = False  # its log cannot be written; this was logged once, and not again for each attempt
+        self.timer: Timer | None = None  # the shard's timer for this group, and when it goes off
         self.timer_ms = NEVER
         self._entered_from_empty = False
         self._new_member_added = False
@@ -92,7 +92,7 @@ class Rebalancing(Membership):
         self._initial_remaining_ms = 0
 
     def record(self, assignments: dict[str, bytes] | None = None) -> GroupRecord:
-        """The group as it is to be stored; `assignments` stand in for the members' own."""
+        """The record of the group as it is now. `assignments`, if given, replace those of the members."""
         return GroupRecord(
             self.group_id,
             records.GroupMetadataValue(
@@ -123,11 +123,11 @@ class Rebalancing(Membership):
         if State.PREPARING_REBALANCE in _TRANSITIONS[self.state]:
             self._prepare_rebalance(reason, effects)
         else:
-            logger.log(self._told_at(), "group %s: %s", self.group_id, reason)
+            logger.log(self._log_level(), "group %s: %s", self.group_id, reason)
             self._try_complete_join(effects)
 
-    def _told_at(self, level: int = logging.INFO) -> int:
-        """The level of a line of the log."""
+    def _log_level(self, level: int = logging.INFO) -> int:
+        """`level`, or DEBUG while the group cannot be stored."""
         return logging.DEBUG if self.is_unstorable else level
 
     def _prepare_rebalance(self, reason: str, effects: Effects) -> None:
@@ -138,7 +138,7 @@ class Rebalancing(Membership):
         self._move_to(State.PREPARING_REBALANCE, effects)
         self._entered_from_empty = initial
         logger.log(
-            self._told_at(), "group %s: rebalance from generation %d: %s", self.group_id, self.generation, reason
+            self._log_level(), "group %s: rebalance from generation %d: %s", self.group_id, self.generation, reason
         )
         if initial:
             delay = self._config.group_initial_rebalance_delay_ms
@@ -174,7 +174,7 @@ class Rebalancing(Membership):
                     *(self.group_id, who(member), member.rebalance_timeout_ms),
                 )
                 self._remove(member.member_id, effects)
-        if self.members and not self._elect_joined_leader():  # only absent static members: their sessions decide
+        if self.members and not self._elect_joined_leader():  # only absent static members are left
             self._entered_from_empty = False
             self._set_join_deadline(effects.monotonic_ms + self.rebalance_timeout_ms)
             return
@@ -192,7 +192,7 @@ class Rebalancing(Membership):
         self._compute_subscribed_topics()
         self._move_to(State.COMPLETING_REBALANCE, effects)
         logger.log(
-            self._told_at(),
+            self._log_level(),
             "group %s: generation %d with %d members, led by %s, protocol %s",
             *(self.group_id, self.generation, len(self.members), self.leader, quoted(self.protocol_name or "")),
         )
@@ -227,7 +227,7 @@ class Rebalancing(Membership):
     # ---- time, removal, end ----
 
     def on_time(self, effects: Effects) -> None:
-        """Do what is due, in the order of the deadlines; then tell in `wake_ms` when to come again."""
+        """Do what is due, in the order of the deadlines. Then set `wake_ms` to the next deadline."""
         now = effects.monotonic_ms
         due: list[tuple[float, int, str]] = [(at, 0, key) for key, at in self.pending_members.items() if at <= now]
         due += [(m.session_deadline_ms, 1, m.member_id) for m in self.members.values() if m.session_deadline_ms <= now]
@@ -258,7 +258,7 @@ class Rebalancing(Membership):
         if member is None or member.session_deadline_ms > effects.monotonic_ms:
             return
         if not member.is_new and (member.awaiting_join is not None or member.awaiting_sync is not None):
-            member.session_deadline_ms = NEVER  # waiting is a sign of life; starts anew with the answer
+            member.session_deadline_ms = NEVER  # a waiting member lives; its session starts again with the answer
             return
         what = "has not finished its first join" if member.is_new else f"was silent for {member.session_timeout_ms} ms"
         self._remove(member_id, effects)
@@ -279,16 +279,16 @@ class Rebalancing(Membership):
         if self.state in (State.STABLE, State.COMPLETING_REBALANCE):
             self._prepare_rebalance(reason, effects)
         else:
-            logger.log(self._told_at(), "group %s: %s", self.group_id, reason)
+            logger.log(self._log_level(), "group %s: %s", self.group_id, reason)
             self._try_complete_join(effects)
 
     def rebalance(self, reason: str, effects: Effects) -> None:
-        """Make the members join again."""
+        """Begin a rebalance: the members must join again. No effect when one is running, or without members."""
         if self.state in (State.STABLE, State.COMPLETING_REBALANCE):
             self._prepare_rebalance(reason, effects)
 
     def die(self, error: ErrorCode, effects: Effects) -> None:
-        """The group is gone from this broker: whoever is parked is told so."""
+        """Move to Dead, because the group leaves this broker. All parked requests are answered with `error`."""
         for member in self.members.values():
             waiter = self._unpark_join(member)
             if waiter is not None:

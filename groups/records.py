@@ -1,4 +1,4 @@
-"""Group records of `__consumer_offsets`: key version 2, value versions 0-4 read, 3 written (as Kafka 4.1 does)."""
+"""Group records of `__consumer_offsets`: key version 2. Reads values of versions 0-4, writes 3 (as Kafka 4.1)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GROUP_VALUE_VERSION = 3
 
 
 class GroupRecord:
-    """A group's generation, members and assignment as stored, or with `metadata` None its removal."""
+    """A stored group: generation, members and assignments. `metadata` None: the group is removed."""
 
     __slots__ = ("group_id", "metadata")
     count = 1
@@ -38,7 +38,7 @@ class GroupRecord:
         return None if self.metadata is None else stored.encode_versioned(self.metadata, GROUP_VALUE_VERSION)
 
     def append_to(self, records: PlainRecords) -> None:
-        """Append the record to those of a batch."""
+        """Append the record to a batch."""
         records.add(self.key(), self.value())
 
 
@@ -51,7 +51,7 @@ def decode_group(key: bytes, value: bytes | None) -> GroupRecord:
 
 
 def store_error(append_error: ErrorCode) -> ErrorCode:
-    """What members are told when their group's record could not be appended."""
+    """The error for members when the record of their group could not be appended."""
     return _STORE_ERRORS.get(append_error, append_error)
 
 
@@ -65,7 +65,7 @@ _STORE_ERRORS = {
 
 
 def subscribed_topics(subscription: bytes) -> list[str] | None:
-    """Topics of an embedded consumer subscription (every version begins so); None when it is something else."""
+    """The topics of an embedded consumer subscription (all versions begin with them); None: it is something else."""
     try:
         position = 6
         count = int.from_bytes(subscription[2:6], "big", signed=True)

@@ -1,12 +1,12 @@
-"""One offsets partition as its coordinator holds it: decide -> append -> replay at commit -> reply.
+"""One offsets partition in the memory of its coordinator: decide -> append -> replay at commit -> reply.
 
-A decision hands records to `write`. What is decided in one pass of the loop is appended together; when the high
-watermark passes its end, each record is replayed into the table, in order, and then its writer is told. So the table
-holds committed offsets only, and loading after a restart is the same replay. The state of a group with members is not
-made by replay: it runs ahead of its record, which says what a restart is to find (rebalance.py).
+A decision gives records to `write`. All records of one pass of the loop are appended together. When the high watermark
+passes them, each record is replayed into the table, in order, and then its writer is called. So the table holds only
+committed offsets, and loading after a restart is the same replay. The state of a group with members is not made by
+replay: it changes before its record is written, and the record is what a restart will find (rebalance.py).
 
-What decides from the age or absence of a value (deletion, expiry) takes the group for itself with `hold`: it runs
-when nothing of the group is in flight, and later requests of the group wait until it is committed.
+Deletion and expiry decide from the age or the absence of a value, so no write of the group may be in flight. They take
+the group with `hold`: it waits for the writes in flight, and later requests of the group wait until `release`.
 """
 
 import logging
@@ -32,15 +32,15 @@ logger = logging.getLogger("barnabas.groups")
 
 StoredRecords = OffsetCommits | OffsetRemovals | GroupRecord
 Done = Callable[[ErrorCode], None]
-AT_ONCE_MAX = 100  # records of one pass; more take part in its budget
-BATCH_RECORDS_MAX = 500  # more than that decided in one pass goes into further batches
-UNSTORABLE_MS = 5_000.0  # after an append that failed
+AT_ONCE_MAX = 100  # records appended at the end of a pass; more records are a work of `turns`
+BATCH_RECORDS_MAX = 500  # further records go into further batches
+UNSTORABLE_MS = 5_000.0  # how long a failed append counts
 
 _TOO_LARGE = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.INVALID_FETCH_SIZE)
 
 
 class CoordinatorLog(Protocol):
-    """One partition of `__consumer_offsets` as its leader sees it."""
+    """The log of one partition of `__consumer_offsets`, which this broker leads."""
 
     @property
     def leader_epoch(self) -> int:
@@ -59,17 +59,17 @@ class CoordinatorLog(Protocol):
         """First offset that is not committed yet."""
 
     def append(self, batch: Buffer) -> AppendResult:
-        """Append as acks=all; the result's error says why not."""
+        """Append with acks=all. The error is in the result."""
 
     def park_until(self, offset: int, waiter: Callable[[ErrorCode], None]) -> object:
-        """Call `waiter` when the high watermark has reached `offset`, or with why it never will."""
+        """Call `waiter(NONE)` when the high watermark has reached `offset`, or with the error why it will not."""
 
     def read(self, offset: int, max_bytes: int) -> Buffer:
         """Whole batches from `offset` up to the log end, at least one; empty at the end. OSError when it fails."""
 
 
 class PartitionLog:
-    """A `CoordinatorLog` over the replica that leads the partition here."""
+    """A `CoordinatorLog` over the local replica."""
 
     __slots__ = ("partition",)
 
@@ -97,7 +97,7 @@ class PartitionLog:
         return self.partition.log.high_watermark
 
     def append(self, batch: Buffer) -> AppendResult:
-        """Append as acks=all."""
+        """Append with acks=all."""
         return self.partition.append_as_leader(batch, origin=AppendOrigin.COORDINATOR, required_acks=ALL_IN_SYNC)
 
     def park_until(self, offset: int, waiter: Callable[[ErrorCode], None]) -> object:
@@ -114,7 +114,7 @@ class PartitionLog:
 
 
 class ShardConfig(Protocol):
-    """The settings a shard looks at."""
+    """The settings of a shard."""
 
     group_initial_rebalance_delay_ms: int
     group_max_size: int
@@ -123,7 +123,7 @@ class ShardConfig(Protocol):
 
 
 class _Write:
-    """Records that were decided together, and who is told about them."""
+    """Records that were decided together, and the callback for their outcome."""
 
     __slots__ = ("done", "group_id", "patient", "records")
 
@@ -154,7 +154,7 @@ class Shard:
         "_config",
         "_failed_ms",
         "_flush_is_due",
-        "_held",
+        "_held_groups",
         "_in_flight",
         "_quiet_waiters",
         "_timeout_timer",
@@ -179,34 +179,35 @@ class Shard:
         self.loading = True
         self.closed = False
         self.groups: dict[str, ClassicGroup] = {}
-        self.foreign_groups: dict[str, str] = {}  # of later protocols, by type: kept apart, never touched
+        self.foreign_groups: dict[str, str] = {}  # group id -> type, for groups of later protocols: never changed here
         self.offsets = OffsetTable()
         self._clock = env.clock
         self._turns = env.turns
         self._config = config
         self._unwritten: deque[_Write] = deque()
-        self._unwritten_count = 0  # records in them
+        self._unwritten_count = 0  # how many records they have
         self._flush_is_due = False
         self._in_flight: deque[_Batch] = deque()
-        self._writing: dict[str, int] = {}  # group -> writes that are not committed yet
+        self._writing: dict[str, int] = {}  # group -> number of writes that are not committed yet
         self._quiet_waiters: dict[str, list[Callable[[], None]]] = {}
-        self._held: dict[str, deque[Callable[[], None]]] = {}
+        self._held_groups: dict[str, deque[Callable[[], None]]] = {}  # held group -> what waits for its release
         self._timeout_timer: Timer | None = None
         self._failed_ms = float("-inf")  # when the last append failed
 
     @property
     def log_end_offset(self) -> int:
-        """Where the next record will stand."""
+        """Offset the next record will get."""
         return self.log.log_end_offset
 
     # ---- writing ----
 
     def write(self, group_id: str, records: StoredRecords | None, done: Done, *, patient: bool = False) -> None:
-        """Append the records with whatever else this pass of the loop decides; `done` when they are committed and
-        replayed, or with the append's error. Without records: when all that was written before is committed.
+        """Append the records, together with the others of this pass of the loop. `done` is called when they are
+        committed and replayed, or with the error of the append. Without records: when all earlier writes are committed.
 
-        After offsets.commit.timeout.ms `done` is told so, though the records may still be committed; unless the
-        writer is `patient`, as whoever holds the group must be: it learns how it ended."""
+        After offsets.commit.timeout.ms `done` gets REQUEST_TIMED_OUT, though the records may still be committed. A
+        `patient` writer waits for the real outcome instead. A writer that holds the group must be patient.
+        """
         if self.closed:
             done(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             return
@@ -219,7 +220,7 @@ class Shard:
             self._clock.call_soon(self._flush)
 
     def _flush(self) -> None:
-        """Append what this pass has decided: at once if it is little, otherwise as it is its turn."""
+        """Append the records of this pass: few records at once, many as a work of `turns`."""
         if self._unwritten_count <= AT_ONCE_MAX:
             self._flush_is_due = False
             self._append_some()
@@ -254,18 +255,18 @@ class Shard:
             self._park(writes, end_offset, end_offset)
             return
         codec = self._config.offsets_topic_compression_codec
-        # Sequence 0 without a producer id: so Kafka 4.1 writes its coordinators' batches.
+        # Sequence 0 without a producer id, as in the batches of Kafka 4.1's coordinators.
         result = self.log.append(build_plain(records, self._clock.now_ms(), codec=codec, base_sequence=0))
-        if self.closed:  # the append itself cost the leadership
+        if self.closed:  # the append failed, and this broker lost the leadership
             for write in writes:
                 self._end(write, ErrorCode.NOT_LEADER_OR_FOLLOWER)
             return
         if result.error:
             if len(writes) > 1 and result.error in _TOO_LARGE:
-                for write in writes:  # only the one that is too large is to suffer
+                for write in writes:  # only the write that is too large fails
                     self._append([write])
                 return
-            # That its log cannot be written was said when it began to be so; here it would be a line for each commit.
+            # The log itself has logged that it cannot be written. Here it would be a line for each commit.
             self._failed_ms = self._clock.monotonic_ms()
             level = logging.DEBUG if result.error is ErrorCode.KAFKA_STORAGE_ERROR else logging.WARNING
             logger.log(level, "offsets partition %d: append failed: %s", self.partition, result.error.name)
@@ -276,7 +277,7 @@ class Shard:
         self._park(writes, result.base_offset, result.last_offset + 1)
 
     def _park(self, writes: list[_Write], base_offset: int, end_offset: int) -> None:
-        """Wait until the high watermark has passed the end; not at all when the append has moved it there."""
+        """Wait until the high watermark has passed the end. If the append has moved it there, commit at once."""
         if not self._in_flight and self.log.high_watermark >= end_offset:
             self._commit(writes, base_offset, end_offset)
             return
@@ -284,7 +285,7 @@ class Shard:
         self._in_flight.append(_Batch(writes, base_offset, end_offset, self._clock.monotonic_ms() + timeout_ms))
         self.log.park_until(end_offset, self._high_watermark_moved)
         if self._timeout_timer is None:
-            self._timeout_timer = self._clock.call_later(timeout_ms, self._check_timeouts)
+            self._timeout_timer = self._clock.call_later(timeout_ms, self._time_out_writes)
 
     def _high_watermark_moved(self, error: ErrorCode) -> None:
         if self.closed:
@@ -292,7 +293,7 @@ class Shard:
         if error not in (ErrorCode.NONE, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND):
             self._fail_in_flight(error)
             return
-        # Behind the high watermark is committed, whatever became of the ISR since.
+        # Records below the high watermark are committed, even if the ISR shrank since.
         self._commit_up_to(self.log.high_watermark)
 
     def _commit_up_to(self, high_watermark: int) -> None:
@@ -324,13 +325,13 @@ class Shard:
             for waiter in self._quiet_waiters.pop(group_id):
                 waiter()
 
-    def _check_timeouts(self) -> None:
-        """offsets.commit.timeout.ms: whoever waits is told; the records count all the same once they are committed."""
+    def _time_out_writes(self) -> None:
+        """Tell writers that offsets.commit.timeout.ms has passed. Their records may still be committed later."""
         self._timeout_timer = None
         now = self._clock.monotonic_ms()
         for batch in list(self._in_flight):
             if batch.deadline_ms > now:
-                self._timeout_timer = self._clock.call_later(batch.deadline_ms - now, self._check_timeouts)
+                self._timeout_timer = self._clock.call_later(batch.deadline_ms - now, self._time_out_writes)
                 return
             for write in batch.writes:
                 if not write.patient and write.done is not None:
@@ -344,52 +345,54 @@ class Shard:
             for write in batch.writes:
                 self._end(write, error)
 
-    # ---- having a group for oneself ----
+    # ---- holding a group ----
 
     def is_quiet(self, group_id: str) -> bool:
-        """Nothing of the group is in flight, and nobody holds it."""
-        return group_id not in self._writing and group_id not in self._held
+        """Whether no write of the group is in flight, and the group is not held."""
+        return group_id not in self._writing and group_id not in self._held_groups
 
     def is_held(self, group_id: str) -> bool:
-        """Somebody has the group for himself, or waits to."""
-        return group_id in self._held
+        """Whether the group is held. It is, from `hold` to `release`."""
+        return group_id in self._held_groups
 
     def hold(self, group_id: str, action: Callable[[], None]) -> None:
-        """Run `action` when nothing of the group is in flight; it must end with `release`."""
-        waiting = self._held.get(group_id)
+        """Hold the group, and run `action` when no write of it is in flight. `action` must lead to `release`."""
+        waiting = self._held_groups.get(group_id)
         if waiting is not None:
             waiting.append(lambda: self.hold(group_id, action))
             return
-        self._held[group_id] = deque()
+        self._held_groups[group_id] = deque()
         if group_id in self._writing:
             self._quiet_waiters.setdefault(group_id, []).append(action)
         else:
             action()
 
     def after_hold(self, group_id: str, action: Callable[[], None]) -> None:
-        """Run `action` when the group is free again."""
-        self._held[group_id].append(action)
+        """Run `action` when the held group is released."""
+        self._held_groups[group_id].append(action)
 
     def release(self, group_id: str) -> None:
-        """Let the requests that waited go on, in their order, as long as none of them holds the group again."""
-        waiting = self._held.pop(group_id, None)
+        """Release the group, and run the waiting actions in order. If one holds the group again, the others wait."""
+        waiting = self._held_groups.pop(group_id, None)
         while waiting:
             action = waiting.popleft()
             action()
-            held_again = self._held.get(group_id)
+            held_again = self._held_groups.get(group_id)
             if held_again is not None:
                 held_again.extend(waiting)
                 return
 
     def remove_group(self, group_id: str, done: Done) -> None:
-        """Write the tombstone of a group that is empty and has no offsets any more."""
+        """Write the tombstone of a group that is empty and has no offsets."""
         self.write(group_id, GroupRecord(group_id, None), done, patient=True)
 
     # ---- the table ----
 
     def replay(self, records: StoredRecords, record_offset: int) -> None:
-        """Apply records that are committed. The only way the offsets table changes, and a group disappears; the
-        state of living groups runs ahead of their records, which only say what a restart is to find."""
+        """Apply committed records. Only this method changes the offsets table and removes groups.
+
+        The state of a living group does not come from its records: it changed before they were written.
+        """
         group_id = records.group_id
         if type(records) is OffsetCommits and group_id not in self.groups and group_id not in self.foreign_groups:
             self.groups[group_id] = ClassicGroup(group_id, self._config, self._clock.now_ms())
@@ -405,14 +408,14 @@ class Shard:
                     reply()
 
     def situation(self, group_id: str) -> GroupSituation | None:
-        """What expiry needs to know; None when the group is not to be touched."""
+        """What expiry needs to know of a group; None: its offsets must not be removed."""
         if group_id in self.foreign_groups:
             return None
         group = self.groups.get(group_id)
         if group is None:
             return SIMPLE
         if group.pending_members:
-            return None  # somebody is about to join with the id that was given out
+            return None  # a client was given a member id, and will join with it
         state = group.state
         return GroupSituation(
             group.protocol_type,
@@ -423,11 +426,11 @@ class Shard:
         )
 
     def group_ids(self) -> list[str]:
-        """All groups that have a state or offsets here."""
+        """All groups with a state or offsets here."""
         return list(dict.fromkeys([*self.groups, *self.offsets.committed]))
 
     def run_effects(self, group: ClassicGroup, effects: Effects) -> None:
-        """Carry out what a transition wants: records first, then timers, then replies."""
+        """Do what a transition has requested: first records, then the timer, then replies."""
         for record, then in effects.stores:
             self.write(group.group_id, record, self._stored(group, then))
         if group.wake_ms < group.timer_ms:
@@ -468,7 +471,7 @@ class Shard:
 
     @property
     def is_unstorable(self) -> bool:
-        """Whether its log could not be written lately."""
+        """Whether an append failed within the last `UNSTORABLE_MS`."""
         return self._clock.monotonic_ms() - self._failed_ms < UNSTORABLE_MS
 
     def recover_timer(self, group_id: str, late_ms: float) -> None:
@@ -481,7 +484,7 @@ class Shard:
     # ---- the end ----
 
     def close(self) -> None:
-        """This broker no longer owns the partition: everybody who waits is told, and the table is dropped."""
+        """This broker no longer owns the partition: answer all waiting requests, and drop the table."""
         if self.closed:
             return
         self.closed = True
@@ -499,8 +502,8 @@ class Shard:
             self._end(write, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         for reply in effects.replies:
             reply()
-        held, self._held = self._held, {}
-        for waiting in held.values():
+        held_groups, self._held_groups = self._held_groups, {}
+        for waiting in held_groups.values():
             for action in waiting:
                 action()
         self.groups = {}
@@ -508,7 +511,7 @@ class Shard:
 
 
 def stop_timer(group: ClassicGroup) -> None:
-    """End the timer of a group that needs none, or another one."""
+    """Cancel the timer of a group, if it has one."""
     timer = group.timer
     if timer is not None:
         timer.cancel()

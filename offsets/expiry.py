@@ -1,4 +1,4 @@
-"""When a committed offset expires (KIP-211). Pure rules over values; who writes the tombstones is elsewhere."""
+"""When a committed offset expires (KIP-211): pure rules over values. kafka.py writes the tombstones."""
 
 from collections.abc import Container
 from dataclasses import dataclass
@@ -10,8 +10,11 @@ CONSUMER_PROTOCOL_TYPE = "consumer"
 
 @dataclass(frozen=True, slots=True)
 class GroupSituation:
-    """What expiry needs to know of a group. `protocol_type` None: it only commits. `subscribed_topics` None: unknown.
-    `empty_since_ms`: when it became Empty, None where the stored record did not say."""
+    """What expiry needs to know of a group.
+
+    `protocol_type` None: the group has no members, it only commits. `subscribed_topics` None: unknown.
+    `empty_since_ms`: when the group became Empty; None: its stored record does not say.
+    """
 
     protocol_type: str | None
     is_empty: bool
@@ -30,8 +33,10 @@ def expired_offsets(
     now_ms: int,
     retention_ms: int,
 ) -> list[TopicPartition]:
-    """Partitions whose offset has outlived its time. An explicit expiry of the commit (v2-v4) counts instead of the
-    retention, but only where the group's state lets offsets expire at all; a pending transactional offset never does.
+    """The partitions whose offset has expired.
+
+    If the commit set an expiry time (v2-v4), that counts instead of the retention. It counts only while the state of
+    the group lets offsets expire at all. The offset of a partition that an open transaction commits never expires.
     """
     base_is_empty_time = False
     subscribed: Container[str] = ()

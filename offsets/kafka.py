@@ -1,7 +1,7 @@
-"""Offset storage in `__consumer_offsets`: a commit is a record, committed when the high watermark has passed it.
+"""Offset storage in `__consumer_offsets`. An offset is committed when the high watermark has passed its record.
 
-The partitions themselves (append, replay, loading) belong to the group coordinator, because groups live in the same
-log; here is what offsets need of them.
+The group coordinator owns the partitions (append, replay, loading), because groups live in the same log. This module
+uses them through `OffsetShard`.
 """
 
 import logging
@@ -31,43 +31,47 @@ class OffsetShard(Protocol):
 
     @property
     def offsets(self) -> OffsetTable:
-        """Its committed offsets."""
+        """The committed offsets of the partition."""
 
     @property
     def loading(self) -> bool:
-        """Whether it cannot be served yet."""
+        """Whether the partition cannot be served yet."""
 
     @property
     def closed(self) -> bool:
-        """Whether it is not owned any more."""
+        """Whether this broker does not own the partition any more."""
 
     @property
     def log_end_offset(self) -> int:
-        """Where the next record will stand."""
+        """Offset the next record will get."""
 
     def write(
         self, group_id: str, records: OffsetCommits | OffsetRemovals | None, done: Done, *, patient: bool = False
     ) -> None:
-        """Append, replay at commit, then `done`; without records: when all written before is committed. Whoever
-        holds the group is `patient`: told how it ended, and not when the time is up."""
+        """Append the records, and replay them when they are committed; then call `done`, or with an error. Without
+        records: call `done` when all earlier writes are committed.
+
+        `done` is called with REQUEST_TIMED_OUT after a time, unless the writer is `patient`. A writer that holds the
+        group must be patient.
+        """
 
     def group_ids(self) -> list[str]:
-        """All groups that have a state or offsets here."""
+        """All groups with a state or offsets here."""
 
     def situation(self, group_id: str) -> GroupSituation | None:
-        """What expiry needs to know; None when the group is not to be touched."""
+        """What expiry needs to know of a group; None: its offsets must not be removed."""
 
     def is_quiet(self, group_id: str) -> bool:
-        """Nothing of the group is in flight."""
+        """Whether no write of the group is in flight, and the group is not held."""
 
     def hold(self, group_id: str, action: Callable[[], None]) -> None:
-        """Have the group for oneself while `action` and what it starts runs, until `release`."""
+        """Hold the group, and run `action` when no write of it is in flight. `action` must lead to `release`."""
 
     def release(self, group_id: str) -> None:
-        """Let others go on."""
+        """Release the group, and run the actions that wait for it."""
 
     def remove_group(self, group_id: str, done: Done) -> None:
-        """Write the tombstone of a group that is empty and has no offsets any more."""
+        """Write the tombstone of a group that is empty and has no offsets."""
 
 
 S = TypeVar("S", bound=OffsetShard)
@@ -86,16 +90,17 @@ class GroupInShard(NamedTuple, Generic[S]):
 
 
 class RetentionConfig(Protocol):
-    """The settings expiry looks at."""
+    """The settings of expiry."""
 
     offsets_retention_check_interval_ms: int
     offsets_retention_minutes: int
 
 
 class KafkaOffsetManager:
-    """`OffsetManager` over the offsets partitions. `shards` is those that this broker owns, by number, as they are now.
+    """`OffsetManager` over the offsets partitions.
 
-    What is asked of one group comes with the group's shard: its caller has looked it up.
+    `shards` are those that this broker owns now, by partition number. Calls about one group name its shard, because
+    their caller has looked it up already.
     """
 
     def __init__(self, env: Env, config: RetentionConfig, shards: Mapping[int, OffsetShard]) -> None:
@@ -105,13 +110,13 @@ class KafkaOffsetManager:
         self._expiry: Task[GroupInShard[OffsetShard]] | None = None
 
     def startup(self) -> None:
-        """Begin to look for expired offsets every offsets.retention.check.interval.ms."""
+        """Start looking for expired offsets, every offsets.retention.check.interval.ms."""
         self._expiry = self._env.upkeep.every(
             "offset expiry", lambda: self._config.offsets_retention_check_interval_ms, self._all_groups, self._clean
         )
 
     def shutdown(self) -> None:
-        """Stop looking."""
+        """Stop looking for expired offsets."""
         if self._expiry is not None:
             self._expiry.stop()
             self._expiry = None
@@ -124,7 +129,7 @@ class KafkaOffsetManager:
         *,
         require_stable: bool = False,
     ) -> Offsets | Pending[Offsets]:
-        """From the table. With `require_stable`, after everything of the partition that is in flight now."""
+        """The offsets in the table. With `require_stable`: after the writes that are now in flight in the partition."""
         if not require_stable:
             return Offsets(ErrorCode.NONE, shard.offsets.of_group(group_id))
         if shard.is_quiet(group_id):
@@ -141,7 +146,7 @@ class KafkaOffsetManager:
         return pending
 
     def put(self, shard: OffsetShard, group_id: str, commits: GroupOffsets, done: Done) -> None:
-        """Append the offsets; `done` at commit, with the append's error."""
+        """Append the offsets. `done` is called when they are committed, or with the error of the append."""
         shard.write(group_id, OffsetCommits(group_id, commits), done)
 
     def remove(
@@ -149,12 +154,12 @@ class KafkaOffsetManager:
     ) -> None:
         """Append a tombstone for each partition that has an offset, committed or in an open transaction."""
         committed = partitions_of(shard.offsets.of_group(group_id))
-        held = dict.fromkeys([*committed, *sorted(shard.offsets.pending_of_group(group_id))])
-        chosen = list(held) if partitions is None else [key for key in dict.fromkeys(partitions) if key in held]
+        known = dict.fromkeys([*committed, *sorted(shard.offsets.pending_of_group(group_id))])
+        chosen = list(known) if partitions is None else [key for key in dict.fromkeys(partitions) if key in known]
         self._write_tombstones(shard, group_id, chosen, done)
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
-        """Tombstones in every group of this broker that has offsets of the partitions."""
+        """Append tombstones for these partitions in every group of this broker that has offsets of them."""
         gone: dict[str, set[int]] = {}
         for topic, index in partitions:
             gone.setdefault(topic, set()).add(index)
@@ -163,12 +168,12 @@ class KafkaOffsetManager:
                 self._env.turns.begin(self._forget(shard, gone, shard.log_end_offset))
 
     def _forget(self, shard: OffsetShard, gone: dict[str, set[int]], before_offset: int) -> Pieces[None]:
-        """One group after the other. A topic of that name may exist again, and have offsets from `before_offset` on."""
+        """One group after the other. Offsets from `before_offset` on belong to a new topic of that name, and stay."""
         for group_id in shard.offsets.groups():
             yield
             if shard.closed:
                 return
-            if shard.offsets.held_of(group_id, gone, before_offset):
+            if shard.offsets.partitions_before(group_id, gone, before_offset):
                 yield self._forget_in_group(shard, group_id, gone, before_offset)
 
     def _forget_in_group(
@@ -183,7 +188,7 @@ class KafkaOffsetManager:
                 shard.release(group_id)
                 forgotten.complete(None)
 
-            self.remove(shard, group_id, shard.offsets.held_of(group_id, gone, before_offset), end)
+            self.remove(shard, group_id, shard.offsets.partitions_before(group_id, gone, before_offset), end)
 
         shard.hold(group_id, act)
         return forgotten
@@ -191,7 +196,7 @@ class KafkaOffsetManager:
     def _write_tombstones(
         self, shard: OffsetShard, group_id: str, partitions: Sequence[TopicPartition], done: Done
     ) -> None:
-        """A piece after the other: all in one batch may be more than a log takes."""
+        """Write one piece after the other, because one batch with all could be too large for the log."""
         if not partitions:
             done(ErrorCode.NONE)
             return
@@ -207,8 +212,9 @@ class KafkaOffsetManager:
         write_next()
 
     def cleanup(self) -> None:
-        """Tombstones for expired offsets, and for groups that are empty and have none left (KIP-211). A group with
-        something in flight is left for the next time."""
+        """Remove expired offsets soon, and groups that are then empty and have none left (KIP-211). A group with a
+        write in flight is left for the next round.
+        """
         if self._expiry is not None:
             self._expiry.run_soon()
 
@@ -219,7 +225,7 @@ class KafkaOffsetManager:
                     yield GroupInShard(shard, group_id)
 
     def _clean(self, item: GroupInShard[OffsetShard]) -> Pieces[None]:
-        """Return when it is done: so few groups have to wait for it, and only for themselves."""
+        """Clean one group, and end when that is committed. So only one group of this task is held at a time."""
         retention_ms = self._config.offsets_retention_minutes * 60_000
         shard, group_id = item
         if not shard.closed and shard.is_quiet(group_id):
@@ -228,7 +234,7 @@ class KafkaOffsetManager:
                 yield cleaning
 
     def _clean_group(self, shard: OffsetShard, group_id: str, now_ms: int, retention_ms: int) -> Pending[None] | None:
-        """Begin to remove what has expired of a group; completed when it is done. None where nothing has."""
+        """Begin to remove the expired offsets of a group; completed at the end. None: nothing has expired."""
         situation = shard.situation(group_id)
         if situation is None:
             return None

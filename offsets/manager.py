@@ -1,6 +1,6 @@
-"""The offset manager: where committed offsets are kept. Two storages implement it: `kafka.py` (the topic
-`__consumer_offsets`) and `zookeeper.py` (the coordination tree, as 0.8 clients and OffsetCommit v0 want it); the
-setting `offsets.storage` says which one serves OffsetCommit and OffsetFetch from version 1 on.
+"""The offset manager keeps committed offsets. Two storages implement it: `kafka.py` (the topic `__consumer_offsets`)
+and `zookeeper.py` (the coordination tree, for clients of 0.8 and OffsetCommit v0). The setting `offsets.storage` names
+the one that serves OffsetCommit and OffsetFetch from version 1 on.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -14,8 +14,11 @@ from barnabas.runtime.pending import Pending
 
 @dataclass(slots=True)
 class Offsets:
-    """What a group has committed, not to be changed. Partitions without an offset are missing, others than those that
-    were asked for may be there; `unstable` ones have one on its way."""
+    """The committed offsets of a group, or an error. The caller must not change them.
+
+    Partitions without an offset are missing. There may be more partitions than requested. `unstable`: partitions that
+    an open transaction has an offset for.
+    """
 
     error: ErrorCode
     committed: GroupOffsets
@@ -23,21 +26,21 @@ class Offsets:
 
 
 class OffsetManager(Protocol):
-    """Keeps committed offsets. Who may commit what is decided before; here it is only stored and found.
+    """Stores and finds committed offsets. The caller has decided that the client may commit them.
 
-    `shard` is the offsets partition of the group, which the caller has looked up; only one storage lives in it.
+    `shard` is the offsets partition of the group, which the caller has looked up. Only kafka.py uses it.
     """
 
     def startup(self) -> None:
-        """Begin the background work."""
+        """Start the background work."""
 
     def get(
         self, shard: Any, group_id: str, partitions: Sequence[TopicPartition] | None, *, require_stable: bool = False
     ) -> Offsets | Pending[Offsets]:
-        """Offsets of these partitions, or of all the group has. Only what is committed is ever seen."""
+        """The committed offsets of these partitions; None: of all partitions of the group."""
 
     def put(self, shard: Any, group_id: str, commits: GroupOffsets, done: Callable[[ErrorCode], None]) -> None:
-        """Store offsets, all or none, and keep them; `done` is told when a later `get` by anybody will see them."""
+        """Store offsets. `done` is called when every later `get` will see them, or with an error."""
 
     def remove(
         self,
@@ -46,13 +49,13 @@ class OffsetManager(Protocol):
         partitions: Sequence[TopicPartition] | None,
         done: Callable[[ErrorCode], None],
     ) -> None:
-        """Forget the offsets of these partitions, or all of the group. `put`s of the group must be over."""
+        """Remove the offsets of these partitions; None: all of the group. No `put` of the group may be running."""
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
-        """Topics are gone: their offsets go too, in every group."""
+        """Remove the offsets of deleted topics in every group."""
 
     def cleanup(self) -> None:
-        """Let go of what has expired."""
+        """Remove expired offsets."""
 
     def shutdown(self) -> None:
-        """End the background work."""
+        """Stop the background work."""

@@ -4,7 +4,7 @@ Key: int16 version, group, topic, int32 partition. Value: int16 version, then
 0: offset, metadata, timestamp; 1: offset, metadata, commit timestamp, expire timestamp; 2: offset, metadata, commit
 timestamp; 3: offset, leader epoch, metadata, commit timestamp; 4: as 3 in flexible encoding with tag 0 = topic id.
 A null value is a tombstone. Written: key 1 and value 4, or value 1 where the client gave a retention time.
-These are the records of the commit path, so they are packed by hand; tests compare them with the generated codec.
+Each commit writes these records, so they are packed by hand; tests compare them with the generated codec.
 """
 
 from collections.abc import Sequence
@@ -22,20 +22,23 @@ EXPLICIT_RETENTION_VALUE_VERSION = 1
 VALUE_VERSION = 4
 
 _INT16 = Struct(">h")
-_LENGTH = Struct(">H")  # of a string; one that is negative is too long, then
+_LENGTH = Struct(">H")  # of a string; unsigned, so a negative length is found to be too long
 _INT32 = Struct(">i")
 _OFFSET_AND_EPOCH = Struct(">hqi")
 _OFFSET = Struct(">hq")
 _TIMESTAMP = Struct(">q")
 _TIMESTAMPS = Struct(">qq")
-_VALUE_BYTES_MIN = _OFFSET_AND_EPOCH.size + 1 + _TIMESTAMP.size  # of version 4, without metadata and before the tags
+_VALUE_BYTES_MIN = _OFFSET_AND_EPOCH.size + 1 + _TIMESTAMP.size  # a value of version 4 without metadata and tags
 _KEY_VERSION_1 = _INT16.pack(1)
 _MALFORMED = "truncated offset record"
 
 
 class CommittedOffset:
-    """One committed position of one partition. `expire_timestamp` -1: by the group's rules; `record_offset` is where
-    in `__consumer_offsets` it stands, which decides what is newer; `topic_id` zero where the commit had none."""
+    """A committed offset of one partition.
+
+    `expire_timestamp` -1: the retention decides. `record_offset`: the offset of its record in `__consumer_offsets`; of
+    two commits the one with the higher record offset is newer. `topic_id`: zeros if the commit named none.
+    """
 
     __slots__ = (
         "commit_timestamp",
@@ -77,11 +80,11 @@ class CommittedOffset:
 
 
 TopicPartition = tuple[str, int]
-GroupOffsets = dict[str, dict[int, CommittedOffset]]  # topic -> partition -> offset; no topic without a partition
+GroupOffsets = dict[str, dict[int, CommittedOffset]]  # topic -> partition -> offset; no topic is empty
 
 
 class OffsetCommits:
-    """What a group commits at once: a record for each partition."""
+    """The offsets of one commit: a record for each partition."""
 
     __slots__ = ("count", "group_id", "offsets")
 
@@ -96,14 +99,14 @@ class OffsetCommits:
     def append_to(self, records: PlainRecords) -> None:
         """Append the records.
 
-        What the commits of one topic have in common is made once, and one `pack` writes all that stands behind a
-        record's offset delta. An offset with metadata, or with an expiry of its own, goes the general way.
+        The bytes that all records of a topic share are made once, and one `pack` writes everything behind the offset
+        delta of a record. An offset with metadata or an expiry time takes the general path.
         """
         parts = records.parts
         for topic, offsets in self.offsets.items():
             topic_id = next(iter(offsets.values())).topic_id
             tags = _tags(topic_id)
-            value_length = 2 * (_VALUE_BYTES_MIN + len(tags))  # as a varint, which has one byte
+            value_length = 2 * (_VALUE_BYTES_MIN + len(tags))  # as a varint, which has one byte here
             key_start = _key_start(self.group_id, topic)
             key_start = SHORT_SIGNED[len(key_start) + _INT32.size] + key_start
             layout = _layout(len(key_start), len(tags))
@@ -137,7 +140,7 @@ class OffsetCommits:
 
 
 class OffsetRemovals:
-    """Partitions whose offsets a group loses: a tombstone for each."""
+    """The partitions whose offsets are removed: a tombstone for each."""
 
     __slots__ = ("group_id", "partitions")
 
@@ -150,7 +153,7 @@ class OffsetRemovals:
 
     @property
     def count(self) -> int:
-        """How many records."""
+        """The number of records."""
         return len(self.partitions)
 
     def append_to(self, records: PlainRecords) -> None:
@@ -160,7 +163,7 @@ class OffsetRemovals:
 
 
 def encode_key(group_id: str, topic: str, partition: int) -> bytes:
-    """The key of an offset's record."""
+    """The key of the record of an offset."""
     return _key_start(group_id, topic) + _INT32.pack(partition)
 
 
@@ -172,13 +175,14 @@ def _key_start(group_id: str, topic: str) -> bytes:
 
 @lru_cache(maxsize=256)
 def _layout(key_start_bytes: int, tags_bytes: int) -> Struct:
-    """A record behind its offset delta: key length and key up to the partition; partition; length of the value; the
-    value, which is version, offset, leader epoch, length of the metadata, timestamp and tags; number of headers."""
+    """The layout of a record behind its offset delta: key length, key up to the partition, partition, value length, the
+    value (version, offset, leader epoch, metadata length, timestamp, tags), number of headers.
+    """
     return Struct(f">{key_start_bytes}s i B hqiBq{tags_bytes}s s")
 
 
 def encode_value(committed: CommittedOffset) -> bytes:
-    """Value version 4, or 1 where the client asked for an expiry of its own (OffsetCommit v2-v4)."""
+    """A value of version 4, or 1 if the client set an expiry time (OffsetCommit v2-v4)."""
     metadata = committed.metadata.encode()
     if committed.expire_timestamp >= 0:
         return b"".join(
@@ -205,14 +209,14 @@ def _tags(topic_id: bytes) -> bytes:
 
 
 def key_version(key: bytes) -> int:
-    """The int16 that starts every key of `__consumer_offsets`; ValueError for a shorter key."""
+    """The int16 at the start of every key of `__consumer_offsets`. ValueError for a shorter key."""
     if len(key) < 2:
         raise ValueError("a key of __consumer_offsets without its version")
     return int(_INT16.unpack_from(key)[0])
 
 
 def decode_key(key: bytes) -> tuple[str, str, int]:
-    """Group, topic and partition of a key of version 0 or 1. ValueError when it is cut short."""
+    """Group, topic and partition of a key of version 0 or 1. ValueError when the key is too short."""
     try:
         (group_bytes,) = _LENGTH.unpack_from(key, 2)
         topic_at = 4 + group_bytes + 2
@@ -225,7 +229,7 @@ def decode_key(key: bytes) -> tuple[str, str, int]:
 
 
 def decode_value(value: bytes) -> CommittedOffset:
-    """A value of version 0-4. ValueError for another version or when it is cut short."""
+    """Decode a value of version 0-4. ValueError for another version, or when the value is too short."""
     try:
         (version,) = _INT16.unpack_from(value)
         if version == 4:
@@ -255,11 +259,11 @@ def decode_value(value: bytes) -> CommittedOffset:
 
 
 def commit_error(append_error: ErrorCode) -> ErrorCode:
-    """What a client is told when the append of its commit failed; everything else stays as it is."""
+    """The error for a client whose commit could not be appended. Errors outside the table are passed on."""
     return _COMMIT_ERRORS.get(append_error, append_error)
 
 
-# What became of the partition, in the words of whoever asks for its coordinator.
+# Errors of the partition, translated into errors of the coordinator.
 COORDINATOR_ERRORS = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,

@@ -1,7 +1,7 @@
-"""The committed offsets of one partition of `__consumer_offsets`, as the log up to its high watermark tells them.
+"""The committed offsets of one partition of `__consumer_offsets`: its log up to the high watermark, as a table.
 
-Only `replay*` change the table, at commit or while loading, so what it holds is committed by construction. Offsets
-committed in a transaction wait in `pending` by producer until its control record decides (reference section 16).
+Only the `replay` methods change the table, at commit or while loading, so it holds only committed records. Offsets of
+an open transaction wait in `pending`, by producer, until the control record of the transaction decides.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -17,49 +17,51 @@ class OffsetTable:
     def __init__(self) -> None:
         self.committed: dict[str, GroupOffsets] = {}
         self.pending: dict[int, dict[str, GroupOffsets]] = {}
-        self.pending_counts: dict[str, int] = {}  # open transactions by group, so that the usual answer is one look-up
+        self.pending_counts: dict[str, int] = {}  # open transactions by group; usually none, found by one look-up
 
     def get(self, group_id: str, topic: str, partition: int) -> CommittedOffset | None:
-        """The committed offset, if any."""
+        """The committed offset; None: there is none."""
         return self.committed.get(group_id, {}).get(topic, {}).get(partition)
 
     def of_group(self, group_id: str) -> GroupOffsets:
-        """All committed offsets of a group, in the order of their first commit. Not to be changed."""
+        """All committed offsets of a group, in the order of their first commit. The caller must not change them."""
         return self.committed.get(group_id, {})
 
     def pending_of_group(self, group_id: str) -> set[TopicPartition]:
-        """Partitions of a group for which an open transaction has an offset."""
+        """The partitions of a group for which an open transaction has an offset."""
         if group_id not in self.pending_counts:
             return set()
         return {key for groups in self.pending.values() for key in partitions_of(groups.get(group_id, {}))}
 
     def replay(self, records: OffsetCommits | OffsetRemovals, record_offset: int, producer_id: int = -1) -> None:
-        """Apply records that stand in the log from `record_offset` on, and belong to the table from now on.
-        `producer_id` is that of a transactional batch, else -1."""
+        """Apply records of the log, the first of them at `record_offset`. The table takes over their objects.
+
+        `producer_id`: of a transactional batch, else -1.
+        """
         group_id = records.group_id
         if type(records) is OffsetRemovals:
             for topic, partition in records.partitions:
                 self._remove(group_id, topic, partition)
             return
         assert type(records) is OffsetCommits
-        held = self._offsets_of(group_id, producer_id)
+        group = self._make_group(group_id, producer_id)
         for topic, offsets in records.offsets.items():
             for committed in offsets.values():
                 committed.record_offset = record_offset
                 record_offset += 1
-            partitions = held.get(topic)
+            partitions = group.get(topic)
             if partitions is None:
-                held[topic] = offsets
+                group[topic] = offsets
             else:
                 partitions.update(offsets)
 
-    def _offsets_of(self, group_id: str, producer_id: int) -> GroupOffsets:
-        """Where the offsets of a group are put."""
+    def _make_group(self, group_id: str, producer_id: int) -> GroupOffsets:
+        """The group's offsets in `committed`, or in `pending` for a transaction; made empty when there are none."""
         if producer_id < 0:
-            held = self.committed.get(group_id)
-            if held is None:
-                held = self.committed[group_id] = {}
-            return held
+            group = self.committed.get(group_id)
+            if group is None:
+                group = self.committed[group_id] = {}
+            return group
         groups = self.pending.setdefault(producer_id, {})
         if group_id not in groups:
             groups[group_id] = {}
@@ -67,8 +69,10 @@ class OffsetTable:
         return groups[group_id]
 
     def replay_end_transaction(self, producer_id: int, committed: bool) -> list[str]:
-        """Apply a control record: the producer's pending offsets move into the table where they are newer, or are
-        dropped. Returns the groups that got offsets."""
+        """Apply a control record. The producer's pending offsets are dropped, or committed where they are newer.
+
+        Returns the groups whose offsets were committed.
+        """
         groups = self.pending.pop(producer_id, {})
         changed = []
         for group_id, offsets in groups.items():
@@ -76,24 +80,25 @@ class OffsetTable:
             if not committed:
                 continue
             changed.append(group_id)
-            held = self.committed.setdefault(group_id, {})
+            group = self.committed.setdefault(group_id, {})
             for topic, partitions in offsets.items():
-                held_partitions = held.setdefault(topic, {})
+                known_partitions = group.setdefault(topic, {})
                 for partition, value in partitions.items():
-                    known = held_partitions.get(partition)
+                    known = known_partitions.get(partition)
                     if known is None or known.record_offset < value.record_offset:
-                        held_partitions[partition] = value
+                        known_partitions[partition] = value
         return changed
 
     def groups(self) -> list[str]:
-        """Groups that have offsets, committed or pending."""
+        """The groups that have offsets, committed or pending."""
         return list(dict.fromkeys([*self.committed, *self.pending_counts]))
 
-    def held_of(
+    def partitions_before(
         self, group_id: str, partitions: Mapping[str, Collection[int]], before_offset: int
     ) -> list[TopicPartition]:
-        """Those of the partitions (by topic) for which the group has an offset, committed or pending, whose record
-        stands before `before_offset`."""
+        """Those of the partitions for which the group has an offset, committed or pending, with a record before
+        `before_offset`.
+        """
         sources = [self.of_group(group_id)]
         if group_id in self.pending_counts:
             sources += [groups[group_id] for groups in self.pending.values() if group_id in groups]
@@ -110,7 +115,7 @@ class OffsetTable:
         _take_out(self.committed, group_id, topic, partition)
         if group_id not in self.pending_counts:
             return
-        for groups in self.pending.values():  # a deletion also ends what a transaction still holds for the partition
+        for groups in self.pending.values():  # a tombstone also removes the pending offset of a transaction
             if _take_out(groups, group_id, topic, partition):
                 self._uncount(group_id)
 
@@ -123,7 +128,7 @@ class OffsetTable:
 
 
 def _take_out(groups: dict[str, GroupOffsets], group_id: str, topic: str, partition: int) -> bool:
-    """Forget an offset, if it is there, and what is empty then. True when the group has none any more because of it."""
+    """Remove an offset, and its topic and group if they are then empty. True: this removed the group."""
     offsets = groups.get(group_id, {})
     partitions = offsets.get(topic, {})
     if partitions.pop(partition, None) is None:

@@ -1,6 +1,7 @@
-"""Offset storage in the coordination tree, where clients of 0.8 and OffsetCommit and OffsetFetch v0 keep theirs:
-`/consumers/<group>/offsets/<topic>/<partition>` holds the offset as decimal text. No metadata, no time, no expiry,
-no ownership: any broker answers for any group.
+"""Offset storage in the coordination tree, for clients of 0.8, and for OffsetCommit and OffsetFetch v0.
+
+`/consumers/<group>/offsets/<topic>/<partition>` holds the offset as decimal text. There is no metadata, no time and no
+expiry. No broker owns a group: any broker answers for it.
 """
 
 import asyncio
@@ -21,12 +22,12 @@ logger = logging.getLogger("barnabas.offsets")
 
 Done = Callable[[ErrorCode], None]
 
-# Outside of these ZooKeeper takes a character in no path.
+# ZooKeeper allows only these characters in paths.
 NODE_CHARACTERS = re.compile("[\\x20-\\x7e\\xa0-\\ud7ff\\uf900-\\uffef]+")
 
 
 def names_a_node(group_id: str) -> bool:
-    """Whether a group of that name can be in the tree: ZooKeeper's rule for paths."""
+    """Whether ZooKeeper allows this group id as a part of a path."""
     return NODE_CHARACTERS.fullmatch(group_id) is not None and not {"", ".", ".."}.intersection(group_id.split("/"))
 
 
@@ -39,15 +40,15 @@ class ZooKeeperOffsetManager:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def startup(self) -> None:
-        """Nothing runs in the background."""
+        """No effect: there is no background work."""
 
     def shutdown(self) -> None:
-        """Let nothing write any more."""
+        """Cancel all reads and writes."""
         for task in self._tasks:
             task.cancel()
 
     def cleanup(self) -> None:
-        """Offsets in the tree do not expire: they carry no time."""
+        """No effect: offsets in the tree have no time, so they do not expire."""
 
     def get(
         self,
@@ -57,7 +58,7 @@ class ZooKeeperOffsetManager:
         *,
         require_stable: bool = False,
     ) -> Pending[Offsets]:
-        """Read the nodes. Every node is stable: a write is visible when it is done."""
+        """Read the nodes. Every node is stable, because the tree has no transactions."""
         pending: Pending[Offsets] = Pending()
 
         async def run() -> None:
@@ -76,7 +77,7 @@ class ZooKeeperOffsetManager:
         return pending
 
     def put(self, shard: object, group_id: str, commits: GroupOffsets, done: Done) -> None:
-        """Write the nodes, one after the other; they are not written together, nor could a 0.8 client tell."""
+        """Write the nodes one after the other. After an error some may be written; 0.8 clients did the same."""
 
         async def run() -> None:
             for topic, offsets in commits.items():
@@ -91,7 +92,7 @@ class ZooKeeperOffsetManager:
         async def run() -> None:
             if partitions is None:
                 await _ignore_missing(self._coordination.delete_recursive(paths.consumer_offsets(group_id)))
-                with contextlib.suppress(NoNodeError, NotEmptyError):  # its members, in the time of 0.8
+                with contextlib.suppress(NoNodeError, NotEmptyError):  # members of an old consumer are still in it
                     await self._coordination.delete(paths.consumer(group_id))
                 return
             for topic, partition in partitions:
@@ -100,8 +101,8 @@ class ZooKeeperOffsetManager:
         self._start(self._tell(group_id, run(), done))
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
-        """Delete the nodes of the partitions in every group. With several brokers each of them does."""
-        earlier = list(self._tasks)  # what they write of a topic was decided while it was there
+        """Delete the nodes of these partitions in every group. Each broker does this."""
+        earlier = list(self._tasks)  # these were allowed while the topic existed, and would write its nodes again
 
         async def run() -> None:
             if earlier:
@@ -114,21 +115,21 @@ class ZooKeeperOffsetManager:
         self._env.clock.call_soon(lambda: self._start(run()))
 
     async def _forget(self, partitions: Collection[TopicPartition], folder: str) -> None:
-        """In the groups below a folder: a group with a slash in its name lies in a folder of its own."""
+        """In all groups below a folder. A group id with a slash is a folder with another folder inside."""
         pace = self._env.turns.pace()
         for name in await self._children(folder):
-            await pace.rest()  # a tree on this machine answers at once
+            await pace.rest()  # the embedded tree answers at once, so the other awaits do not pause
             if name == paths.OFFSETS:
                 await self._forget_in_group(partitions, f"{folder}/{name}")
             elif name not in paths.OTHERS_OF_A_GROUP:
                 await self._forget(partitions, f"{folder}/{name}")
 
     async def _forget_in_group(self, partitions: Collection[TopicPartition], offsets: str) -> None:
-        held = set(await self._children(offsets))
+        topics = set(await self._children(offsets))
         for topic, partition in partitions:
-            if topic in held:
+            if topic in topics:
                 await _ignore_missing(self._coordination.delete(f"{offsets}/{topic}/{partition}"))
-        for topic in held.intersection(topic for topic, _ in partitions):
+        for topic in topics.intersection(topic for topic, _ in partitions):
             with contextlib.suppress(NoNodeError, NotEmptyError):
                 await self._coordination.delete(f"{offsets}/{topic}")
 
@@ -139,7 +140,7 @@ class ZooKeeperOffsetManager:
             return []
 
     async def read(self, group_id: str, partitions: Sequence[TopicPartition] | None) -> GroupOffsets:
-        """What the tree has of these partitions, or of all of the group. CoordinationError when it cannot be asked."""
+        """The offsets of these partitions; None: all of the group. CoordinationError when the tree cannot be read."""
         if partitions is None:
             partitions = await self._all_partitions(group_id)
         nodes = [paths.consumer_offset(group_id, topic, partition) for topic, partition in partitions]
@@ -156,7 +157,7 @@ class ZooKeeperOffsetManager:
         return committed
 
     async def write(self, group_id: str, topic: str, partition: int, offset: int) -> None:
-        """Set or make one node. CoordinationError when it cannot be done."""
+        """Set or make one node. CoordinationError when the tree cannot be written."""
         path = paths.consumer_offset(group_id, topic, partition)
         data = payloads.encode_offset(offset)
         while True:
@@ -166,7 +167,7 @@ class ZooKeeperOffsetManager:
                 try:
                     await self._coordination.create(path, data, make_parents=True)
                 except NodeExistsError:
-                    continue  # somebody was faster: write over it
+                    continue  # another client made the node: replace its offset
             return
 
     async def _all_partitions(self, group_id: str) -> list[TopicPartition]:

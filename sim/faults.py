@@ -331,7 +331,7 @@ FAULTS = (
         "shard.offsets.replay(",
         "shard.offsets.get(group_id, topic, partition) or shard.offsets.replay(",
         "commits outlive the broker",
-        1,
+        9,
     ),
     Fault(
         "tombstones ignored in loading",
@@ -351,7 +351,7 @@ FAULTS = (
         return self._commit(writes, self.log.high_watermark, self.log.high_watermark + records.count)
     if not records.count:""",
         "commits outlive the broker",
-        1,
+        9,
     ),
     Fault(
         "generation of a commit not checked",

@@ -45,9 +45,13 @@ class Recreator(Client):
         self.old_ids: list[bytes] = []  # of those whose deletion was acknowledged
         self.written: dict[bytes, dict[int, str]] = {}  # acknowledged, by topic id
         self._refusals = 0  # one after the other
+        self._unanswered_deletion = _NO_ID  # of the topic whose deletion was requested and not answered
         self._count = 0
 
     async def turn(self) -> None:
+        if self.topic_id == self._unanswered_deletion != _NO_ID and not self._is_in_tree():
+            self.old_ids.append(self.topic_id)
+            self.topic_id = _NO_ID
         if self.topic_id == _NO_ID:
             await self._create()
             await self.sleep(0, 2_000)
@@ -163,6 +167,7 @@ class Recreator(Client):
         commits = self.world.ledger.commits
         asked_ms = self.world.clock.monotonic_ms()
         commits.ask_deletion(self.group_id)
+        self._unanswered_deletion = self.topic_id
         by_id = self.rng.random() < 0.5
         state = DeleteTopicsRequest.DeleteTopicState(
             name=None if by_id else self.topic, topic_id=self.topic_id if by_id else _NO_ID

@@ -74,8 +74,8 @@ def test_deletion_takes_pending_offsets_too() -> None:
     table = OffsetTable()
     put(table, 5, 10, producer_id=1)
     assert table.groups() == ["g"]
-    assert table.held_of("g", {"t": {0}, "u": {1}}, before_offset=11) == [("t", 0)]
-    assert table.held_of("g", {"t": {0}, "u": {1}}, before_offset=10) == []
+    assert table.partitions_before("g", {"t": {0}, "u": {1}}, before_offset=11) == [("t", 0)]
+    assert table.partitions_before("g", {"t": {0}, "u": {1}}, before_offset=10) == []
     table.replay(OffsetRemovals("g", [("t", 0)]), 2)
     assert table.pending_of_group("g") == set()
     table.replay_end_transaction(1, True)

@@ -28,6 +28,7 @@ from barnabas.coordination.payloads import (
 )
 from barnabas.coordination.port import Coordination, CoordinationError, Create, NoNodeError, Operation
 from barnabas.groups.coordinator import OFFSETS_TOPIC
+from barnabas.replication import registration
 from barnabas.replication.controller_tree import PARTITIONS_PER_WRITE
 from barnabas.replication.election import LeaderAndIsr
 from barnabas.replication.registration import BrokerIdInUseError
@@ -298,7 +299,6 @@ async def adopt(
         ", ".join(sorted({log.directory.rpartition("/")[0] for log in adopted})),
     )
     end_open_transactions(adopted, env.clock.now_ms())
-    await _reserve_producer_ids(coordination, adopted, node_id)
     for name, logs in by_topic.items():
         if not logs:  # its directory has gone offline since
             continue
@@ -340,6 +340,25 @@ async def _write_topic(
     notice = Create(paths.CONFIG_CHANGE_PREFIX, encode_config_change(f"topics/{name}"), sequential=True)
     for chunk in chunks([notice, *missing], PARTITIONS_PER_WRITE):
         await coordination.multi(chunk)
+
+
+async def catch_up(coordination: Coordination, logs: Sequence[Log], node_id: int) -> None:
+    """Bring the tree to where the logs are: it may be new, or an older copy that was restored from a backup.
+
+    Such a tree gives numbers again that are in the logs. The records of a producer whose id was given before would be
+    taken for duplicates: acknowledged, and not written. And clients that have seen a later leader epoch in the records
+    would wait for it for ever.
+    """
+    latest = {(log.topic, log.partition): log.leader_epochs.latest for log in logs}
+    later = await registration.raise_leader_epochs(coordination, latest)
+    if later:
+        logger.warning(
+            "The tree is an older copy: %d partitions have records of later leader epochs than it says (%s). They go "
+            "on in a new epoch. Topics and settings are as they were in that copy",
+            len(later),
+            names_in_a_line([f"{topic}-{partition}" for topic, partition in later]),
+        )
+    await _reserve_producer_ids(coordination, logs, node_id)
 
 
 async def _reserve_producer_ids(coordination: Coordination, logs: Iterable[Log], node_id: int) -> None:

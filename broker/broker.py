@@ -132,6 +132,7 @@ class Broker:
         self.log_manager.set_aside(plan.strays)  # after the recovery, which a signal may interrupt
         await in_tree(lambda: adoption.say_what_is_missing(tree, self.log_manager, node_id))
         await in_tree(lambda: adoption.adopt(env, self.config, tree, self.log_manager, node_id, plan.adopted))
+        await in_tree(lambda: adoption.catch_up(tree, self.log_manager.all(), node_id))
         self.cluster_id = await in_tree(lambda: registration.cluster_id(env, tree, self.log_manager.meta.cluster_id))
         self.log_manager.initialise(node_id, self.cluster_id)
         await self.server.listen()

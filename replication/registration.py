@@ -1,7 +1,7 @@
 """A broker's place in the tree: `/brokers/ids/<id>`, and leaving ISRs after an unclean stop."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from barnabas.coordination import paths
 from barnabas.coordination.payloads import (
@@ -160,6 +160,28 @@ async def leave_isrs(coordination: Coordination, node_id: int, left: list[tuple[
     if left:
         logger.warning("broker %d stopped uncleanly: it has left the ISRs of %d partitions", node_id, len(left))
         await coordination.create(paths.ISR_CHANGE_PREFIX, encode_isr_change(left), sequential=True, make_parents=True)
+
+
+async def raise_leader_epochs(
+    coordination: Coordination, latest: Mapping[tuple[str, int], int]
+) -> list[tuple[str, int]]:
+    """Before registering: partitions whose logs have records of later leader epochs than the tree says get a new one.
+
+    `latest` is the latest epoch in each log. Returns those partitions.
+    """
+    changes: dict[tuple[str, int], LeaderAndIsr] = {}
+    states = await coordination.get_many([paths.partition_state(*partition) for partition in latest])
+    for (partition, epoch), state in zip(latest.items(), states):
+        if state is not None:
+            said = LeaderAndIsr.decode(state[0], state[1].version)
+            if said.leader_epoch < epoch:
+                changes[partition] = said._replace(leader_epoch=epoch + 1)
+    for chunk in chunks(list(changes), PARTITIONS_PER_WRITE):
+        await _write_all(coordination, {partition: changes[partition] for partition in chunk})
+    if changes:
+        notice = encode_isr_change(list(changes))
+        await coordination.create(paths.ISR_CHANGE_PREFIX, notice, sequential=True, make_parents=True)
+    return list(changes)
 
 
 async def _write_all(coordination: Coordination, changes: dict[tuple[str, int], LeaderAndIsr]) -> None:

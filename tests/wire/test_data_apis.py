@@ -260,6 +260,8 @@ def test_a_fetch_that_waits_is_refused_when_its_session_has_gone_on_without_it(w
         later = fetch("gone-on", **session, session_epoch=2, max_wait_ms=0, forgotten_topics_data=forgotten)
         assert (await other.ask(ApiKey.FETCH, 12, later)).error_code == ErrorCode.NONE
         await other.ask(ApiKey.PRODUCE, 9, produce("gone-on", batch(b"a"), partition=0))
+        await world.env.clock.sleep(1_000)
+        assert waiting.data, "no answer"
         answer = await waiting.answer()
         assert answer is not None
         refused = frames.decode_response(ApiKey.FETCH, 12, memoryview(answer))[1]

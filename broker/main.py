@@ -35,11 +35,15 @@ def run(words: list[str]) -> int:
             from barnabas.broker.cli.start import run as start
 
             return start(words[1:])
+        from barnabas.runtime.output import open_closed_streams
+
+        open_closed_streams()
         from barnabas.broker.cli.commands import run as run_command
 
         return run_command(words, as_json)
     except Failure as failure:
-        failure.tell(as_json)
+        with suppress(OSError):  # nothing can be said where standard error cannot be written
+            failure.tell(as_json)
         return failure.code
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED

@@ -103,13 +103,22 @@ def to_descriptor(descriptor: int) -> Sink:
     return write
 
 
-def take_standard_streams() -> None:
-    """Replace stdout and stderr, so that printing and logging cannot block this process."""
-    for descriptor in (0, 1, 2):
+def open_closed_streams() -> None:
+    """Open the standard streams that the parent has closed: nothing comes from them, and what goes there is lost.
+
+    Otherwise the next file that is opened, a segment of a log or a connection, would get the number of one.
+    """
+    for descriptor, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:
             os.fstat(descriptor)
-        except OSError:  # the parent closed it, and the next file opened (perhaps a segment) would get its number
-            os.open(os.devnull, os.O_RDWR)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free
+            setattr(sys, name, open(descriptor, mode))  # noqa: SIM115
+
+
+def take_standard_streams() -> None:
+    """Replace stdout and stderr, so that printing and logging cannot block this process."""
+    open_closed_streams()
     sys.stdout = cast(TextIO, Output(to_descriptor(1), tells_dropped=False))  # programs read it line by line
     sys.stderr = cast(TextIO, Output(to_descriptor(2)))
 

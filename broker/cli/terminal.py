@@ -54,13 +54,18 @@ class Command(Plain, TyperCommand):
 
 @contextmanager
 def until_the_reader_leaves() -> Iterator[None]:
-    """End the command without an error when nobody reads its output any more (`barnabas topics list | head -1`)."""
+    """End the command without an error when nobody reads its output any more (`barnabas topics list | head -1`).
+
+    Where its output cannot be written for another reason (a full disk), or its input not be read, it has failed.
+    """
     try:
         yield
         sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise typer.Exit(ExitCode.DONE) from None
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what waits to be written
+        if isinstance(error, BrokenPipeError):
+            raise typer.Exit(ExitCode.DONE) from None
+        fail(f"the command cannot read its input or write its output: {error.strerror or error}.")
 
 
 class App(typer.Typer):

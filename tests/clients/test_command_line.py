@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -265,6 +266,18 @@ def test_settings_of_all_brokers(run: Run) -> None:
 )
 def test_what_goes_wrong_is_told_in_a_sentence(run: Run, words: tuple[str, ...], code: int, said: str) -> None:
     assert said in run(*words, code=code).stderr
+
+
+@pytest.mark.parametrize("words", [("--help",), ("topics", "-h"), ("topics", "list"), ("topics", "list", "--json")])
+@pytest.mark.parametrize(("redirected", "code"), [(">/dev/full", 1), (">&-", 0), ("<&- >&- 2>&-", 0)])
+def test_output_that_cannot_be_written(broker: Any, words: tuple[str, ...], redirected: str, code: int) -> None:
+    """No room for it is told in a sentence. What a parent has closed is not wanted, and costs nothing else."""
+    environment = {**os.environ, "BARNABAS_BOOTSTRAP": broker.bootstrap}
+    line = f"{shlex.join([*COMMAND, *words])} {redirected}"
+    done = subprocess.run(line, shell=True, capture_output=True, text=True, env=environment, timeout=20)
+    assert "Traceback" not in done.stderr, done.stderr
+    assert (done.returncode, done.stdout) == (code, ""), done
+    assert ("No space left on device" in done.stderr) == (done.returncode == 1), done
 
 
 @pytest.mark.parametrize("command", [("topics", "list"), ("produce", "x", "--value", "y"), ("consume", "x")])

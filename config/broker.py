@@ -85,7 +85,7 @@ class BrokerConfig(BrokerAttributes):
 
     @property
     def data_directories(self) -> tuple[str, ...]:
-        """log.dirs, or log.dir where that is not set. An empty log.dirs is set: it names no directory."""
+        """log.dirs, or log.dir if log.dirs is not set. An empty log.dirs counts as set: it names no directory."""
         names = self.log_dir if self.log_dirs is None else self.log_dirs
         return tuple(d for d in map(str.strip, names.split(",")) if d)
 

@@ -35,8 +35,8 @@ num.io.threads | INT | 8 | >= 1 | cluster | -
 num.partitions | INT | 1 | >= 1 | - | Partitions of a topic made without a number.
 request.timeout.ms | INT | 30000 | - | - | -
 telemetry.max.bytes | INT | 1048576 | >= 1 | - | -
-coordination.path | STRING | null | - | - hidden | File of the embedded coordination tree; not set: in the data directory that has it, in the first when it is new.
-message.max.records | INT | 1048576 | >= 1 | cluster hidden | Most records in one batch, where the broker looks into it.
+coordination.path | STRING | null | - | - hidden | File of the embedded coordination tree; not set: in the data directory that has one, else in the first.
+message.max.records | INT | 1048576 | >= 1 | cluster hidden | Most records in one batch, if the broker reads the records.
 message.max.unpacked.bytes | INT | 134217728 | >= 1 | cluster hidden | Most bytes of the records in one compressed batch.
 # Network
 advertised.listeners | STRING | null | - | - | Addresses told to clients; not set: the one each client dialled.

@@ -1,4 +1,4 @@
-"""Profiles: settings, and more, with one name. A profile is stronger than the file and weaker than `--set`."""
+"""Profiles: settings and start options under one name. A profile is stronger than the file, weaker than `--set`."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -9,18 +9,18 @@ from barnabas.config.settings import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Settings, and what `barnabas start` does beside them."""
+    """The settings of a profile, and what else `barnabas start` does."""
 
     name: str
     settings: Mapping[str, str]
     exit_with_parent: bool = False
-    temporary_data: bool = False  # where nobody named a directory
-    offsets_topic_first: bool = False  # `__consumer_offsets` is there before the ready line
+    temporary_data: bool = False  # if no directory is named
+    offsets_topic_first: bool = False  # make `__consumer_offsets` before the ready line is printed
 
 
 NO_PROFILE = Profile("none", {})
 PROFILES: dict[str, Profile] = {
-    # For tests: nobody waits for a second member, what is created is small, and nothing is left behind.
+    # For tests: a group does not wait for a second member, created topics are small, and no data is left behind.
     "ci": Profile(
         "ci",
         {
@@ -48,7 +48,7 @@ def profile(name: str) -> Profile:
 
 
 def changes(profile: Profile, values: Mapping[str, str]) -> Iterator[tuple[str, str | None, str]]:
-    """Which of these settings the profile changes: key, text before (None: not set), text after."""
+    """The settings that the profile changes in `values`: key, text before (None: not set), text after."""
     for key, text in profile.settings.items():
         before = values.get(key, BROKER_SETTINGS[key].default)
         if before != text:

@@ -59,7 +59,7 @@ class EmbeddedCoordination:
         self._path = path
         self._shared = path != ":memory:"
         self._file: TreeFile | None = None
-        self._seen: TreeFile | None = None  # before the session: the tree as it was at `look`
+        self._seen: TreeFile | None = None  # before the session: a copy of the tree, made by `look`
         self._lock: DirectoryLock | None = None
         self._polling: Task[TreeFile] | None = None
         self._is_unreadable = False
@@ -74,7 +74,7 @@ class EmbeddedCoordination:
     # Session
 
     async def look(self) -> None:
-        """Read the file, of which there may be none yet, without touching it."""
+        """Read the file without changing it. If there is no file yet, the tree is empty."""
         if self._file is not None or self._seen is not None:
             return
         now_ms = self._env.clock.now_ms
@@ -85,21 +85,23 @@ class EmbeddedCoordination:
                 return
             self._check_files()
             seen = TreeFile(self._path, now_ms, as_it_is=True, has_log=len(before) > 1)
-            if self._changed_at() == before:  # nobody wrote while it was copied
+            if self._changed_at() == before:  # no process wrote during the copy
                 self._seen = seen
             else:
                 seen.close()
 
     def _check_files(self) -> None:
-        """SQLite takes a file that is cut off for a new one. And it makes files beside a tree that it may not write,
-        with the rights of that tree, which hinder the next start.
+        """Raise ConnectionLossError if the tree is damaged or may not be written, before SQLite opens it.
+
+        SQLite would treat a truncated file as a new one. Beside a tree that may not be written, it would make files
+        with the rights of the tree, and the next start would fail because of them.
         """
         disk = self._env.disk
         try:
             for beside in (f"{self._path}-wal", f"{self._path}-shm"):
                 if disk.exists(beside):
                     disk.open(beside).close()
-            file = disk.open(self._path)  # to be written, though only read
+            file = disk.open(self._path)  # open for writing, to see whether that is allowed
             try:
                 header, size = file.read(0, HEADER_BYTES), file.size()
             finally:
@@ -113,7 +115,7 @@ class EmbeddedCoordination:
             raise damaged(self._path, "its header does not say what it holds")
 
     def _changed_at(self) -> list[tuple[int, int]]:
-        """When the tree and its log were changed, and their sizes."""
+        """The modification times and sizes of the tree and its log; empty: there is no tree."""
         disk = self._env.disk
         if not self._shared or not disk.exists(self._path):
             return []
@@ -277,7 +279,7 @@ class EmbeddedCoordination:
         return node
 
     def _is_alive(self, session_id: int) -> bool:
-        """Whether the process of another session lives. A lock file that is gone is not made again."""
+        """Whether the process of another session lives. Without a lock file it does not; the file is not made again."""
         path = self._lock_path(session_id)
         if not self._env.disk.exists(path):
             return False
@@ -386,7 +388,7 @@ class EmbeddedCoordination:
         """Look for changes made by other processes, and for processes that are gone."""
         try:
             self._look(file)
-        except (CoordinationError, OSError) as error:  # locked for long: try again next time
+        except (CoordinationError, OSError) as error:  # locked for long: the next poll tries again
             if not self._is_unreadable:
                 logger.warning("coordination tree cannot be read now: %s", error)
             self._is_unreadable = True

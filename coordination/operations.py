@@ -1,6 +1,6 @@
-"""What holds in every tree: which operation asks for what, which texts are paths, which version is the right one.
+"""The rules that hold in every tree: how operations are done, which texts are paths, and how versions are checked.
 
-The trees themselves (`tree_file.py`, and its twin in the simulator) say how a node is kept.
+The trees (`tree_file.py`, and the one of the simulator) only store the nodes.
 """
 
 from collections.abc import Sequence
@@ -22,13 +22,13 @@ from barnabas.coordination.port import (
 
 
 class Nodes(Protocol):
-    """A tree in the middle of one change, which has the number `zxid`."""
+    """A tree during one change. `zxid` is the number of the change."""
 
     def has(self, path: str) -> bool:
-        """Whether a node is there."""
+        """Whether the node exists."""
 
     def create(self, operation: Create, zxid: int, session_id: int) -> str:
-        """Make a node, an ephemeral one for that session; returns its path."""
+        """Make a node; returns its path. `session_id` owns an ephemeral node."""
 
     def set(self, path: str, data: bytes, version: int, zxid: int) -> Stat:
         """Replace a node's data."""
@@ -37,11 +37,11 @@ class Nodes(Protocol):
         """Remove a node."""
 
     def check(self, path: str, version: int) -> None:
-        """NoNodeError or BadVersionError unless the node is there in that version."""
+        """Raise NoNodeError or BadVersionError unless the node exists in that version."""
 
 
 def do(nodes: Nodes, operation: Operation, zxid: int, session_id: int) -> OperationResult:
-    """One operation."""
+    """Do one operation."""
     match operation:
         case Create():
             return nodes.create(operation, zxid, session_id)
@@ -55,7 +55,7 @@ def do(nodes: Nodes, operation: Operation, zxid: int, session_id: int) -> Operat
 
 
 def do_all(nodes: Nodes, operations: Sequence[Operation], zxid: int, session_id: int) -> list[OperationResult]:
-    """All operations of a multi, in their order. MultiError at the first that cannot be done."""
+    """Do all operations of a multi, in order. MultiError at the first that fails; the caller then undoes the change."""
     results: list[OperationResult] = []
     for index, operation in enumerate(operations):
         try:
@@ -66,7 +66,7 @@ def do_all(nodes: Nodes, operations: Sequence[Operation], zxid: int, session_id:
 
 
 def make_above(nodes: Nodes, path: str, zxid: int) -> None:
-    """Make the nodes above a path that are missing, as persistent ones."""
+    """Make the missing nodes above a path, as persistent nodes."""
     parent, _ = split(path)
     if parent != "/" and not nodes.has(parent):
         make_above(nodes, parent, zxid)
@@ -74,13 +74,13 @@ def make_above(nodes: Nodes, path: str, zxid: int) -> None:
 
 
 def check_version(path: str, found: int, expected: int) -> None:
-    """BadVersionError unless the version found is the one expected, or any will do."""
+    """Raise BadVersionError unless `found` is the expected version, or any version is allowed."""
     if expected not in (ANY_VERSION, found):
         raise BadVersionError(path, f"{path} has version {found}, not {expected}")
 
 
 def split(path: str, *, sequential: bool = False) -> tuple[str, str]:
-    """Parent and name; the root is ("/", ""). A sequential node may be asked for without a name.
+    """Parent and name; the root is ("/", ""). The path of a sequential node may end with a slash.
 
     ValueError if it is not a path.
     """

@@ -22,7 +22,7 @@ PRODUCER_ID_BLOCK = "/latest_producer_id_block"
 FEATURE = "/feature"
 MIGRATION = "/migration"
 CONSUMERS = "/consumers"
-OFFSETS, OTHERS_OF_A_GROUP = "offsets", ("ids", "owners")  # what an old consumer group has in its folder
+OFFSETS, OTHERS_OF_A_GROUP = "offsets", ("ids", "owners")  # the nodes in the folder of an old consumer group
 ACLS = "/kafka-acl"
 ACL_CHANGES = "/kafka-acl-changes"
 ACL_CHANGE_PREFIX = f"{ACL_CHANGES}/acl_changes_"
@@ -150,7 +150,7 @@ def consumer_owner(group: str, topic_name: str, index: int) -> str:
 
 
 def consumer(group: str) -> str:
-    """An old consumer group."""
+    """The folder of an old consumer group."""
     return f"{CONSUMERS}/{group}"
 
 

@@ -10,8 +10,8 @@ What every implementation promises (tests/unit/coordination holds them to it):
   `children` leaves a child watch (CHILDREN, or DELETED when the node itself goes). A read that raises leaves no watch.
 * When a session has expired, its watches and its ephemeral nodes are gone, and a new session exists already:
   `session_id` is the new one when the callbacks of `on_session_expired` run.
-* Operations before `start` and after `close` raise SessionExpiredError. But after `look`, which opens no
-  session, the tree can be read (without watches).
+* Operations before `start` and after `close` raise SessionExpiredError. But `look` opens the tree without a session:
+  after it the tree can be read, without watches.
 """
 
 from collections.abc import Callable, Sequence
@@ -142,10 +142,10 @@ class Coordination(Protocol):
         """Owner of the ephemerals made now; 0 before `start`."""
 
     async def look(self) -> None:
-        """Let the tree be read before `start`, and change nothing: no session, no file. Harmless when started.
+        """Make the tree readable before `start`. This opens no session, and changes no file. No effect after `start`.
 
-        A tree that does not exist yet has no nodes but `/`. Ephemeral nodes of sessions whose process is dead are not
-        seen. ConnectionLossError when the tree cannot be reached, or cannot be read.
+        A tree that does not exist yet has only the node `/`. Ephemeral nodes of dead processes are not shown.
+        ConnectionLossError when the tree cannot be reached or read.
         """
 
     async def start(self) -> None:

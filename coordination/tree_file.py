@@ -3,7 +3,7 @@
 A session is a number here, which owns nodes. `embedded.py` decides who may change what and when, and who hears of it.
 A read or write that SQLite cannot do raises ConnectionLossError.
 
-SQLite opens its file itself: this is the one place that goes to the disk without the Disk port. Calls into SQLite
+SQLite opens its file itself: only this module uses the disk without the Disk port. Calls into SQLite
 block: each takes some tens of microseconds, and a transaction that writes takes one sync besides.
 
 Durability. The file is in write-ahead mode with `synchronous=FULL`: a commit returns after its pages are in the log
@@ -72,7 +72,7 @@ class LastChanges(NamedTuple):
 class TreeFile:
     """An open file. Changes happen inside `transaction`; until it ends, `changes` lists them.
 
-    `as_it_is`: a copy in memory, to be read; the file is not touched. `has_log`: whether there is a -wal beside it.
+    `as_it_is`: copy the file into memory for reading, and do not change it. `has_log`: there is a -wal file beside it.
     """
 
     def __init__(self, path: str, now_ms: Callable[[], int], *, as_it_is: bool = False, has_log: bool = False) -> None:
@@ -185,11 +185,11 @@ class TreeFile:
         self._rows("DELETE FROM session WHERE id = ?", session_id)
 
     def has(self, path: str) -> bool:
-        """Whether a node is there."""
+        """Whether the node exists."""
         return self.find(path) is not None
 
     def check(self, path: str, version: int) -> None:
-        """NoNodeError or BadVersionError unless the node is there in that version."""
+        """Raise NoNodeError or BadVersionError unless the node exists in that version."""
         check_version(path, self.require(path).stat.version, version)
 
     # Changing
@@ -213,7 +213,7 @@ class TreeFile:
         return self._number("UPDATE counter SET zxid = zxid + 1 RETURNING zxid")
 
     def create(self, operation: Create, zxid: int, session_id: int) -> str:
-        """Make a node, an ephemeral one for that session; returns its path."""
+        """Make a node; returns its path. `session_id` owns an ephemeral node."""
         parent, name = split(operation.path, sequential=operation.sequential)
         above = self.require(parent)
         if above.stat.ephemeral_owner:
@@ -273,7 +273,7 @@ def _open(path: str) -> sqlite3.Connection:
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA fullfsync = ON")  # macOS: down to the disk itself; elsewhere without effect
-    if _is_made(connection, path):
+    if _read_format(connection, path) == _FORMAT:
         return connection
     connection.execute("BEGIN IMMEDIATE")
     for statement in _SCHEMA.split(";\n"):
@@ -288,19 +288,19 @@ def _open(path: str) -> sqlite3.Connection:
 
 
 def _open_as_it_is(path: str, *, has_log: bool) -> sqlite3.Connection:
-    """The tree in memory: without locks, and without any file made or changed beside it."""
+    """A copy of the tree in memory. No lock is taken, and no file is made or changed."""
     connection = sqlite3.connect(":memory:", isolation_level=None)
     if not has_log:
         _copy(f"file:{quote(path)}?mode=ro&immutable=1", connection)
-    else:  # SQLite cannot read its log without writing beside it
-        import shutil  # late: both are for the start after a kill only
+    else:  # SQLite cannot read its log without making a file beside it, so it reads a copy
+        import shutil  # late: both are only needed at a start after a kill
         import tempfile
 
         with tempfile.TemporaryDirectory(prefix="barnabas-") as folder:
             shutil.copyfile(path, f"{folder}/tree")
             shutil.copyfile(f"{path}-wal", f"{folder}/tree-wal")
             _copy(f"file:{quote(folder)}/tree", connection)
-    if _is_made(connection, path):
+    if _read_format(connection, path) == _FORMAT:
         _check_all_pages(connection)
         return connection
     connection.close()
@@ -308,7 +308,7 @@ def _open_as_it_is(path: str, *, has_log: bool) -> sqlite3.Connection:
 
 
 def _check_all_pages(connection: sqlite3.Connection) -> None:
-    """Damage is found before anything is changed, and not when its page is read by chance."""
+    """Raise DatabaseError if any page is damaged. So damage is found before the start changes anything."""
     (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     if verdict != "ok":
         raise sqlite3.DatabaseError(verdict.strip().replace("\n", " "))
@@ -323,7 +323,7 @@ def _copy(source_uri: str, target: sqlite3.Connection) -> None:
 
 
 def is_header(header: bytes, size: int) -> bool:
-    """Whether a file of this size may begin so (SQLite's documentation, "Database File Format", 1.3)."""
+    """Whether these bytes begin an SQLite file of this size (SQLite: "Database File Format", 1.3)."""
     if len(header) < HEADER_BYTES or not header.startswith(b"SQLite format 3\0"):
         return False
     page_bytes = int.from_bytes(header[16:18], "big")
@@ -332,13 +332,13 @@ def is_header(header: bytes, size: int) -> bool:
     return page_bytes >= 512 and size >= page_bytes and max(header[18:20]) <= 2 and schema_format <= 4
 
 
-def _is_made(connection: sqlite3.Connection, path: str) -> bool:
-    """Whether the tree's tables are there. ConnectionLossError for those of another program."""
+def _read_format(connection: sqlite3.Connection, path: str) -> int:
+    """The format of the tree, 0 for a file without one. Closes the connection and raises for an unknown format."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version not in (0, _FORMAT):
         connection.close()
         raise ConnectionLossError("", f"{path} has format {version}; this program knows {_FORMAT}")
-    return bool(version == _FORMAT)
+    return int(version)
 
 
 def _lost(path: str, error: sqlite3.Error) -> ConnectionLossError:
@@ -348,7 +348,7 @@ def _lost(path: str, error: sqlite3.Error) -> ConnectionLossError:
 
 
 def damaged(path: str, why: str) -> ConnectionLossError:
-    """A tree that cannot be used any more, and what to do."""
+    """The error for a damaged tree. It tells the user what to do."""
     advice = (
         "Restore it from a backup, or move it and its -wal and -shm away: topics, records and offsets are then "
         "found in the logs, settings are not"

@@ -54,7 +54,7 @@ class LocalChannel:
         def deliver() -> None:
             try:
                 response = self._handle(request)
-            except Exception:  # a bug: the controller must hear of it, else it waits for ever
+            except Exception:  # a bug: without an answer the controller would wait for ever
                 logger.exception("%s could not be handled", type(request).__name__)
                 response = _FAILURES[type(request)](error_code=ErrorCode.UNKNOWN_SERVER_ERROR)
             done(response)

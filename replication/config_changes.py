@@ -54,7 +54,7 @@ class ConfigChanges:
             self._topics.pop(topic, None)
 
     async def start(self) -> None:
-        """Read everything, then follow the notices. CoordinationError when it cannot be understood."""
+        """Read all settings, then follow the notices. CoordinationError when a node cannot be decoded."""
         self._coordination.on_session_expired(self._changed.set)
         try:
             await self._read_notices(apply=False)  # the watch comes first: a change during the reads is read again

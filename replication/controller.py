@@ -53,7 +53,7 @@ FIRST_BALANCE_MS = 5_000
 REPLICAS_NAMED_MAX = 10  # in one line of the log
 RETRY_BACKOFF_MS = 100
 GIVE_UP_BACKOFF_MS = 1_000
-STUCK_MS = 600_000.0  # in one event: taking over many thousand partitions may take a minute on a slow disk
+STUCK_MS = 600_000.0  # longest time of one event: to take over many thousand partitions may take a minute
 NO_CONTROLLER = -1
 
 Handler = Callable[[], Awaitable[None]]
@@ -79,7 +79,7 @@ class Controller:
         self._is_handling = False
         self._following: Follower | None = None
         self._balancing: Task[Controller] | None = None
-        self._balance_timer: Timer | None = None  # the first time after taking over
+        self._balance_timer: Timer | None = None  # for the first balance after taking over
         self._watches: dict[str, Watch] = {}  # the last one left on each path
         self._forget_everything()
 
@@ -130,7 +130,7 @@ class Controller:
         self._resign()
 
     def _recover(self) -> None:
-        """An event was left in the middle: begin anew, from what the tree says."""
+        """Start again after an event that did not end: `_elect` reads the state from the tree."""
         self._is_handling = False
         self._resign()
         self._events.appendleft((self._elect, False))
@@ -603,7 +603,7 @@ class Controller:
     # --- balance ---
 
     def balance_leaders(self) -> None:
-        """Have it looked who leads too little."""
+        """Queue a look for brokers that lead too few partitions."""
         self._enqueue(self._balance_leaders)
 
     async def _balance_leaders(self) -> None:

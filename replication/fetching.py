@@ -1,7 +1,7 @@
-"""Fetch: what followers and consumers read, at once where there is data, else parked until bytes or time.
+"""Fetch by followers and consumers: answered at once if there is data, else parked until there is, or time is up.
 
-One path for both: a consumer is bounded by the high watermark or the last
-stable offset, a follower by the log end, and a follower's fetch offset is its acknowledgement.
+Both take the same path. A consumer reads up to the high watermark or the last stable offset, a follower up to the log
+end. The fetch offset of a follower acknowledges the records below it.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -17,22 +17,22 @@ from barnabas.storage.open_files import FileRange
 
 CONSUMER = -1  # replica id of an ordinary consumer
 DEBUGGING_CONSUMER = -2  # may read from any replica
-FUTURE_REPLICA = -3  # this broker's own copy in another log directory
+FUTURE_REPLICA = -3  # a copy of the log that is being made in another log directory of this broker
 
 READ_COMMITTED = 1
-FOLLOWER_FETCH_VERSION = 11  # from here on consumers may be served by a follower (KIP-392)
-WHOLE_BATCH_VERSION = 3  # from here on the first batch is whole even when it is larger than every limit (KIP-74)
+FOLLOWER_FETCH_VERSION = 11  # from this version on a follower may serve consumers (KIP-392)
+WHOLE_BATCH_VERSION = 3  # from this version on the first batch is whole, even beyond all limits (KIP-74)
 ZSTD_VERSION = 10
 STORAGE_ERROR_VERSION = 6
 
-BY_REFERENCE_FROM = 128 * 1024  # bytes of one partition: to read less at once costs less than to send it from the file
-COPIED_BYTES_MAX = (
-    128 * 1024
-)  # of all partitions: an answer that has read so much ends, if that is as much as was asked
+# From this size on, the records of a partition are sent from the file. To read fewer bytes into memory costs less.
+BY_REFERENCE_FROM = 128 * 1024
+# When an answer has read so many bytes into memory, the rest is sent from files, and `min_bytes` ends the answer.
+COPIED_BYTES_MAX = 128 * 1024
 
 
 class FetchParams:
-    """What a fetch request asks of all its partitions. Waiting in ms, sizes in bytes."""
+    """The fields of a fetch request that hold for all its partitions. Sizes are in bytes."""
 
     __slots__ = (
         "isolation_level",
@@ -68,7 +68,7 @@ class FetchParams:
 
 
 class FetchPartition:
-    """One partition of a fetch. `topic` None: the id given is not known here. Epochs -1: not given."""
+    """One partition of a fetch request. `topic` None: its topic id is unknown. Epochs -1: not sent."""
 
     __slots__ = (
         "current_leader_epoch",
@@ -106,9 +106,9 @@ class FetchPartition:
 class FetchResult:
     """The answer for one partition; on an error all offsets are -1 and there are no records.
 
-    `aborted_transactions` is None unless read_committed was asked; rows are (producer id, first offset).
-    `diverging_epoch` is (epoch, end offset), `leader` (id, epoch) where the error is that somebody else leads.
-    `next_offset` is where the records end that were read; a limit of size may have ended them.
+    `aborted_transactions` is None unless read_committed was requested; rows are (producer id, first offset).
+    `diverging_epoch` is (epoch, end offset). `leader` is (id, epoch) if the error says that another broker leads.
+    `next_offset` is the offset behind the records; a size limit may have ended them before the end of the log.
     """
 
     __slots__ = (
@@ -151,12 +151,12 @@ class FetchResult:
 
     @property
     def may_be_shared(self) -> bool:
-        """Not so a range of a file, which is one answer's own, nor errors, which tell clients different addresses."""
+        """Whether several answers may use the result. A file range belongs to one answer; errors differ by client."""
         return self.error is ErrorCode.NONE and not isinstance(self.records, FileRange)
 
 
 class SharedResults(list[FetchResult]):
-    """Results that several get who asked for the same. `answer` is for them to share too."""
+    """Results shared by several fetches that requested the same. They share the encoded `answer` as well."""
 
     __slots__ = ("answer",)
 
@@ -166,7 +166,7 @@ class SharedResults(list[FetchResult]):
 
 
 class ReplicaView(NamedTuple):
-    """A replica a consumer might read from, as the leader knows it."""
+    """A replica that a consumer could read from, as the leader knows it."""
 
     replica_id: int
     rack: str | None
@@ -174,7 +174,7 @@ class ReplicaView(NamedTuple):
 
 
 def select_rack_aware(client_rack: str, leader_id: int, candidates: Iterable[ReplicaView]) -> int:
-    """RackAwareReplicaSelector (KIP-392): the most caught-up replica in the client's rack; the leader if there."""
+    """The replica in the client's rack, first the leader, then the one that has most (KIP-392); else the leader."""
     best: ReplicaView | None = None
     for candidate in candidates:
         if candidate.rack != client_rack:
@@ -189,7 +189,7 @@ def select_rack_aware(client_rack: str, leader_id: int, candidates: Iterable[Rep
 def diverging_epoch(
     partition: Partition, fetch_offset: int, last_fetched_epoch: int
 ) -> tuple[int, int] | ErrorCode | None:
-    """Where the fetcher's log parted from ours: (epoch, end offset); None if nowhere; an error if we cannot tell."""
+    """Where the fetcher's log diverges from ours: (epoch, end offset). None: it does not. An error: unknown."""
     log = partition.log
     epoch, end_offset = log.leader_epochs.end_offset_for(last_fetched_epoch, log.log_end_offset)
     if end_offset < 0 or fetch_offset < log.log_start_offset:
@@ -200,7 +200,7 @@ def diverging_epoch(
 
 
 def bytes_max(requested: FetchPartition) -> int:
-    """How much of one partition counts towards `min_bytes`: its limit. Something is read even where that is 0."""
+    """How many bytes of one partition count towards `min_bytes`: its limit, but at least 1."""
     return max(1, requested.max_bytes)
 
 
@@ -225,9 +225,9 @@ class Fetching:
     def fetch(
         self, params: FetchParams, partitions: Sequence[FetchPartition]
     ) -> list[FetchResult] | Pending[list[FetchResult]]:
-        """Read now; wait only if nothing went wrong and fewer than `min_bytes` are there to be read.
+        """Read now. Wait only without errors, and only if fewer than `min_bytes` are available.
 
-        It counts what is there, not what is in the answer: limits of size end an answer at a whole batch.
+        Available bytes count, not those in the answer, because size limits end an answer at a whole batch.
         """
         results, size, is_final = self.read(params, partitions, acknowledges=params.replica_id >= 0)
         if is_final or size >= params.min_bytes or params.max_wait_ms <= 0 or not partitions:
@@ -242,14 +242,14 @@ class Fetching:
         return ParkedFetch(self, params, partitions, available, enough_bytes).pending
 
     def _enough_bytes(self, params: FetchParams, partitions: Sequence[FetchPartition]) -> int:
-        """How many bytes end a wait: as many as are asked for, but no more than an answer can hold."""
+        """How many bytes end a wait: `min_bytes`, but no more than an answer can hold."""
         if params.min_bytes <= 1:
             return 1
         most = min(params.max_bytes, self._config.fetch_max_bytes, sum([bytes_max(each) for each in partitions]))
         return max(1, min(params.min_bytes, most))
 
     def _available(self, params: FetchParams, requested: FetchPartition, result: FetchResult) -> int:
-        """The bytes that were read of a partition, and those that a limit has kept out, up to the partition's own."""
+        """The bytes read of a partition, and those behind them, up to the limit of the partition."""
         read_bytes = len(result.records)
         partition = self.find(params, requested)
         assert isinstance(partition, Partition), "an unreadable partition is answered at once"
@@ -262,7 +262,7 @@ class Fetching:
     def read(
         self, params: FetchParams, partitions: Sequence[FetchPartition], *, acknowledges: bool
     ) -> tuple[list[FetchResult], int, bool]:
-        """Results, bytes in them, and whether one of them must not wait (error, divergence, preferred replica)."""
+        """Results, their bytes, and whether one must be answered at once (error, divergence, preferred replica)."""
         budget = min(params.max_bytes, self._config.fetch_max_bytes)
         at_least_one = params.version >= WHOLE_BATCH_VERSION
         size = copied = 0
@@ -291,7 +291,7 @@ class Fetching:
         return results, size, is_final
 
     def find(self, params: FetchParams, requested: FetchPartition) -> Partition | ErrorCode:
-        """The partition, if it is here and may serve this fetcher (KIP-320: epochs are checked before leadership)."""
+        """The partition if it may serve this fetcher, else an error (KIP-320: epochs are checked before leadership)."""
         if requested.topic is None:
             return ErrorCode.UNKNOWN_TOPIC_ID
         partition = self._find(requested.topic, requested.index)
@@ -316,7 +316,7 @@ class Fetching:
 
     @staticmethod
     def upper_bound(params: FetchParams, partition: Partition) -> int:
-        """First offset this fetcher must not see."""
+        """The first offset that this fetcher must not see."""
         if params.replica_id >= 0 or params.replica_id == FUTURE_REPLICA:
             return partition.log.log_end_offset
         if params.isolation_level == READ_COMMITTED:
@@ -399,7 +399,7 @@ class Fetching:
         return result
 
     def _preferred_read_replica(self, params: FetchParams, requested: FetchPartition, partition: Partition) -> int:
-        """Another replica this consumer had better read from, -1 when it is fine here."""
+        """The replica that this consumer should read from instead; -1: this one."""
         if (
             params.replica_id != CONSUMER
             or params.version < FOLLOWER_FETCH_VERSION
@@ -428,7 +428,7 @@ class Fetching:
 def leader_of(
     find: Callable[[str, int], Partition | ErrorCode], metadata_cache: MetadataCache, topic: str, index: int
 ) -> tuple[int, int] | None:
-    """(leader id, leader epoch) as well as this broker knows it, for those who asked the wrong one (KIP-951)."""
+    """(leader id, leader epoch) as this broker knows it, for a client that asked another broker (KIP-951)."""
     partition = find(topic, index)
     state = metadata_cache.partition(topic, index)
     if isinstance(partition, Partition) and (state is None or partition.leader_epoch >= state.leader_epoch):
@@ -437,7 +437,7 @@ def leader_of(
 
 
 class ParkedFetch:
-    """A fetch that waits for bytes or time. It looks only at the partition that moved, and reads again at the end."""
+    """A fetch that waits for bytes or time. A wake looks only at the partition that moved; the end reads all again."""
 
     __slots__ = (
         "_available",
@@ -477,9 +477,9 @@ class ParkedFetch:
         fetching.parked_count += 1
 
     def partition_moved(self, position: int, answers: dict[Any, SharedResults] | None) -> None:
-        """Count what can be read now; enough, or anything unexpected, ends the wait.
+        """Count the bytes available now. Enough bytes, or an error, end the wait.
 
-        Who asks for the same as another that was just answered gets the same, without a look at anything.
+        If an equal fetch was just answered, this one gets the same results without another look.
         """
         if answers is None:
             if self._is_enough(position):
@@ -496,7 +496,7 @@ class ParkedFetch:
             self._end(results)
 
     def _what_is_asked(self) -> tuple[object, ...]:
-        """All that the results depend on, but for the state of the partitions."""
+        """Everything that the results depend on, except the state of the partitions."""
         params = self._params
         asked: list[object] = [
             params.replica_id,

@@ -27,7 +27,7 @@ NOTICE_MAX_DELAY_MS = 60_000
 
 
 async def write_state(coordination: Coordination, topic: str, index: int, state: LeaderAndIsr) -> LeaderAndIsr | None:
-    """Write a led partition's state if its node has version `state.partition_epoch`; what is stored then.
+    """Write a led partition's state if its node has version `state.partition_epoch`. Returns the stored state.
 
     None: the node is gone or has another leader epoch, so this leader must wait for the controller. If the node has
     another version but still this leader and epoch, this leader has written it itself and its answer was lost: the
@@ -51,7 +51,7 @@ async def write_state(coordination: Coordination, topic: str, index: int, state:
 
 
 class IsrWriter:
-    """One write at a time, in the order asked for; one notice for many changes."""
+    """Writes one change at a time, in the order of the requests, and one notice for many changes."""
 
     def __init__(self, env: Env, coordination: Coordination, node_id: int) -> None:
         self._clock = env.clock
@@ -69,12 +69,14 @@ class IsrWriter:
         self._log_failed = False
 
     def start(self) -> None:
-        """Start writing, and announcing what was written."""
+        """Start writing changes and announcing them."""
         self._last_notice_ms = self._clock.monotonic_ms()
         self._writing = self._upkeep.follow(
             "isr writer", self._run, lambda: self._is_busy or self._has_work(), self._put_off
         )
-        self._noticing = self._upkeep.every("isr notices", lambda: NOTICE_CHECK_MS, lambda: [self], IsrWriter.check)
+        self._noticing = self._upkeep.every(
+            "isr notices", lambda: NOTICE_CHECK_MS, lambda: [self], IsrWriter.wake_if_due
+        )
 
     def stop(self) -> None:
         """Write nothing more. Changes that are not confirmed stay as they are in the tree."""
@@ -93,8 +95,8 @@ class IsrWriter:
         self._log_failed = True
         self._changed.set()
 
-    def check(self) -> None:
-        """Whether a notice is due, or something waits to be written."""
+    def wake_if_due(self) -> None:
+        """Wake the writer if a notice is due, or if changes wait to be written."""
         if self._has_work():
             self._changed.set()
 
@@ -102,7 +104,7 @@ class IsrWriter:
         return bool(self._queue) or self._log_failed or self._notice_is_due()
 
     def _put_off(self) -> None:
-        """A change that could not be written lets the others come first."""
+        """Put the first change behind the others, because its write failed."""
         self._is_busy = False
         self._queue.rotate(-1)
         self._changed.set()
@@ -140,7 +142,7 @@ class IsrWriter:
                 self._last_change_ms = self._clock.monotonic_ms()
             partition.isr_write_ended(proposal, stored)
         elif self._log_failed:
-            self._log_failed = False  # before: another log may fail meanwhile
+            self._log_failed = False  # before the write, because another log may fail during it
             data = payloads.encode_log_dir_event(self._node_id)
             try:
                 await self._coordination.create(paths.LOG_DIR_EVENT_PREFIX, data, sequential=True)

@@ -1,4 +1,4 @@
-"""ListOffsets and the end of leader epochs: which offset stands for a time or an epoch (KIP-79, KIP-101)."""
+"""ListOffsets and the ends of leader epochs: the offset of a time or an epoch (KIP-79, KIP-101)."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
 EARLIEST_PENDING_UPLOAD = -6
 
-# Special timestamp: the version that brought it. Without tiered storage nothing was ever uploaded.
+# Special timestamp -> the version that introduced it. Without tiered storage no segment is ever uploaded.
 SPECIAL_VERSIONS = {
     LATEST: 0,
     EARLIEST: 0,
@@ -30,7 +30,7 @@ READ_COMMITTED = 1
 
 
 class ListOffsetResult:
-    """Offset and timestamp, -1 where nothing matches; `leader_epoch` of the offset, -1 unknown."""
+    """Offset and timestamp, -1 if nothing matches. `leader_epoch` is that of the offset; -1: unknown."""
 
     __slots__ = ("error", "leader_epoch", "offset", "timestamp")
 
@@ -42,7 +42,7 @@ class ListOffsetResult:
 
 
 class EpochEndOffset:
-    """The largest epoch not above the one asked, and where it ended; (-1, -1) undefined."""
+    """The largest epoch not above the requested one, and its end offset; (-1, -1): unknown."""
 
     __slots__ = ("end_offset", "error", "leader_epoch")
 
@@ -55,7 +55,7 @@ class EpochEndOffset:
 def list_offset(
     partition: Partition, timestamp: int, *, replica_id: int, isolation_level: int, version: int
 ) -> ListOffsetResult:
-    """The offset for `timestamp`, as far as this fetcher may see."""
+    """The offset for `timestamp`, among the records that this fetcher may see."""
     if timestamp < 0 and version < SPECIAL_VERSIONS.get(timestamp, 1 << 15):
         return ListOffsetResult(ErrorCode.UNSUPPORTED_VERSION)
     log = partition.log
@@ -66,7 +66,7 @@ def list_offset(
         bound = log.last_stable_offset
     else:
         bound = log.high_watermark
-    # A leader just elected may not know yet how far its predecessor had committed (KIP-207).
+    # A new leader may not know yet how far its predecessor had committed (KIP-207).
     is_lagging = is_client and log.high_watermark < partition.leader_epoch_start_offset
     not_available = ErrorCode.OFFSET_NOT_AVAILABLE if version >= 5 else ErrorCode.LEADER_NOT_AVAILABLE
     if timestamp == LATEST:
@@ -89,7 +89,7 @@ def list_offset(
 
 
 def segment_times(log: Log, disk: Disk, now_ms: int) -> list[tuple[int, int]]:
-    """(offset, time) where a client of version 0 may begin: each segment's base, and the end of a log with records."""
+    """(offset, time) pairs for ListOffsets v0: the base of each segment, and the end of a log that has records."""
     segments = [
         (max(segment.base_offset, log.log_start_offset), disk.modified_ms(segment.path)) for segment in log.segments
     ]
@@ -101,7 +101,7 @@ def segment_times(log: Log, disk: Disk, now_ms: int) -> list[tuple[int, int]]:
 def offsets_before(
     segments: Sequence[tuple[int, int]], timestamp: int, max_offsets: int, bound: int, is_client: bool
 ) -> list[int]:
-    """Offsets of version 0: from the newest segment begun by `timestamp` down; clients see none above `bound`."""
+    """Offsets of ListOffsets v0, newest first, from segments begun by `timestamp`. Clients see none above `bound`."""
     if timestamp == LATEST:
         first = len(segments) - 1
     elif timestamp == EARLIEST:

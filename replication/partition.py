@@ -111,7 +111,7 @@ class Partition:
         return f"<Partition {self.topic}-{self.index} {role} epoch {self.leader_epoch}>"
 
     def epoch_error(self, leader_epoch: int) -> ErrorCode:
-        """Whether a client's idea of the leader epoch is behind or ahead of ours (KIP-320); -1: it has none."""
+        """The error when a client's leader epoch is older or newer than ours (KIP-320). -1: the client sent none."""
         if leader_epoch < 0 or leader_epoch == self.leader_epoch:
             return ErrorCode.NONE
         return ErrorCode.FENCED_LEADER_EPOCH if leader_epoch < self.leader_epoch else ErrorCode.UNKNOWN_LEADER_EPOCH

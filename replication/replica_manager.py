@@ -503,9 +503,9 @@ def _append_ended(result: AppendResult, error: ErrorCode) -> AppendResult:
 
 
 class ReplicaWait(Generic[R]):
-    """A request that is parked in several partitions until the replicas of each have followed, answered once.
+    """One request that is parked in several partitions until the replicas of each have followed. Answered once.
 
-    `ended` makes the final result of a partition, of the first one and how the wait for it ended.
+    `ended(result, error)` makes the final result of a partition from its first result and the outcome of the wait.
     """
 
     __slots__ = ("_ended", "_results", "_tickets", "_timer", "pending")
@@ -519,7 +519,7 @@ class ReplicaWait(Generic[R]):
         self.pending.on_cancel = self._leave
 
     def park(self, position: int, park: Callable[[Callable[[ErrorCode], None]], Ticket[ErrorCode]]) -> None:
-        """Wait in one partition for what becomes of `results[position]`."""
+        """Wait in one partition for the outcome of `results[position]`."""
         self._tickets[position] = park(partial(self._decided, position))
 
     def begin(self, clock: Clock, timeout_ms: int) -> None:

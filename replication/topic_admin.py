@@ -194,10 +194,10 @@ class TopicAdmin:
         return DONE
 
     async def _check_collision(self, name: str) -> tuple[list[Operation], Outcome]:
-        """Whether another topic's name collides, and the operation that keeps the answer true until the topic is made.
+        """The error if another topic's name collides, else DONE with the fence for the creation.
 
-        Everybody who makes a topic whose name may collide writes the node above the topics, on condition that nobody
-        else has done so since they looked. Other names can collide with none, and need no fence.
+        Each creation of a topic whose name may collide also writes the node above all topics. The write fails if that
+        node was written since this check, and then the check is repeated. Other names need no fence.
         """
         if not may_collide(name):
             return [], DONE
@@ -243,7 +243,7 @@ class TopicAdmin:
     async def _write_topic(
         self, name: str, node: TopicAssignment, settings: Mapping[str, str], fence: Sequence[Operation]
     ) -> bool:
-        """Make the topic with its settings; False when it is there, or when the fence has fallen."""
+        """Make the topic with its settings. False: it exists already, or the fence failed."""
         config_path = paths.topic_config(name)
         data = encode_config(settings)
         write_topic = Create(paths.topic(name), node.encode())

@@ -33,7 +33,7 @@ class RealClock:
         asyncio.get_running_loop().call_soon(callback)
 
     def in_thread(self, work: Callable[[], T]) -> Pending[T]:
-        """In a thread of the loop's own."""
+        """Do the work in a thread of the loop's executor."""
         pending: Pending[T] = Pending()
 
         def ended(future: "asyncio.Future[T]") -> None:

@@ -115,13 +115,15 @@ class MetadataCache:
         state = self.partition(topic, index)
         return None if state is None else self.brokers.get(state.leader_id)
 
-    def has_leaders(self, topic: str, partition_count: int) -> bool:
-        """Whether that many partitions exist and each has a live leader: the creation of a topic waits for it."""
+    def has_leaders(self, topic: str, partition_count: int, first: int = 0) -> bool:
+        """Whether the partitions from `first` to that count exist and each has a live leader.
+
+        A request that makes partitions waits for this. Older ones may be offline meanwhile.
+        """
         partitions = self.topics.get(topic)
-        return (
-            partitions is not None
-            and len(partitions) >= partition_count
-            and all(state.leader_id in self.brokers for state in partitions.values())
+        return partitions is not None and all(
+            index in partitions and partitions[index].leader_id in self.brokers
+            for index in range(first, partition_count)
         )
 
     # --- waiting ---

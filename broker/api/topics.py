@@ -270,6 +270,7 @@ async def create_partitions(
     cache = broker.metadata_cache
     duplicates = twice(topic.name for topic in request.topics)
     results = {}
+    counts: dict[str, tuple[int, int]] = {}  # by topic: how many there shall be, and how many there were
     pace = broker.turns.pace()
     for topic in request.topics:
         await pace.rest()
@@ -280,6 +281,7 @@ async def create_partitions(
         elif topic.count - cache.partition_count(topic.name) > CREATIONS_MAX:
             error, message = ErrorCode.POLICY_VIOLATION, TOO_MANY
         else:
+            counts[topic.name] = topic.count, cache.partition_count(topic.name)
             error, message = await broker.topic_admin.create_partitions(
                 topic.name,
                 topic.count,
@@ -287,15 +289,15 @@ async def create_partitions(
                 validate_only=request.validate_only,
             )
         results[topic.name] = GrownTopic(name=topic.name, error_code=error, error_message=message)
-    counts = {topic.name: topic.count for topic in request.topics if results[topic.name].error_code == ErrorCode.NONE}
+    counts = {name: both for name, both in counts.items() if results[name].error_code == ErrorCode.NONE}
     if counts and not request.validate_only:
         await ended(
             cache.wait_for(
-                lambda: all(cache.has_leaders(name, count) for name, count in counts.items()), request.timeout_ms
+                lambda: all(cache.has_leaders(name, *both) for name, both in counts.items()), request.timeout_ms
             )
         )
-        for name, count in counts.items():
-            if not cache.has_leaders(name, count):
+        for name, both in counts.items():
+            if not cache.has_leaders(name, *both):
                 results[name].error_code = ErrorCode.REQUEST_TIMED_OUT
     note_refusals(broker, context, results.values())
     return CreatePartitionsResponse(results=list(results.values()))

@@ -7,6 +7,7 @@ from barnabas.protocol import record_batch
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import (
+    CreatePartitionsRequest,
     DeleteTopicsRequest,
     DescribeLogDirsRequest,
     FetchRequest,
@@ -131,6 +132,24 @@ def test_the_partitions_of_a_lost_directory_are_offline_and_come_back(machine: M
         meanwhile = [] if index in gone else [b"meanwhile"]
         assert fetch(world, "spread", index) == [b"before", *meanwhile, b"after"]
     assert fetch(world, "new", 1) == [b"goes on"]
+    stop(world)
+
+
+def test_a_topic_grows_while_some_of_its_partitions_are_offline(machine: Machine) -> None:
+    world = machine.start()
+    world.create_topic("spread", 2)
+    stop(world)
+    machine.env.disk.fail("list", "/b", times=1000)
+    world = machine.start()
+    grown = CreatePartitionsRequest.CreatePartitionsTopic(name="spread", count=4, assignments=None)
+    answer = world.ask(ApiKey.CREATE_PARTITIONS, 3, CreatePartitionsRequest(topics=[grown], timeout_ms=1000))
+    assert answer.results[0].error_code == ErrorCode.NONE, "those that are offline are not those that were asked for"
+    assert [produce(world, "spread", index, b"x") for index in range(4)] == [
+        ErrorCode.NONE,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.NONE,
+        ErrorCode.NONE,
+    ]
     stop(world)
 
 

@@ -1,7 +1,7 @@
-"""`python -m barnabas.sim --seed N`: a verdict; on failure the seed, the invariant and the last events in order.
+"""`python -m barnabas.sim --seed N`: prints a verdict; on failure the seed, the invariant and the last events in order.
 
---seeds A-B    many seeds, to the first that fails      --minutes M   of bad weather, in virtual time; the quiet
-                                                        times between add to them
+--seeds A-B    many seeds, to the first that fails      --minutes M   of bad weather, in virtual time, without the
+                                                        quiet times in between
 --trace FILE   every event, one a line                  --storage     power cuts under a data directory instead
 --fault NAME   with a planted fault                     --faults      each fault under its seed, with it and without
 --find NAME    a seed that catches a fault, for its row in sim/faults.py
@@ -19,7 +19,7 @@ from barnabas.sim.violation import Violation
 
 
 def cut_power(seed: int) -> bool:
-    """One storage workload, cut at every change; whether it holds."""
+    """Run one storage workload with a power cut at every change; returns whether it holds."""
     try:
         print(f"seed {seed}: holds ({storage.run(seed)} crashes)", flush=True)
     except Violation as violation:
@@ -29,14 +29,14 @@ def cut_power(seed: int) -> bool:
 
 
 def plant(fault: Fault, seed: int) -> bool:
-    """A storage workload with a planted fault; whether it holds."""
+    """Run a storage workload with a planted fault; returns whether it holds."""
     violation = planting.run_with(fault, seed)
     print(f"seed {seed}: " + ("holds" if violation is None else f"VIOLATED {violation}"), flush=True)
     return violation is None
 
 
 def run_world(seed: int, minutes: float, trace_path: str | None, fault: Fault | None) -> bool:
-    """One world; whether it holds."""
+    """Run one world; returns whether it holds."""
     began = time.perf_counter()
     with open(trace_path, "w") if trace_path else nullcontext() as file:
         trace = (lambda line: print(line, file=file)) if file is not None else None
@@ -49,7 +49,7 @@ def run_world(seed: int, minutes: float, trace_path: str | None, fault: Fault | 
 
 
 def plant_all() -> int:
-    """Plant each fault under its seed; 0 when each is caught, and each run holds without it."""
+    """Plant each fault under its seed; returns 0 if each is caught, and each run holds without it."""
     logging.disable(logging.CRITICAL)
     wrong = 0
     for fault in FAULTS:
@@ -63,7 +63,7 @@ def plant_all() -> int:
 
 
 def find(fault: Fault) -> int:
-    """Say which seed catches a fault; 1 when none does."""
+    """Print a seed that catches a fault; returns 1 if none does."""
     logging.disable(logging.CRITICAL)
     seed, others = planting.find_seed(fault, range(1, planting.SEEDS_MAX + 1))
     print(f"{fault.name}: {fault.invariant!r} is said by " + ("no seed" if seed is None else f"seed {seed}"))
@@ -73,7 +73,7 @@ def find(fault: Fault) -> int:
 
 
 def main() -> int:
-    """0 when every run holds, 1 at the first that does not."""
+    """Returns 0 if every run holds, 1 at the first that does not."""
     parser = argparse.ArgumentParser(
         prog="python -m barnabas.sim", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

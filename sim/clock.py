@@ -13,16 +13,16 @@ from barnabas.runtime.turns import BUDGET_MS
 # Far apart, so that code which mixes the two clocks up fails at once.
 WALL_START_MS = 1_700_000_000_000
 MONOTONIC_START_MS = 5_000_000.0
-WORK_STEP_MS = 1 / 32  # of a long work, from one piece to the next (a power of two: no rounding)
+WORK_STEP_MS = 1 / 32  # each piece of a long work takes so long (a power of two, so that sums are exact)
 PIECES_PER_PASS = int(BUDGET_MS / WORK_STEP_MS)  # of all long works together, at most
-THREAD_MS = 2.0  # what is done in a thread takes so long
-SAME_INSTANT = 1e-9  # seconds: the same sum, added up in another order
+THREAD_MS = 2.0  # work in a thread takes so long
+SAME_INSTANT = 1e-9  # seconds; times that differ less are the same, because sums may be rounded differently
 
 T = TypeVar("T")
 
 
 def in_a_while(clock: Clock, work: Callable[[], T]) -> Pending[T]:
-    """What a thread would do, at a later instant of a clock."""
+    """Do what a thread would do, a little later by the clock; returns its result."""
     pending: Pending[T] = Pending()
 
     def end() -> None:
@@ -38,9 +38,10 @@ def in_a_while(clock: Clock, work: Callable[[], T]) -> Pending[T]:
 
 
 class _Call(asyncio.Handle):
-    """Something to run in a pass of the loop."""
+    """A callback to run in a pass of the loop."""
 
-    # Bare on purpose: a world is millions of these. No context of its own, for nobody here has context variables.
+    # As small as possible, because a world makes millions of these. It has no context, because nothing here uses
+    # context variables.
     __slots__ = ("arguments", "callback", "is_cancelled")
 
     def __init__(self, callback: Callable[..., object], arguments: tuple[Any, ...]) -> None:
@@ -50,7 +51,7 @@ class _Call(asyncio.Handle):
 
     def cancel(self) -> None:
         self.is_cancelled = True
-        self.callback = None  # what it holds may go
+        self.callback = None  # frees what the callback refers to
         self.arguments = ()
 
     def cancelled(self) -> bool:
@@ -82,7 +83,7 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
     def __init__(self) -> None:
         super().__init__()
         self.now = MONOTONIC_START_MS / 1000.0
-        self.calls = 0  # that were run
+        self.calls = 0  # callbacks that were run
         self.after_pass: Callable[[], None] | None = None  # called after each pass, with everything settled
         self._calls: deque[_Call] = deque()  # what is ready
         self._timers: list[tuple[float, int, _TimedCall]] = []
@@ -94,7 +95,7 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing more is to be done at this instant, as far as is known."""
+        """Whether nothing is left to do at this instant, as far as is known."""
         return not self._calls
 
     def _run_once(self) -> None:
@@ -124,7 +125,7 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
             self.after_pass()
 
     def call_soon(self, callback: Callable[..., object], *args: Any, context: Any = None) -> _Call:  # type: ignore[override]
-        """In the next pass, after what was asked for before."""
+        """Call in the next pass, after the callbacks that were asked for before."""
         call = _Call(callback, args)
         self._calls.append(call)
         return call
@@ -132,13 +133,13 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Callable[..., object], *args: Any, context: Any = None
     ) -> _TimedCall:
-        """When `delay` seconds have passed."""
+        """Call when `delay` seconds have passed."""
         return self.call_at(self.now + delay, callback, *args)
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: Any = None
     ) -> _TimedCall:
-        """At an instant of `time()`."""
+        """Call at an instant of `time()`."""
         timer = _TimedCall(when, callback, args)
         self._sequence += 1
         heapq.heappush(self._timers, (when, self._sequence, timer))
@@ -154,7 +155,7 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
             self.run_forever()
 
     def __del__(self) -> None:
-        """Holds no resources: may be dropped without close()."""
+        """Does nothing: the loop holds no resources, so it may be dropped without close()."""
 
 
 class SimClock:
@@ -174,20 +175,20 @@ class SimClock:
         return round(self.loop.now * 1000.0, 6)
 
     def work_ms(self) -> float:
-        """A clock of its own that goes a step further with each look at it."""
+        """A clock of its own, which goes a step further each time it is read."""
         self._work_ms += WORK_STEP_MS
         return self._work_ms
 
     def step_wall_clock(self, delta_ms: int) -> None:
-        """Somebody set the wall clock: only `now_ms` notices."""
+        """Set the wall clock, as a person would; only `now_ms` changes."""
         self._wall_offset_ms += delta_ms
 
     def call_soon(self, callback: Callable[[], None]) -> None:
-        """Call at this instant, after what was asked for before."""
+        """Call at this instant, after the callbacks that were asked for before."""
         self.loop.call_soon(callback)
 
     def in_thread(self, work: Callable[[], T]) -> Pending[T]:
-        """It takes a while, and is done at the end of that."""
+        """Do the work after THREAD_MS; returns its result."""
         return in_a_while(self, work)
 
     def call_later(self, delay_ms: float, callback: Callable[[], None]) -> Timer:

@@ -1,7 +1,7 @@
-"""The book of committed offsets: what was asked, promised and seen, and when a promise may have run out.
+"""The book of committed offsets: what clients asked for, what the broker promised, and when a promise may end.
 
-A promise ends when somebody asks to delete what it is about, and when the broker's own clock says that its time has
-passed (`offsets.retention.minutes`): not before, and for a group with members not at all.
+An acknowledged offset is a promise. It ends when a client asks to delete the offset, or when the time of
+`offsets.retention.minutes` has passed by the broker's clock; for a group with members it does not end by time.
 """
 
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from typing import NamedTuple
 from barnabas.sim.violation import Violation
 
 Owned = tuple[str, str, int]  # group, topic, partition
-DELETION_ENDS_MS = 10_000.0  # a deletion whose answer was lost has happened by then, or never will
+DELETION_ENDS_MS = 10_000.0  # a deletion whose answer was lost has been done by then, or never will be
 
 
 class _Asked(NamedTuple):
@@ -19,8 +19,11 @@ class _Asked(NamedTuple):
 
 
 class Commits:
-    """Methods raise Violation. `now_ms` is the monotonic clock, `wall_ms` the broker's, `wall_peak_ms(since)` the
-    latest that the broker's has shown since an instant of the monotonic one."""
+    """Methods raise Violation.
+
+    `now_ms` is the monotonic clock, `wall_ms` the broker's wall clock, `wall_peak_ms(since)` the latest time that the
+    wall clock has shown since an instant of the monotonic clock.
+    """
 
     def __init__(
         self, now_ms: Callable[[], float], wall_ms: Callable[[], int], wall_peak_ms: Callable[[float], int]
@@ -29,24 +32,24 @@ class Commits:
         self.wall_ms = wall_ms
         self.wall_peak_ms = wall_peak_ms
         self.retention_ms = float("inf")
-        self.asked: dict[Owned, dict[int, _Asked]] = {}  # by offset, the latest
-        self.acknowledged: dict[Owned, int] = {}  # the highest
-        self.fetched: dict[Owned, int] = {}  # the last that a client was told
-        self.table: dict[Owned, int] = {}  # what the broker's own table was last seen to hold
+        self.asked: dict[Owned, dict[int, _Asked]] = {}  # by offset: when it was last asked for
+        self.acknowledged: dict[Owned, int] = {}  # the highest offset
+        self.fetched: dict[Owned, int] = {}  # the offset that a client was last told
+        self.table: dict[Owned, int] = {}  # the offset that was last seen in the broker's table
         self.count = 0
         self.expired = 0
-        self._not_seen: dict[Owned, int] = {}  # acknowledged, and the broker's table not looked at since
-        self._under_way: dict[str, int] = {}  # commits of a group that were sent and not answered
-        self._deletions: dict[str, int] = {}  # of a group, that were sent and not answered
-        self._deletion_ends_ms: dict[str, float] = {}  # of a group, the last
+        self._not_seen: dict[Owned, int] = {}  # acknowledged since the last look at the broker's table
+        self._under_way: dict[str, int] = {}  # group -> commits that were sent and not answered
+        self._deletions: dict[str, int] = {}  # group -> deletions that were sent and not answered
+        self._deletion_ends_ms: dict[str, float] = {}  # group -> when its last deletion must have ended
         self._with_members: dict[str, None] = {}
-        self._empty_since: dict[str, _Asked] = {}  # of those with members
+        self._empty_since: dict[str, _Asked] = {}  # of groups that have had members
         self._was_empty_since: dict[str, _Asked] = {}  # before a rebalance that has not ended
 
     # -- what clients ask and are told
 
     def ask(self, owned: Owned, offset: int) -> None:
-        """A client is about to commit; `answered` or `lost` follows."""
+        """A client is about to commit; `ended` follows."""
         self.asked.setdefault(owned, {})[offset] = _Asked(self.now_ms(), self.wall_ms())
         self._under_way[owned[0]] = self._under_way.get(owned[0], 0) + 1
 
@@ -66,10 +69,12 @@ class Commits:
             self._not_seen[owned] = offset
 
     def told(self, owned: Owned, offset: int, acknowledged_before: int, asked_ms: float) -> None:
-        """The broker told a client the committed offset (-1: none); when that was asked, and what had been promised
-        then."""
+        """The broker told a client the committed offset (-1: none).
+
+        `asked_ms`: when the client asked. `acknowledged_before`: what was promised then.
+        """
         if self.is_being_deleted(owned[0]) or asked_ms <= self._deletion_ends_ms.get(owned[0], -1.0):
-            return  # the answer may be from before, and late
+            return  # the answer may be older than the deletion
         if offset >= 0 and offset not in self.asked.get(owned, {}):
             raise Violation("no invented offset", f"{owned}: {offset}")
         if offset < min(acknowledged_before, self.promised(owned)) and not self._runs_out(owned):
@@ -77,20 +82,22 @@ class Commits:
         self.fetched[owned] = max(offset, self.fetched.get(owned, -1))
 
     def promised(self, owned: Owned) -> int:
-        """What the broker must not fall behind of."""
+        """The offset that the broker must have at least; -1 for none."""
         return max(self.acknowledged.get(owned, -1), self.fetched.get(owned, -1))
 
     # -- deletions
 
     def ask_deletion(self, group_id: str, topics: tuple[str, ...] = ()) -> float:
-        """A client is about to delete a group, or its offsets of some topics; what it had may be gone from here on.
-        The result is for `acknowledge_deletion`: when it was asked, or -1 when commits are under way beside it."""
+        """A client is about to delete a group, or its offsets of some topics: from now on they may be gone.
+
+        Returns the time for `acknowledge_deletion`, or -1 if commits of the group are in flight.
+        """
         self._deletions[group_id] = self._deletions.get(group_id, 0) + 1
         self._forget(group_id, topics)
         return -1.0 if self._under_way.get(group_id) else self.now_ms()
 
     def acknowledge_deletion(self, group_id: str, asked_ms: float, topics: tuple[str, ...] = ()) -> None:
-        """The broker said that it is deleted: what was committed before may not come back."""
+        """The broker said that the deletion is done: offsets committed before must not come back."""
         self._forget(group_id, topics)
         for owned, offsets in self.asked.items():
             if owned[0] == group_id and (not topics or owned[1] in topics):
@@ -98,13 +105,13 @@ class Commits:
                     del offsets[offset]
 
     def end_deletion(self, group_id: str, *, answered: bool) -> None:
-        """It was answered, or its connection is gone."""
+        """A deletion was answered, or its connection is gone."""
         self._deletions[group_id] -= 1
         end_ms = self.now_ms() + (0.0 if answered else DELETION_ENDS_MS)
         self._deletion_ends_ms[group_id] = max(end_ms, self._deletion_ends_ms.get(group_id, -1.0))
 
     def is_being_deleted(self, group_id: str) -> bool:
-        """Whether a deletion may be on its way."""
+        """Whether a deletion of the group may be in flight."""
         return self._deletions.get(group_id, 0) > 0 or self.now_ms() <= self._deletion_ends_ms.get(group_id, -1.0)
 
     def _forget(self, group_id: str, topics: tuple[str, ...]) -> None:
@@ -115,7 +122,7 @@ class Commits:
     # -- the broker's own table
 
     def look(self, group_id: str, offsets: dict[tuple[str, int], int]) -> None:
-        """All that the broker's table has of a group."""
+        """Take down all offsets that the broker's table has of a group."""
         if self.is_being_deleted(group_id):
             return
         for key, offset in offsets.items():
@@ -129,7 +136,7 @@ class Commits:
                 self.table[owned] = offset
 
     def look_for_missing(self, present: dict[Owned, None]) -> None:
-        """All partitions that any group has an offset for: what was there before and is not has run out."""
+        """`present`: all offsets in the broker's table. An offset that has gone since must have expired."""
         for owned in [owned for owned in self.table if owned not in present]:
             if self.is_being_deleted(owned[0]):
                 continue
@@ -139,14 +146,14 @@ class Commits:
             self._forget_one(owned)
 
     def look_for_promised(self) -> None:
-        """What was acknowledged since the last look must be in the table."""
+        """Check that offsets acknowledged since the last look are in the table."""
         for owned, offset in self._not_seen.items():
             if self.table.get(owned, -1) < offset:
                 raise Violation("acknowledged commits are there", f"{owned}: {self.table.get(owned)} below {offset}")
         self._not_seen.clear()
 
     def look_after_loading(self, table: dict[Owned, int]) -> None:
-        """A broker has loaded its groups: what earlier ones promised must be back."""
+        """A broker has loaded its groups: all offsets promised before must be back."""
         for owned in list({**self.fetched, **self.acknowledged}):
             offset = self.promised(owned)
             if table.get(owned, -1) < offset and not self.is_being_deleted(owned[0]):
@@ -160,14 +167,16 @@ class Commits:
 
     # -- time
 
-    def has_members(self, group_id: str) -> None:
-        """The group is one with members: its offsets run out from when it is empty."""
+    def note_members(self, group_id: str) -> None:
+        """Note that the group has members: its offsets expire a while after it became empty."""
         self._with_members[group_id] = None
         self._empty_since.setdefault(group_id, _Asked(self.now_ms(), self.wall_ms()))
 
     def look_at_group(self, group_id: str, is_empty: bool, is_stable: bool) -> None:
-        """Whether the group is empty now. Until it is stable nothing says on disk that it has members: after a
-        restart it may be empty since the time before."""
+        """Take down whether the group is empty now.
+
+        Until it is stable, no record says that it has members. So after a restart it may count as empty since before.
+        """
         if is_stable:
             self._was_empty_since.pop(group_id, None)
         if not is_empty:
@@ -179,7 +188,7 @@ class Commits:
             self._empty_since[group_id] = self._was_empty_since.pop(group_id, now)
 
     def _runs_out(self, owned: Owned) -> bool:
-        """Whether the retention allows that the offset is gone."""
+        """Whether the offset may have expired."""
         if owned[0] in self._with_members:
             begin = self._empty_since.get(owned[0])
         else:

@@ -1,8 +1,8 @@
-"""The coordination tree in memory: a server that outlives its sessions, and can be as unkind as a real one.
+"""The coordination tree in memory: a server that outlives its sessions, with the failures of a real one.
 
-`SimTree` is the tree; each process holds a `SimCoordination`, one session after the other. A `trouble` decides what
-becomes of each operation: done, its connection lost before it took effect, or after. Watches come late and in order;
-sessions expire when told to, and die `session_timeout_ms` after their process.
+`SimTree` is the tree. Each process holds a `SimCoordination`, which has one session after the other. A `trouble`
+decides the fate of each operation: it is done, or the connection is lost before or after it takes effect. Watches fire
+late and in order. A session expires when a test says so, or `session_timeout_ms` after its process has died.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,14 +32,14 @@ T = TypeVar("T")
 
 
 class Fate(Enum):
-    """What becomes of one operation."""
+    """The fate of one operation."""
 
     DONE = "done"
-    LOST_BEFORE = "lost before"  # it never took effect
-    LOST_AFTER = "lost after"  # it took effect, and nobody was told
+    LOST_BEFORE = "lost before"  # the operation took no effect
+    LOST_AFTER = "lost after"  # it took effect, but the answer was lost
 
 
-Trouble = Callable[[str], Fate]  # asked with the operation's name, for each operation
+Trouble = Callable[[str], Fate]  # called for each operation, with its name
 
 
 class _Node(NamedTuple):
@@ -69,13 +69,13 @@ class _Node(NamedTuple):
 
 
 class _Session:
-    """What the server keeps of a session."""
+    """A session, as the server has it."""
 
     __slots__ = ("alive", "child_watches", "client", "data_watches")
 
     def __init__(self, client: "SimCoordination") -> None:
         self.client = client
-        self.alive = True  # its process; the session itself may linger
+        self.alive = True  # whether its process lives; the session may outlive it
         self.data_watches: dict[str, list[Watch]] = {}
         self.child_watches: dict[str, list[Watch]] = {}
 
@@ -93,14 +93,14 @@ class SimTree:
         self.zxid = 0
         self._last_session_id = 0
         self._nodes: dict[str, _Node] = {"/": _Node(b"", 0, 0, 0, 0, 0, 0, 0, 0)}
-        self._draft: dict[str, _Node] = self._nodes  # of the change being made
+        self._draft: dict[str, _Node] = self._nodes  # the nodes with the change that is being made
         self._changes: list[WatchEvent] = []
         self._now_ms = 0
 
     # -- sessions
 
     def open(self, client: "SimCoordination") -> int:
-        """A new session. Those whose processes are dead end now: the new one may be their successor."""
+        """Begin a session. Sessions of dead processes end now, because the new process may be their successor."""
         for session_id, session in list(self.sessions.items()):
             if not session.alive:
                 self.end(session_id)
@@ -109,7 +109,7 @@ class SimTree:
         return self._last_session_id
 
     def kill(self, session_id: int) -> None:
-        """The process of that session is dead: nobody hears of it until the timeout."""
+        """The process of that session is dead. The session ends after the timeout."""
         session = self.sessions.get(session_id)
         if session is not None:
             session.alive = False
@@ -117,7 +117,7 @@ class SimTree:
             self.clock.call_later(self.session_timeout_ms, lambda: self.end(session_id))
 
     def end(self, session_id: int) -> None:
-        """The session is over: its ephemerals go."""
+        """End the session: its ephemeral nodes go."""
         session = self.sessions.pop(session_id, None)
         if session is not None:
             owned = [(node.czxid, path) for path, node in self._nodes.items() if node.owner == session_id]
@@ -142,7 +142,7 @@ class SimTree:
     # -- reading
 
     def find(self, path: str) -> _Node | None:
-        """A node, or None. ValueError for what is no path."""
+        """A node, or None. ValueError for an invalid path."""
         split(path)
         return self._draft.get(path)
 
@@ -163,13 +163,13 @@ class SimTree:
         ]
 
     def below(self, prefix: str) -> list[tuple[str, bytes]]:
-        """Path and data of every node whose path begins so, in order."""
+        """Path and data of every node whose path begins with `prefix`, in order."""
         return sorted((path, node.data) for path, node in self._nodes.items() if path.startswith(prefix))
 
     # -- changing
 
     def change(self, work: Callable[[int], T]) -> T:
-        """Do `work(zxid)` as one change: wholly, with its watches told, or not at all."""
+        """Do `work(zxid)` as one change. All of it is done and its watches fire, or nothing is done."""
         assert not self._changes, "a change inside a change"
         self._draft = dict(self._nodes)
         self._now_ms = self.clock.now_ms()
@@ -188,15 +188,15 @@ class SimTree:
         return result
 
     def has(self, path: str) -> bool:
-        """Whether a node is there."""
+        """Whether a node exists."""
         return self.find(path) is not None
 
     def check(self, path: str, version: int) -> None:
-        """NoNodeError or BadVersionError unless the node is there in that version."""
+        """Raise NoNodeError or BadVersionError unless the node exists in that version."""
         check_version(path, self.require(path).version, version)
 
     def delete_recursive(self, path: str, zxid: int) -> None:
-        """A node and all below it."""
+        """Delete a node and all nodes below it."""
         self.require(path)
         below = f"{path.rstrip('/')}/"
         for deeper in sorted((name for name in self._draft if name.startswith(below)), reverse=True):
@@ -204,7 +204,7 @@ class SimTree:
         self.delete(path, ANY_VERSION, zxid)
 
     def create(self, operation: Create, zxid: int, session_id: int) -> str:
-        """Make a node, an ephemeral one for that session; returns its path."""
+        """Make a node; if it is ephemeral, for that session. Returns its path."""
         parent, _ = split(operation.path, sequential=operation.sequential)
         above = self.require(parent)
         if above.owner:
@@ -250,7 +250,7 @@ class SimCoordination:
         self.tree = tree
         self._clock = clock
         self._open = False
-        self._looks = False  # the tree may be read, though no session has begun
+        self._looks = False  # the tree may be read, although there is no session yet
         self._next_event_ms = 0.0
         self._on_expired: list[Callable[[], None]] = []
 
@@ -274,15 +274,15 @@ class SimCoordination:
             self.tree.end(self.session_id)
 
     def on_session_expired(self, callback: Callable[[], None]) -> None:
-        """Have `callback` called with every new session that replaces an expired one."""
+        """Call `callback` whenever a new session has replaced an expired one."""
         self._on_expired.append(callback)
 
     def cut_off(self) -> None:
-        """Its process is dead: nothing it does reaches the server any more."""
+        """The process is dead: nothing that it does reaches the server any more."""
         self._open = False
 
     def expired(self) -> None:
-        """The server ended the session: begin a new one and say so."""
+        """The server has ended the session: begin a new one, and call the callbacks."""
         self.session_id = self.tree.open(self)
         for callback in self._on_expired:
             self._clock.call_soon(callback)
@@ -322,7 +322,7 @@ class SimCoordination:
         await self._write("delete_recursive", lambda zxid: self.tree.delete_recursive(path, zxid))
 
     async def multi(self, operations: Sequence[Operation]) -> list[OperationResult]:
-        """Do all as one change, or none."""
+        """Do all operations as one change, or none."""
         asked = list(operations)
         return await self._write("multi", lambda zxid: do_all(self.tree, asked, zxid, self.session_id))
 
@@ -349,7 +349,7 @@ class SimCoordination:
         return await self._read("get_many", work)
 
     async def exists(self, path: str, watch: Watch | None = None) -> Stat | None:
-        """Stat of a node that may not be there."""
+        """Stat of a node, or None if there is no such node."""
 
         def work() -> Stat | None:
             node = self._find(path)
@@ -417,7 +417,7 @@ class SimCoordination:
     def tell(
         self, data_watches: dict[str, list[Watch]], child_watches: dict[str, list[Watch]], event: WatchEvent
     ) -> None:
-        """Something changed: fire the watches of this session that wait for it, late but in order."""
+        """A node has changed: fire this session's watches for it, late but in order."""
         fired: list[Watch] = []
         if event.type is not EventType.CHILDREN:
             fired += data_watches.pop(event.path, ())

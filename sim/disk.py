@@ -1,4 +1,4 @@
-"""A disk in memory that knows what would survive a power cut, and can fail when told to."""
+"""A disk in memory. It knows what would survive a power cut, and fails when a test wants it to."""
 
 import copy
 import errno
@@ -9,7 +9,7 @@ from typing import Any
 from barnabas.runtime.ports import Buffer, Clock, DirectoryLock, File, SyncFailedError
 
 _UNBOUNDED = 1 << 40
-_WRITTEN_TOGETHER = 21  # up to the attributes of a batch
+_WRITTEN_TOGETHER = 21  # bytes: a batch up to its attributes
 
 
 class PowerLoss(BaseException):
@@ -17,7 +17,7 @@ class PowerLoss(BaseException):
 
 
 class _Inode:
-    """A file's content: what is stable, and what was done since."""
+    """A file's content: the stable bytes, and the changes since."""
 
     __slots__ = ("data", "modified_ms", "stable", "unsynced")
 
@@ -55,7 +55,7 @@ def _apply(data: bytearray, position: int, content: bytes | None) -> None:
 
 
 class SimFile:
-    """An open file; dead after the crash it lived through."""
+    """An open file. After a crash it cannot be used any more."""
 
     __slots__ = ("_disk", "_life", "_open", "_read_only", "inode", "path")
 
@@ -80,15 +80,15 @@ class SimFile:
     def read(self, position: int, length: int) -> bytes:
         """Bytes from `position`."""
         self._check()
-        self._disk.fails("read", self.path)
+        self._disk.raise_planned_failure("read", self.path)
         return bytes(self.inode.data[position : position + length])
 
     def write(self, position: int, data: Buffer) -> None:
-        """Write; unsynced until `sync`."""
+        """Write bytes, which are unsynced until `sync`."""
         self._check()
         if self._read_only:
             raise OSError(errno.EBADF, f"opened for reading: {self.path}")
-        self._disk.changes("write", self.path)
+        self._disk.begin_change("write", self.path)
         content = bytes(data)
         room = self._disk.room_for(self.inode, position + len(content))
         if room < 0:
@@ -100,17 +100,17 @@ class SimFile:
             raise OSError(errno.ENOSPC, "simulated: no space left", self.path)
 
     def truncate(self, size: int) -> None:
-        """Cut or extend; unsynced until `sync`."""
+        """Cut or extend the file, unsynced until `sync`."""
         self._check()
-        self._disk.changes("truncate", self.path)
+        self._disk.begin_change("truncate", self.path)
         _apply(self.inode.data, size, None)
         self.inode.unsynced.append((size, None))
         self.inode.modified_ms = self._disk.clock.now_ms()
 
     def sync(self) -> None:
-        """Make the content stable (not its name: that is `sync_directory`)."""
+        """Make the content stable, but not the file's name (see `sync_directory`)."""
         self._check()
-        self._disk.changes("sync", self.path)
+        self._disk.begin_change("sync", self.path)
         self.inode.sync(len(self.inode.unsynced))
 
     def close(self) -> None:
@@ -137,8 +137,8 @@ class _SimLock:
 class SimDisk:
     """File system in memory.
 
-    `operations` counts what changes the disk (create, write, truncate, sync, rename, remove, sync_directory,
-    make_directory): crash tests lose power at each one in turn.
+    `operations` counts the changes of the disk (create, write, truncate, sync, rename, remove, sync_directory,
+    make_directory). Crash tests lose power at each of them in turn.
     """
 
     def __init__(self, clock: Clock, rng: random.Random) -> None:
@@ -160,7 +160,7 @@ class SimDisk:
     # -- what a test can do to it
 
     def lose_power_at(self, operation: int) -> None:
-        """Raise PowerLoss instead of doing the change of this number (see `operations`), and for all after it."""
+        """Raise PowerLoss instead of doing the change of this number (see `operations`) and all later ones."""
         self._lose_power_at = operation
 
     def fail(self, operation: str, path_part: str = "", error: OSError | None = None, times: int = 1) -> None:
@@ -168,14 +168,14 @@ class SimDisk:
         self._failures.append((operation, path_part, error or OSError(errno.EIO, "simulated"), [times]))
 
     def copy(self, clock: Clock | None = None, rng: random.Random | None = None) -> "SimDisk":
-        """The same content, what is synced and what is not, in a disk of its own; nobody has files open there."""
+        """A new disk with the same content, synced and unsynced. No file is open on it."""
         other = SimDisk(clock or self.clock, rng or random.Random(0))
         other.operations = self.operations
         other._root = copy.deepcopy(self._root)
         return other
 
     def content(self, path: str) -> dict[str, bytes | None]:
-        """Every file below a folder with what is in it, and every folder (None), by path."""
+        """Every file below a folder with its content, and every folder (None), by path."""
         found: dict[str, bytes | None] = {}
         for name, node in self._folder(path).entries.items():
             below = f"{path.rstrip('/')}/{name}"
@@ -187,26 +187,26 @@ class SimDisk:
         return found
 
     def copy_tree(self, source: str, target: str) -> None:
-        """Copy a folder with all that is in it, durable or not as it is there; its own name is durable."""
+        """Copy a folder and its content, synced or unsynced as it is. The copy's own name is durable."""
         parent, name = self._parent(target)
         parent.entries[name] = parent.stable[name] = copy.deepcopy(self._folder(source))
 
     def repair(self) -> None:
-        """No more of the failures that a test asked for."""
+        """End all failures that a test asked for."""
         self._failures.clear()
 
     @property
     def is_losing_power(self) -> bool:
-        """Whether the power is to fail, or has failed already and `crash` has not been called yet."""
+        """Whether a power loss is planned, or has happened and `crash` has not been called yet."""
         return self._lose_power_at is not None
 
     def crash(self, unsynced: str = "lost") -> None:
-        """Power cut: open files are dead and locks gone.
+        """Cut the power: open files cannot be used any more, and locks are gone.
 
-        What was not synced is `lost`, `kept`, or `torn`: each file keeps some of its last changes in order, the
-        last of them cut anywhere, and each folder some of its new names (from the disk's own random stream).
-        `scattered` is `torn`, but each change of a file is kept or lost on its own, so that holes of zeros remain,
-        also inside of one.
+        Unsynced changes are `lost`, `kept`, `torn` or `scattered`. `torn`: each file keeps some of its changes in
+        order, the last of them cut anywhere, and each folder keeps some of its new names (by the disk's own random
+        stream). `scattered`: as `torn`, but each change of a file is kept or lost on its own, so that holes of zeros
+        remain, also inside a change.
         """
         assert unsynced in ("lost", "kept", "torn", "scattered")
         self.life += 1
@@ -226,7 +226,7 @@ class SimDisk:
             source = {name: (directory.entries if name in survivors else directory.stable) for name in changed}
             settled = {name: node for name, node in directory.stable.items() if name not in source}
             settled.update({name: source[name][name] for name in changed if name in source[name]})
-            # A rename is atomic: never both names, never neither.
+            # A rename is atomic: there is always exactly one of the two names.
             kept = {id(node) for node in settled.values()}
             for name, node in directory.stable.items():
                 moved = any(node is other for other in directory.entries.values())
@@ -260,9 +260,10 @@ class SimDisk:
             node.data = bytearray(node.stable)
 
     def _with_a_hole(self, content: bytes | None) -> bytes | None:
-        """What remains of one write when not all of its sectors were written.
+        """What remains of one write if not all of its sectors were written.
 
-        Its first bytes do: of a record batch no checksum covers them, so nobody could tell.
+        The first bytes always remain: no checksum covers these fields of a record batch, so their loss could not be
+        noticed.
         """
         if not content or len(content) <= _WRITTEN_TOGETHER or self.rng.random() < 0.6:
             return content
@@ -272,15 +273,15 @@ class SimDisk:
 
     # -- bookkeeping of changes and failures
 
-    def fails(self, operation: str, path: str) -> None:
-        """Raise what the test asked for."""
+    def raise_planned_failure(self, operation: str, path: str) -> None:
+        """Raise the error that a test asked for, if there is one for this operation."""
         for kind, part, error, left in self._failures:
             if kind == operation and part in path and left[0] > 0:
                 left[0] -= 1
                 raise SyncFailedError(*error.args) if kind in ("sync", "sync_directory") else error
 
-    def changes(self, operation: str, path: str) -> None:
-        """Count a change, or stop there."""
+    def begin_change(self, operation: str, path: str) -> None:
+        """Count a change of the disk. Raises if the power or the operation fails here."""
         if self._lose_power_at is not None and self.operations >= self._lose_power_at:
             raise PowerLoss(f"{operation} {path}")
         if self.on_change is not None:
@@ -290,10 +291,10 @@ class SimDisk:
             self.journal.append((operation, path))
         if self.read_only and not operation.startswith("sync"):
             raise OSError(errno.EROFS, "simulated: read-only file system", path)
-        self.fails(operation, path)
+        self.raise_planned_failure(operation, path)
 
     def room_for(self, inode: _Inode, size: int) -> int:
-        """Bytes that would be left if the file grew to `size`; negative for how many are too many."""
+        """How many bytes would be left if the file grew to `size`; negative if there is too little room."""
         if self.capacity_bytes == _UNBOUNDED:
             return 0
         growth = max(size - len(inode.data), 0)
@@ -333,7 +334,7 @@ class SimDisk:
 
     def open(self, path: str, *, create: bool = False, read_only: bool = False) -> File:
         """Open a file."""
-        self.fails("open", path)
+        self.raise_planned_failure("open", path)
         if self.open_files_limit is not None and self.open_files >= self.open_files_limit:
             raise OSError(errno.EMFILE, "simulated: too many open files", path)
         if self.read_only and not read_only:
@@ -342,12 +343,12 @@ class SimDisk:
         if name not in parent.entries:
             if not create:
                 raise FileNotFoundError(errno.ENOENT, "no such file", path)
-            self.changes("create", path)
+            self.begin_change("create", path)
             parent.entries[name] = _Inode(self.clock.now_ms())
         return SimFile(self, path, self._file(path), read_only)
 
     def exists(self, path: str) -> bool:
-        """Whether it is there."""
+        """Whether there is a file or folder."""
         try:
             self._find(path)
         except FileNotFoundError:
@@ -360,7 +361,7 @@ class SimDisk:
 
     def list_directory(self, path: str) -> list[str]:
         """Names, sorted."""
-        self.fails("list", path)
+        self.raise_planned_failure("list", path)
         return sorted(self._folder(path).entries)
 
     def make_directory(self, path: str) -> None:
@@ -369,7 +370,7 @@ class SimDisk:
         for part in self._parts(path):
             child = node.entries.get(part)
             if child is None:
-                self.changes("make_directory", path)
+                self.begin_change("make_directory", path)
                 child = node.entries[part] = _Directory(self.clock.now_ms())
             if not isinstance(child, _Directory):
                 raise FileExistsError(errno.EEXIST, "a file has that name", path)
@@ -378,7 +379,7 @@ class SimDisk:
     def remove(self, path: str) -> None:
         """Remove a file."""
         self._file(path)
-        self.changes("remove", path)
+        self.begin_change("remove", path)
         parent, name = self._parent(path)
         del parent.entries[name]
 
@@ -386,14 +387,14 @@ class SimDisk:
         """Remove a folder."""
         if self.exists(path):
             self._folder(path)
-            self.changes("remove", path)
+            self.begin_change("remove", path)
             parent, name = self._parent(path)
             del parent.entries[name]
 
     def rename(self, source: str, target: str) -> None:
         """Atomically rename."""
         node = self._find(source)
-        self.changes("rename", source)
+        self.begin_change("rename", source)
         source_parent, source_name = self._parent(source)
         target_parent, target_name = self._parent(target)
         existing = target_parent.entries.get(target_name)
@@ -417,20 +418,20 @@ class SimDisk:
     def sync_directory(self, path: str) -> None:
         """Make names durable."""
         folder = self._folder(path)
-        self.changes("sync_directory", path)
+        self.begin_change("sync_directory", path)
         folder.stable = dict(folder.entries)
 
     def sync_in_background(
         self, files: Sequence[File], done: Callable[[OSError | None], None], directories: Sequence[str] = ()
     ) -> None:
-        """Sync what was written up to now; `done` comes in a later event."""
+        """Sync what was written up to now; `done` is called in a later event."""
         asked: list[tuple[Any, int]] = [(file, _changes_so_far(file)) for file in files]
 
         def finish() -> None:
             failure: OSError | None = None
             for file, operations in asked:
                 try:
-                    self.changes("sync", file.path)
+                    self.begin_change("sync", file.path)
                 except OSError as error:
                     failure = failure or error
                     continue
@@ -461,7 +462,7 @@ class SimDisk:
         return failures
 
     def open_files_max(self) -> int:
-        """What a real system usually allows."""
+        """The limit that a real system usually has."""
         return 1024 if self.open_files_limit is None else self.open_files_limit
 
     def total_and_free_bytes(self, path: str) -> tuple[int, int]:

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class SimEnv(Env):
-    """The same as Env, with the twins' own controls in reach."""
+    """Env with the types of the simulated clock, disk and network, so that tests can control them."""
 
     clock: SimClock
     disk: SimDisk
@@ -27,7 +27,7 @@ class SimEnv(Env):
 
 
 def sim_env(seed: int = 0) -> SimEnv:
-    """A fresh world. Separate random streams, so that a new user of one does not change the others."""
+    """A new world. Its random streams are separate, so that more draws from one do not change the others."""
     clock = SimClock()
     return SimEnv(
         clock=clock,

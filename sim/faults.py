@@ -1,24 +1,24 @@
 """Planted faults: each makes one line of the product wrong. They prove that the checkers can fail.
 
-A row names the function that it changes, the text to find in it and what to put there, and what has to come of that:
-the invariant that is violated, under which seed. Bugs that a simulation once found are rows as well, so that we see
-that it still finds them. The product has no switches; `planting.py` puts the rows to work.
+A row names the function that it changes, the text to find in it, the text to put there, and the invariant that must
+then be violated under a seed. Bugs that a simulation once found are rows as well, to show that it still finds them.
+The product has no switches for this: `planting.py` replaces the functions.
 """
 
 from typing import NamedTuple
 
 
 class Fault(NamedTuple):
-    """One wrong line. `campaign` is which simulation is to find it: `world` or `storage`."""
+    """One wrong line. `campaign` is the simulation that must find it: `world` or `storage`."""
 
     name: str
     campaign: str
     where: str  # module:function or module:Class.function, below barnabas
     right: str
     wrong: str
-    invariant: str  # what a checker must say of it; anything else is not the catch that was meant
-    seed: int  # of a run that says so, and that holds without the fault
-    focus: str = ""  # the steps of the storage workload in which it can show; else all of them are sampled
+    invariant: str  # the invariant that a checker must report; any other violation does not count
+    seed: int  # with it the run reports this, and holds without the fault
+    focus: str = ""  # only steps of the storage workload that begin so; "": a sample of all steps
 
 
 FAULTS = (

@@ -1,7 +1,7 @@
 """A machine and the broker process on it: started, killed, cut from power, stopped, started again.
 
-Each process (a `Life`) sees the world through ports of its own; when it is dead they do nothing any more, so nothing
-that it left behind in the loop can touch the machine, the tree or the network that its successor uses.
+Each process (a `Life`) sees the world through ports of its own. When the process is dead, its ports do nothing. So
+callbacks that it left in the loop cannot touch the machine, the tree or the network that its successor uses.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class _LifeClock:
-    """The machine's clocks; what a dead process asked for is not done."""
+    """The machine's clocks. Callbacks of a dead process are not called."""
 
     def __init__(self, clock: SimClock, host: "Host", life: "Life") -> None:
         self._clock = clock
@@ -55,7 +55,7 @@ class _LifeClock:
 
 
 class _LifeDisk:
-    """The machine's disk; a dead process cannot reach it."""
+    """The machine's disk. A dead process cannot reach it."""
 
     def __init__(self, disk: SimDisk, life: "Life", clock: _LifeClock) -> None:
         self._disk = disk
@@ -82,7 +82,7 @@ class _LifeDisk:
 
 
 class _LifeNetwork:
-    """The network; remembers what belongs to this process."""
+    """The network. It remembers which listeners and connections belong to this process."""
 
     def __init__(self, network: SimNetwork, life: "Life") -> None:
         self._network = network
@@ -115,7 +115,7 @@ class Life:
     def __init__(self, host: "Host", number: int, settings: Mapping[str, str], data_directories: Sequence[str]) -> None:
         self.alive = True
         self.serving = False
-        self.touched = True  # something has happened to it that nobody has looked at yet
+        self.touched = True  # its state may have changed since the last inspection
         self.number = number
         self.listeners: list[SimListener] = []
         clock = _LifeClock(host.clock, host, self)
@@ -129,7 +129,7 @@ class Life:
         self.broker = Broker(self.env, BrokerConfig.of(settings), tuple(data_directories), self.coordination)
 
     def doing(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """What the process does when the callback comes: nothing, if it is dead by then."""
+        """Wrap a callback of the process: it does nothing if the process is dead by then."""
 
         def act() -> None:
             if self.alive:
@@ -140,7 +140,7 @@ class Life:
 
 
 class Host:
-    """The machine of one broker. `is_ours` says which of the loop's tasks belong to the world and not to the broker."""
+    """The machine of one broker. `is_ours` tells which of the loop's tasks are the world's and not the broker's."""
 
     def __init__(
         self,
@@ -161,23 +161,23 @@ class Host:
         self.tree = tree
         self.settings = settings
         self.wall_clock_error_ms = 0
-        self._wall_clock_errors: list[tuple[float, int]] = []  # those before, and until when
+        self._wall_clock_errors: list[tuple[float, int]] = []  # earlier errors of the wall clock, and until when
         self.life: Life | None = None
         self.lives = 0
         self._is_ours = is_ours
 
     @property
     def is_up(self) -> bool:
-        """Whether a process runs that has started."""
+        """Whether a process runs and has finished its start."""
         return self.life is not None and self.life.serving
 
     def step_wall_clock(self, delta_ms: int) -> None:
-        """Somebody sets the machine's clock."""
+        """Set the machine's clock, as a person would."""
         self._wall_clock_errors.append((self.clock.monotonic_ms(), self.wall_clock_error_ms))
         self.wall_clock_error_ms += delta_ms
 
     def wall_ms(self) -> int:
-        """The machine's clock."""
+        """The machine's wall clock."""
         return self.clock.now_ms() + self.wall_clock_error_ms
 
     def wall_peak_ms(self, since_ms: float) -> int:
@@ -192,9 +192,9 @@ class Host:
     async def start(
         self, settings: Mapping[str, str] | None = None, data_directories: Sequence[str] | None = None
     ) -> bool:
-        """Start a process; False when it died or lost power on the way. What a start raises is for the caller.
+        """Start a process; False if it was killed or lost power meanwhile. What `Broker.start` raises passes through.
 
-        It has the host's settings and directories where no others are given.
+        The host's settings and directories are used, unless others are given.
         """
         assert self.life is None, "one process at a time"
         self.lives += 1
@@ -224,7 +224,7 @@ class Host:
         return True
 
     async def stop(self) -> None:
-        """A controlled stop, to its end (or to the process's, when it is killed meanwhile)."""
+        """Stop the process in a controlled way. Returns early if it is killed meanwhile."""
         life = self.life
         if life is None:
             return
@@ -232,14 +232,14 @@ class Host:
         await asyncio.wait([task])
         if life.alive:
             if not task.cancelled() and isinstance(task.exception(), PowerLoss):
-                return  # whoever took the power away goes on
+                return  # the code that cut the power does the rest
             self._end(life)
             task.result()
         else:
             task.cancelled() or task.exception()
 
     def kill(self) -> None:
-        """SIGKILL: the page cache stays, connections are reset."""
+        """Kill the process as SIGKILL does: the page cache stays, connections are reset."""
         life = self.life
         if life is not None:
             transports = self.network.owned(life)
@@ -251,7 +251,7 @@ class Host:
                     transport.peer.lose(ConnectionResetError(104, "its process is dead"))
 
     def lose_power(self, fate: str) -> None:
-        """The machine stops: unsynced bytes meet their fate, and nobody is told."""
+        """Cut the power: unsynced bytes meet their fate, and no connection is told."""
         life = self.life
         if life is not None:
             self.network.dark.append(life)
@@ -267,6 +267,6 @@ class Host:
             listener.close()
         self.tree.kill(life.coordination.session_id)
         tasks = sorted(asyncio.all_tasks(self.clock.loop), key=lambda task: (len(task.get_name()), task.get_name()))
-        for task in tasks:  # in the order they were made: a set has none
+        for task in tasks:  # in the order in which they were made, because a set has no order
             if not self._is_ours(task):
                 task.cancel()

@@ -1,4 +1,4 @@
-"""The broker's own state, looked at after every event that may have changed it."""
+"""Checks the broker's own state after every event that may have changed it."""
 
 from typing import Any, NamedTuple
 
@@ -11,14 +11,14 @@ from barnabas.sim.coordination import SimTree
 from barnabas.sim.ledger import Ledger, TopicPartition
 from barnabas.sim.violation import Violation
 
-LATE_MS = 2_000.0  # a timer that is later than this has been forgotten
-TIMERS_EVERY_MS = 2_000.0  # a group that did not change is looked at so often
+LATE_MS = 2_000.0  # a timer that is so late counts as forgotten
+TIMERS_EVERY_MS = 2_000.0  # how often a group that did not change is checked
 OFFSETS_PARTITIONS = 2
 CONSUMERS = "/consumers/"
 
 
 class Seen(NamedTuple):
-    """A partition's offsets as last looked at, in one leader epoch of one process."""
+    """A partition's offsets at the last look, in one leader epoch of one process."""
 
     high_watermark: int
     leader_epoch: int
@@ -34,7 +34,7 @@ class _SeenGroup(NamedTuple):
 
 
 class Inspector:
-    """Compares what it sees with what it saw before and with the ledger. Its methods raise Violation."""
+    """Compares the state with the last look and with the ledger. Its methods raise Violation."""
 
     def __init__(self, ledger: Ledger, tree: SimTree, *, offsets_in_tree: bool) -> None:
         self._ledger = ledger
@@ -42,7 +42,7 @@ class Inspector:
         self._offsets_in_tree = offsets_in_tree
         self._partitions: dict[tuple[TopicPartition, bytes | None], Seen] = {}
         self._groups: dict[str, _SeenGroup] = {}
-        self._tables: dict[int, tuple[object, int, list[int]]] = {}  # what each shard held
+        self._tables: dict[int, tuple[object, int, list[int]]] = {}  # what each shard held at the last look
         self._tree_zxid = -1
         self._life_began_ms = 0.0
         self._life = 0
@@ -97,12 +97,12 @@ class Inspector:
             self._look_at_offsets(broker, now_ms)
 
     def look_after_loading(self, broker: Broker) -> None:
-        """A broker has started and loaded its groups: what earlier ones promised must be back."""
+        """A broker has started and loaded its groups: all offsets promised before must be back."""
         table = {(group_id, *key): o for group_id, of in self._offsets(broker).items() for key, o in of.items()}
         self._ledger.commits.look_after_loading(table)
 
     def look_at_everything(self, broker: Broker, life: int, now_ms: float) -> None:
-        """The same as `look`, whether or not anything seems to have changed."""
+        """As `look`, but also at parts that seem unchanged."""
         self._tables.clear()
         self._tree_zxid = -1
         self._groups = {group_id: seen._replace(look_again_ms=0.0) for group_id, seen in self._groups.items()}
@@ -182,7 +182,7 @@ class Inspector:
                 raise Violation("timers fire", f"{member.member_id} of {group_id} is behind its session deadline")
             last_ms = ledger.last_sign_ms.get((group_id, member.member_id))
             if last_ms is not None and member.awaiting_join is None and member.awaiting_sync is None:
-                # its session may have begun as late as with the answer to its last request
+                # its session may have begun with the answer to its last request
                 allowed_ms = member.session_timeout_ms + 3 * member.rebalance_timeout_ms + LATE_MS
                 if max(last_ms, self._life_began_ms) < now_ms - allowed_ms:
                     raise Violation("the silent go", f"{member.member_id} of {group_id}, silent since {last_ms:.0f}")

@@ -1,4 +1,4 @@
-"""When all is calm again: every log is read from its start to its end, and everything compared with the ledger."""
+"""The checks at the end of a run, when all is calm: every log is read in full and compared with the ledger."""
 
 from typing import TYPE_CHECKING
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from barnabas.sim.world import World
 
 LOOKS_AT_GROUPS = 12
-BETWEEN_LOOKS_MS = 3_000.0  # all of them take longer than the longest rebalance
+BETWEEN_LOOKS_MS = 3_000.0  # all looks together take longer than the longest rebalance
 
 
 def check_progress(clients: list[Client], before: list[int], span_ms: float) -> None:
-    """Everybody has got on in a span of calm."""
+    """Check that every client has achieved something in `span_ms` of calm."""
     for client, progress in zip(clients, before, strict=True):
         if client.must_get_on and client.progress == progress:
             raise Violation("clients get on", f"{client.name} has not, for {span_ms / 1000:.0f} s of calm")
@@ -27,7 +27,7 @@ def check_progress(clients: list[Client], before: list[int], span_ms: float) -> 
 
 
 async def check_groups(world: "World", keys: list[TopicPartition]) -> None:
-    """Every partition has exactly one owner in each group that has members, as soon as no rebalance is under way."""
+    """Check that in each group with members every partition has one owner, as soon as no rebalance is under way."""
     for _ in range(LOOKS_AT_GROUPS):
         members = [client for client in world.clients if isinstance(client, Member)]
         moving = groups_that_rebalance(members)
@@ -42,7 +42,7 @@ async def check_groups(world: "World", keys: list[TopicPartition]) -> None:
 
 
 def groups_that_rebalance(members: list[Member]) -> list[str]:
-    """Those whose members are not all in one generation."""
+    """The groups whose members are not all in one generation."""
     generations: dict[str, dict[int, None]] = {}
     for member in members:
         generations.setdefault(member.group_id, {})[member.generation] = None
@@ -50,7 +50,7 @@ def groups_that_rebalance(members: list[Member]) -> list[str]:
 
 
 async def check_logs(world: "World", keys: list[TopicPartition]) -> None:
-    """Read everything, and every committed offset."""
+    """Read all records and all committed offsets, and compare them with the ledger."""
     for key in keys:
         while True:
             reader = Reader(world, "checker", [key])
@@ -72,10 +72,10 @@ async def check_logs(world: "World", keys: list[TopicPartition]) -> None:
 
 
 async def _read_all(world: "World", reader: Reader, key: TopicPartition, start: int, end: int) -> None:
-    """From the log start to the high watermark: it must all be there."""
+    """Read from the log start to the high watermark: no offset may be missing."""
     ledger = world.ledger
     compacted = key[0] in world.compacted
-    if compacted:  # what compaction has thrown away need not be found again
+    if compacted:  # records that compaction has removed need not be found again
         ledger.read[key] = {}
     position = start
     while position < end:

@@ -1,4 +1,4 @@
-"""What producers, consumers and members asked for, were told and saw, and the invariants that must hold over it."""
+"""The book of what producers, consumers and members asked for, were told and read, and the invariants over it."""
 
 from barnabas.sim.commits import Commits
 from barnabas.sim.violation import Violation
@@ -7,25 +7,25 @@ TopicPartition = tuple[str, int]
 
 
 def number_of(value: str) -> int:
-    """Of a value `producer:number ...` or `key:number ...`."""
+    """The number in a value `producer:number ...` or `key:number ...`."""
     return int(value.partition(":")[2].partition(" ")[0])
 
 
 class Ledger:
-    """One run's book. Its methods raise Violation."""
+    """The book of one run. Its methods raise Violation."""
 
     def __init__(self, commits: Commits) -> None:
         self.commits = commits
-        self.sent: dict[str, int] = {}  # every value any producer ever sent, and how often where it may come twice
+        self.sent: dict[str, int] = {}  # every value that was sent, and how often it may be in the log
         self.acknowledged: dict[TopicPartition, dict[int, str]] = {}  # offset -> value
-        self.read: dict[TopicPartition, dict[int, str]] = {}  # what consumers were shown
-        self.deletions_sent: dict[str, int] = {}  # of keys of compacted topics: the number of the last
-        self.with_retention: dict[str, None] = {}  # topics whose log start moves by itself
-        self.deletions_asked: dict[TopicPartition, int] = {}  # up to where somebody asked to delete records
+        self.read: dict[TopicPartition, dict[int, str]] = {}  # the records that consumers got
+        self.deletions_sent: dict[str, int] = {}  # key of a compacted topic -> number of its last deletion
+        self.with_retention: dict[str, None] = {}  # topics with retention, whose log start rises by itself
+        self.deletions_asked: dict[TopicPartition, int] = {}  # the offset up to which a client asked to delete records
         self.owners: dict[str, dict[tuple[int, TopicPartition], str]] = {}  # by group
-        self.generations: dict[str, int] = {}  # the highest that a client got an assignment in
-        self.gone_ms: dict[str, float] = {}  # when a group was last seen to be gone
-        self.last_sign_ms: dict[tuple[str, str], float] = {}  # of a member: when it last sent anything
+        self.generations: dict[str, int] = {}  # group -> the highest generation in which a client got an assignment
+        self.gone_ms: dict[str, float] = {}  # group -> when it was last seen to be gone
+        self.last_sign_ms: dict[tuple[str, str], float] = {}  # (group, member) -> when it last sent anything
         self.acknowledgements = 0
         self.assignments = 0
 
@@ -42,7 +42,7 @@ class Ledger:
         self.acknowledgements += 1
 
     def consume(self, key: TopicPartition, offset: int, value: str) -> None:
-        """A consumer was shown a record."""
+        """A consumer got a record."""
         if value not in self.sent:
             raise Violation("no invented record", f"{key} {offset}: {value}")
         if self.read.setdefault(key, {}).setdefault(offset, value) != value:
@@ -51,15 +51,15 @@ class Ledger:
             raise Violation("acknowledged is what is read", f"{key} {offset}: {value}")
 
     def ask_record_deletion(self, key: TopicPartition, offset: int) -> None:
-        """A client is about to have the records below an offset deleted."""
+        """A client is about to delete the records below an offset."""
         self.deletions_asked[key] = max(offset, self.deletions_asked.get(key, 0))
 
     def log_start_allowed(self, key: TopicPartition) -> float:
-        """How far the log may have been given up."""
+        """The highest log start that is allowed."""
         return float("inf") if key[0] in self.with_retention else self.deletions_asked.get(key, 0)
 
     def check_partition(self, key: TopicPartition, log: dict[int, str], log_start_offset: int) -> None:
-        """At the end: the whole partition, as a consumer reads it."""
+        """Check a whole partition at the end of the run, as a consumer reads it."""
         for name, book in (("acknowledged", self.acknowledged), ("read", self.read)):
             for offset, value in book.get(key, {}).items():
                 if offset >= log_start_offset and log.get(offset) != value:
@@ -78,8 +78,10 @@ class Ledger:
             last[producer] = number
 
     def check_compacted(self, key: TopicPartition, log: dict[int, str]) -> None:
-        """At the end: of each key the latest value that was acknowledged, or a later one. A value is `key:number`,
-        with a "-" behind it when it was the key's deletion."""
+        """Check a compacted partition at the end: of each key it must have the last acknowledged value or a later one.
+
+        A value is `key:number`, with a "-" behind it if it deletes the key.
+        """
         newest: dict[str, int] = {}
         for offset in sorted(log):
             newest[log[offset].partition(":")[0]] = offset
@@ -97,10 +99,10 @@ class Ledger:
     def assigned(
         self, group_id: str, generation: int, owner: str, partitions: list[TopicPartition], asked_ms: float
     ) -> None:
-        """A member got its assignment, for which it asked at a certain instant."""
+        """A member got its assignment, for which it had asked at `asked_ms`."""
         self.assignments += 1
         if asked_ms <= self.gone_ms.get(group_id, -1.0):
-            return  # of a group that is no more; the next one of that name begins anew
+            return  # of a group that is gone; the next group of that name begins anew
         self.generations[group_id] = max(generation, self.generations.get(group_id, -1))
         owners = self.owners.setdefault(group_id, {})
         for partition in partitions:
@@ -110,7 +112,7 @@ class Ledger:
                 raise Violation("one owner per generation", detail)
 
     def group_is_gone(self, group_id: str, now_ms: float) -> None:
-        """The broker has given the group up, as it may: one of that name will begin anew."""
+        """The broker has removed the group, as it may: the next group of that name begins anew."""
         self.generations.pop(group_id, None)
         self.owners.pop(group_id, None)
         self.gone_ms[group_id] = now_ms

@@ -22,7 +22,7 @@ class SimTransport(asyncio.Transport):
         self._protocol: asyncio.BaseProtocol | None = None
         self.peer: SimTransport | None = None
         self._outgoing: deque[bytes] = deque()  # written, not yet taken by the peer's protocol
-        self._has_arrived = False  # what is outgoing lies with the peer, who does not read
+        self._has_arrived = False  # the outgoing bytes have arrived at the peer, which does not read
         self.unread = b""  # what had arrived when the connection was lost
         self._outgoing_bytes = 0
         self._delivery_asked = False
@@ -32,19 +32,19 @@ class SimTransport(asyncio.Transport):
         self._end_of_file = False
         self._low, self._high = 16 * 1024, 64 * 1024
         self._writing_paused = False
-        self._next_delivery_ms = 0.0  # what goes one way arrives in order, whatever the latency of each
-        self.owner: object = None  # whose end this is, as its listener said
-        self.gone = False  # its machine is off: nothing is taken, and nobody is told
+        self._next_delivery_ms = 0.0  # bytes arrive in order, whatever the latency of each delivery
+        self.owner: object = None  # the process whose end this is, as its listener said
+        self.gone = False  # its machine is off: it takes nothing and answers nothing
 
     def start(self, protocol: asyncio.BaseProtocol) -> None:
-        """Both ends exist: tell the protocol."""
+        """Both ends exist: call the protocol's connection_made."""
         self._protocol = protocol
         protocol.connection_made(self)
 
     # -- writing
 
     def write(self, data: Buffer) -> None:
-        """Take a copy and deliver it later. After close it is dropped, as asyncio does."""
+        """Copy the bytes and deliver them later. After close they are dropped, as in asyncio."""
         if self._closing or self._lost:
             return
         assert not self._end_of_file, "write after write_eof"
@@ -66,7 +66,7 @@ class SimTransport(asyncio.Transport):
         return True
 
     def write_eof(self) -> None:
-        """No more will be written; the peer sees the end after what was written."""
+        """No more will be written. The peer gets the end after all bytes."""
         self._end_of_file = True
         self._ask_delivery()
 
@@ -93,14 +93,14 @@ class SimTransport(asyncio.Transport):
         peer = self.peer
         if peer is None or self.gone or self._network.is_cut or self._lost:
             return
-        if peer._lost and not peer.gone:  # it has closed: to write is answered by a reset
+        if peer._lost and not peer.gone:  # the peer has closed: a write is answered by a reset
             if self._outgoing:
                 self.lose(ConnectionResetError(104, "reset by peer"))
             elif self._closing:
                 self.lose(None)
             return
         if peer.gone:
-            if self._outgoing and not self._network.is_dark(peer.owner):  # a machine that knows of no such connection
+            if self._outgoing and not self._network.is_dark(peer.owner):  # the machine runs, without this connection
                 self.lose(ConnectionResetError(104, "reset by peer"))
             return
         while self._outgoing and not peer._reading_paused and not peer._lost:
@@ -130,7 +130,7 @@ class SimTransport(asyncio.Transport):
     # -- reading
 
     def receive(self, chunk: bytes) -> None:
-        """Hand bytes to the protocol, through its own buffer when it has one."""
+        """Hand bytes to the protocol, through its own buffer if it has one."""
         protocol = self._protocol
         if self._closing or protocol is None:
             return
@@ -187,7 +187,7 @@ class SimTransport(asyncio.Transport):
         self.lose(None)
 
     def lose(self, error: Exception | None) -> None:
-        """The connection ends here for both sides. What has arrived at either can still be read there."""
+        """End the connection for both sides. Each side can still read the bytes that have arrived there."""
         if self._lost:
             return
         self._lost = self._closing = True
@@ -207,14 +207,14 @@ class SimTransport(asyncio.Transport):
             self._network.schedule(lambda: peer.lose(error))
 
     def vanish(self) -> None:
-        """This end's machine stops: the other end learns of it only from what it writes, or from its own timers."""
+        """This end's machine stops. The other end notices it only when it writes, or by its own timers."""
         self.gone = True
         self._outgoing.clear()
         self._outgoing_bytes = 0
         self._protocol = None
 
     def send_again(self) -> None:
-        """The network works again, and what was written meanwhile is sent."""
+        """The network works again: send the bytes that were written meanwhile."""
         if self._outgoing or self._closing or self._end_of_file:
             self._ask_delivery()
 
@@ -256,12 +256,12 @@ class SimListener:
 
 
 class SimNetwork:
-    """One network; `latency_ms` is what a delivery takes, 0 the next pass of the loop."""
+    """One network. A delivery takes `latency_ms`; 0 means the next pass of the loop."""
 
     def __init__(self, clock: SimClock) -> None:
         self._clock = clock
         self.latency_ms = 0.0
-        self.jitter: Callable[[], float] | None = None  # the latency of each delivery, where they differ
+        self.jitter: Callable[[], float] | None = None  # if set, it returns the latency of each delivery
         self.fragment: Callable[[bytes], Iterable[bytes]] | None = None
         self.on_delivery: Callable[[SimTransport, bytes], None] | None = None
         self.is_cut = False
@@ -271,7 +271,7 @@ class SimNetwork:
         self._next_port = 40_000
 
     def schedule(self, callback: Callable[[], Any], not_before_ms: float = 0.0) -> float:
-        """Do something after the latency, and not before a given instant; returns when that will be."""
+        """Call after the latency, but not before an instant. Returns the time of the call."""
         latency_ms = self.latency_ms if self.jitter is None else self.jitter()
         if not latency_ms and not not_before_ms:
             self._clock.call_soon(callback)
@@ -282,11 +282,11 @@ class SimNetwork:
         return due_ms
 
     def pieces(self, chunk: bytes) -> Iterable[bytes]:
-        """How a chunk arrives: whole, or in the pieces that `fragment` makes of it."""
+        """The pieces in which a chunk arrives: the whole, or what `fragment` makes of it."""
         return (chunk,) if self.fragment is None else self.fragment(chunk)
 
     def cut(self) -> None:
-        """No bytes travel, and nobody is told, until `heal`."""
+        """Stop all bytes until `heal`. The ends do not notice it."""
         self.is_cut = True
 
     def heal(self) -> None:
@@ -301,11 +301,11 @@ class SimNetwork:
         transport.lose(ConnectionResetError(104, "simulated"))
 
     def owned(self, owner: object) -> list[SimTransport]:
-        """The living ends of one process."""
+        """The open ends of one process."""
         return [transport for transport in self.transports if transport.owner is owner]
 
     def is_dark(self, owner: object) -> bool:
-        """Whether the machine of that process is off, so that not even a reset comes back."""
+        """Whether the machine of that process is off, so that it does not even send a reset."""
         return owner in self.dark
 
     def forget(self, transport: SimTransport) -> None:
@@ -354,9 +354,9 @@ class SimNetwork:
         return near, protocol
 
     def send_file(self, transport: asyncio.Transport, file: File, position: int, length: int) -> int:
-        """There is no way around reading."""
+        """Always 0: this network cannot send from a file, so the caller reads it."""
         return 0
 
     def unread(self, transport: asyncio.Transport) -> bytes:
-        """What had arrived at a transport when it was lost."""
+        """The bytes that had arrived at a transport when it was lost."""
         return transport.unread if isinstance(transport, SimTransport) else b""

@@ -1,8 +1,8 @@
-"""The operator of the broker's machine: what is done to its directories and its settings between two lives of a broker.
+"""The operator of the broker's machine, who changes directories and settings between two lives of a broker.
 
-Each deed is one row of a table. Some must be refused: then no byte and no name may change, in the directories and in
-the tree. The others the next start must take as they are; what was acknowledged must still be there, as the clients and
-the last look find out.
+Each deed is one row of a table. After some deeds the start must be refused: then no byte and no name may change, in the
+directories and in the tree. After the others the start must succeed, and everything that was acknowledged must still be
+there; the clients and the last look check this.
 """
 
 import random
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Deed = Callable[[], Coroutine[Any, Any, None]]
 
 META = "meta.properties"
-FOREIGN = {  # files that look as if they were the broker's, and are not
+FOREIGN = {  # files that look like the broker's, but are not
     "notes.txt": b"do not delete",
     "photos-2023/letter.tmp": b"dear",
     "events-0/readme.txt": b"in a log of ours",
@@ -37,7 +37,7 @@ BROKER_SETTINGS = {
     "compression.type": ("producer", "lz4"),
 }
 TOPIC_SETTINGS = {
-    "events": {  # no zstd: clients that are too old for it read as well
+    "events": {  # no zstd, because clients that are too old for it read this topic
         "internal.segment.bytes": ("6000", "14000", "40000"),
         "compression.type": ("producer", "uncompressed", "gzip", "lz4", "snappy"),
         "index.interval.bytes": ("100", "4096"),
@@ -49,7 +49,7 @@ TOPIC_SETTINGS = {
         "min.cleanable.dirty.ratio": ("0.01", "0.5"),
     },
 }
-ALWAYS = {"changelog": {"retention.ms": "-1", "retention.bytes": "-1"}}  # only compaction may take its records
+ALWAYS = {"changelog": {"retention.ms": "-1", "retention.bytes": "-1"}}  # only compaction may remove its records
 
 
 class Operator:
@@ -75,11 +75,11 @@ class Operator:
 
     @property
     def is_partial(self) -> bool:
-        """Whether the broker has to do without one of its directories."""
+        """Whether one of the broker's directories is left out at present."""
         return self._left_out is not None
 
     async def act(self) -> None:
-        """No broker runs: do something, or nothing. What was left out for one life is named again."""
+        """Do a deed, or nothing, while no broker runs. A directory left out for one life is named again."""
         self._name_again()
         self.look()
         if self._rng.random() < 0.3:
@@ -91,13 +91,13 @@ class Operator:
         self.look()
 
     async def settle(self) -> None:
-        """From here on the broker has everything."""
+        """Undo what hinders the broker: from now on it has all its directories."""
         if self.is_partial:
             await self._world.host.stop()
             self._name_again()
 
     def look(self) -> None:
-        """Nobody may have touched what is not the broker's."""
+        """Check that the foreign files are unchanged."""
         disk = self._world.disk
         for directory, files in self._foreign.items():
             found = disk.content(directory) if disk.is_directory(directory) else {}
@@ -136,7 +136,7 @@ class Operator:
             raise Violation("a refused start changes nothing", f"{what}: {', '.join(changed)}")
 
     def _everything(self) -> dict[str, bytes | None]:
-        """Every file, folder and node of the tree."""
+        """Every file and folder, and every node of the tree."""
         nodes = {f"node {path}": data for path, data in self._world.tree.below("/")}
         return self._world.disk.content("/") | nodes
 
@@ -180,7 +180,7 @@ class Operator:
         self._foreign[directory] = FOREIGN
 
     def _write(self, directory: str, files: dict[str, bytes]) -> None:
-        """Durably."""
+        """Write files and sync them."""
         disk = self._world.disk
         for name, content in files.items():
             path = f"{directory}/{name}"

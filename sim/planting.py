@@ -1,7 +1,7 @@
-"""Plants a fault (faults.py) for as long as a context lasts, and tells what its run comes to, with it and without.
+"""Plants a fault (faults.py) while a context lasts, and runs the simulation with the fault and without it.
 
-A run is a function of the seed and the focus alone, so the planted line is the only difference between the two. A
-fault counts as caught when a checker says the one invariant that the row names. Nothing else that goes wrong counts.
+A run depends on the seed and the focus alone, so the planted line is the only difference between the two runs. A fault
+counts as caught if a checker reports the invariant that the row names. No other violation counts.
 """
 
 import __future__
@@ -22,7 +22,7 @@ SEEDS_MAX = 300
 
 
 def run(fault: Fault, seed: int) -> Violation | None:
-    """What the run in which the fault can show comes to, whether the fault is planted or not."""
+    """Run the simulation in which the fault can show, planted or not; returns the violation, or None."""
     if fault.campaign == "world":
         return world.run(seed, minutes=1).violation
     try:
@@ -39,12 +39,12 @@ def run_with(fault: Fault, seed: int) -> Violation | None:
 
 
 def is_catch(fault: Fault, violation: Violation | None) -> bool:
-    """Whether this is what the fault has to cause."""
+    """Whether this is the violation that the fault must cause."""
     return violation is not None and violation.invariant == fault.invariant
 
 
 def find_seed(fault: Fault, seeds: Iterable[int]) -> tuple[int | None, dict[str, int]]:
-    """The first seed that may stand in the fault's row; and, of the seeds before it, how often each said what else."""
+    """The first seed that catches the fault, and how often the seeds before it gave which other result."""
     others: dict[str, int] = {}
     for seed in seeds:
         violation = run_with(fault, seed)
@@ -57,7 +57,7 @@ def find_seed(fault: Fault, seeds: Iterable[int]) -> tuple[int | None, dict[str,
 
 @contextmanager
 def planted(fault: Fault) -> Iterator[None]:
-    """The product is wrong in this one place. LookupError when the text is not there (once)."""
+    """While the context lasts, the product is wrong in this place. LookupError unless the text is there once."""
     owner, name = _find(fault.where)
     function = getattr(owner, name)
     source = textwrap.dedent(inspect.getsource(function))
@@ -73,7 +73,7 @@ def planted(fault: Fault) -> Iterator[None]:
     made: dict[str, Any] = {}
     exec(code, function.__globals__, made)
     users = [(owner, name)]
-    if inspect.ismodule(owner):  # others have imported it by name
+    if inspect.ismodule(owner):  # other modules have imported the function by name
         users += [(module, name) for module in _modules() if getattr(module, name, None) is function]
     try:
         for user, attribute in users:
@@ -85,7 +85,7 @@ def planted(fault: Fault) -> Iterator[None]:
 
 
 def _find(where: str) -> tuple[Any, str]:
-    """The module or class, and the name in it."""
+    """The module or class, and the name of the function in it."""
     module_name, _, path = where.partition(":")
     owner: Any = import_module(f"barnabas.{module_name}")
     *classes, name = path.split(".")

@@ -1,8 +1,8 @@
-"""Power cuts under a data directory: a workload that uses all of storage, and what must hold at whichever change of
-the disk the power goes, whatever becomes of the bytes that were not synced.
+"""Power cuts under a data directory: a workload that uses all of storage, and what must hold after a power cut at any
+change of the disk, whatever happens to unsynced bytes.
 
-The workload keeps a book of what it appended and of what the log manager promised to be durable. Before every change
-of the disk the disk is copied; `crash_points` hands out these copies, and `check` crashes one, opens it and compares.
+The workload keeps a book of the records that it appended and of what the log manager promised to be durable. The disk
+is copied before every change of it. `crash_points` hands out these copies; `check` crashes one, opens it and compares.
 """
 
 import copy
@@ -34,12 +34,12 @@ TOPICS = {
     "followed": SMALL,
     "deleted": SMALL,
 }
-POLICIES = ("compact", "delete")  # of the compacted topic, now and then changed
+POLICIES = ("compact", "delete")  # of the compacted topic; now and then the workload changes it
 TOPIC_ID = bytes(15) + b"\x07"
 
 
 def settings_of(topic: str, policy: str) -> dict[str, str]:
-    """Of a topic; `policy` is what the compacted one has now."""
+    """The settings of a topic; `policy` is the compacted topic's cleanup.policy now."""
     settings = TOPICS.get(topic, {})
     return settings | {"cleanup.policy": policy} if topic == "compacted" else settings
 
@@ -52,14 +52,14 @@ class Stored(NamedTuple):
 
 
 class Book:
-    """What is known of one log. A change is written here before it is begun, a promise when it was made."""
+    """What is known of one log. A change is noted before it begins; a promise is noted when it has been made."""
 
     def __init__(self) -> None:
-        self.records: dict[int, Stored] = {}  # also those being appended now
-        self.old: dict[int, list[Stored]] = {}  # of a topic of that name that was deleted
-        self.cut: dict[int, list[Stored]] = {}  # what stood there before the truncation that runs now
-        self.durable_end = 0  # the log manager has promised everything below
-        self.start_allowed = 0  # the log may begin as late as here
+        self.records: dict[int, Stored] = {}  # by offset; also records that are being appended now
+        self.old: dict[int, list[Stored]] = {}  # records of deleted topics of the same name
+        self.cut: dict[int, list[Stored]] = {}  # records that the truncation in progress removes
+        self.durable_end = 0  # the log manager has promised that all below is durable
+        self.start_allowed = 0  # the highest log start that is allowed
         self.exists = False  # its folder was made durable
         self.may_be_gone = True
         self.controls: dict[int, None] = {}
@@ -76,7 +76,7 @@ class CrashPoint(NamedTuple):
 
 
 class Workload:
-    """Steps in an order that depends on the seed."""
+    """The steps of a workload, in an order that depends on the seed."""
 
     def __init__(self, seed: int, steps: int = 60) -> None:
         self.rng = random.Random(f"{seed} storage")
@@ -96,7 +96,7 @@ class Workload:
         self._focus = ""
 
     def crash_points(self, keep_every: int = 1, focus: str = "") -> Iterator[CrashPoint]:
-        """Run to the end, and hand out every `keep_every`-th point, of those in steps that begin with `focus`."""
+        """Run to the end; hand out every `keep_every`-th point of the steps whose name begins with `focus`."""
         self._keep_every = keep_every
         self._focus = focus
         self.env.disk.on_change = self._about_to_change
@@ -133,7 +133,7 @@ class Workload:
         return log
 
     def _promised(self) -> None:
-        """Take down what the logs say is durable now."""
+        """Note what the logs say is durable now."""
         for topic, book in self.books.items():
             log = self.manager.get(topic, 0)
             if log is not None and log.failed is None and book.exists:
@@ -156,7 +156,7 @@ class Workload:
         elif luck < 0.72:
             self._compact()
         elif luck < 0.76:
-            if rng.random() < 0.5:  # so that more than one segment goes
+            if rng.random() < 0.5:  # so that more than one segment is removed
                 for _ in range(rng.randint(8, 16)):
                     self._append("short")
             self._retention()
@@ -165,7 +165,7 @@ class Workload:
             self.manager.checkpoint()
         elif luck < 0.84:
             self._truncate()
-            if rng.random() < 0.5:  # a follower that catches up
+            if rng.random() < 0.5:  # as a follower that catches up
                 for _ in range(rng.randint(3, 12)):
                     self._append("followed")
         elif luck < 0.88:
@@ -273,7 +273,7 @@ class Workload:
         if self._compactions % 2:
             self.manager.cleaner.run(log)
         else:
-            self.manager.cleaner.begin(log)  # goes on while time passes, and other things happen to the log
+            self.manager.cleaner.begin(log)  # it runs while time passes and other steps change the log
 
     def _retention(self) -> None:
         for topic in ("short", "plain"):
@@ -295,7 +295,7 @@ class Workload:
         if self.rng.random() < 0.15:
             offset = log.log_end_offset + self.rng.randint(0, 5)
             self.step = f"truncate followed fully to {offset}"
-            book.may_be_gone = True  # as good as: it may be empty
+            book.may_be_gone = True  # or it may be empty
             book.start_allowed = offset
             book.durable_end = 0
             book.cut = {at: [record] for at, record in book.records.items()}
@@ -335,14 +335,14 @@ class Workload:
         book.may_be_gone = True
         self.manager.delete("deleted", 0)
         fresh = self.books["deleted"] = Book()
-        # its old name is given up for good a little later: until then a crash may bring it back
+        # its old name is removed durably a little later; until then a crash may bring it back
         fresh.old = {at: [*book.old.get(at, ()), record] for at, record in book.records.items()}
         fresh.controls = book.controls
         self._sequences = {key: value for key, value in self._sequences.items() if key[0] != "deleted"}
 
 
 def check(point: CrashPoint, fate: str, seed: int) -> None:
-    """Crash there, open, compare; Violation."""
+    """Crash at this point, open the directory and compare it with the books. Violation."""
     where = f"crash {point.number} before {point.operation} ({point.step}), unsynced {fate}"
     env = sim_env(seed)
     disk = point.disk.copy(env.clock, random.Random(f"{seed} {point.number} {fate}"))
@@ -375,7 +375,7 @@ def check(point: CrashPoint, fate: str, seed: int) -> None:
 
 
 def opened(env: SimEnv, policy: str) -> LogManager:
-    """The logs of the directory, after a start that nothing may refuse."""
+    """The logs of the directory after a start, which must not be refused."""
     manager = LogManager(env, DIRECTORY, BrokerConfig.of({}), lambda topic: settings_of(topic, policy))
     try:
         manager.start()
@@ -385,7 +385,7 @@ def opened(env: SimEnv, policy: str) -> LogManager:
 
 
 def append_one(log: Log) -> int:
-    """The log goes on where it ends; returns its new end."""
+    """Append one batch at the log's end; returns the new end."""
     end = log.log_end_offset
     data = record_batch.build([Record(offset=0, timestamp=1, key=b"after", value=b"crash", headers=[])])
     epoch = max(log.leader_epochs.latest, 0) + 1
@@ -397,7 +397,7 @@ def append_one(log: Log) -> int:
 
 
 def read_all(log: Log) -> dict[int, Stored | None]:
-    """Every record as a reader finds it (None: a control record)."""
+    """Every record by offset, as a reader finds it (None: a control record)."""
     found: dict[int, Stored | None] = {}
     offset = log.log_start_offset
     while True:
@@ -416,7 +416,7 @@ def read_all(log: Log) -> dict[int, Stored | None]:
 
 
 def compare(log: Log, book: Book) -> None:
-    """The log against the book."""
+    """Compare the log with the book."""
     name = log.name
     found = read_all(log)
     start, end = log.log_start_offset, log.log_end_offset
@@ -435,7 +435,7 @@ def compare(log: Log, book: Book) -> None:
             raise Violation("no invented record", f"{name} {offset}: {stored}, not {book.records.get(offset)}")
     expected = [offset for offset in [*book.records, *book.controls] if start <= offset < end]
     if name.startswith("compacted"):
-        # what nobody promised may be gone, also from the middle: there, a gap may be what compaction left
+        # records that were not promised may be gone; in the middle as well, because compaction may leave gaps
         latest: dict[bytes | None, int] = {}
         for offset in sorted(expected):
             if offset < book.durable_end:
@@ -451,7 +451,7 @@ def compare(log: Log, book: Book) -> None:
 
 
 def check_log(log: Log, settled_from: int = 0) -> None:
-    """A log against itself: indexes, timestamps, epochs and producers say what a full read says."""
+    """Check a log against itself: indexes, timestamps, epochs and producers must agree with a full read."""
     name = log.name
     fresh = ProducerStateManager(log.env.disk, log.directory)
     batches = []
@@ -478,7 +478,7 @@ def check_log(log: Log, settled_from: int = 0) -> None:
         previous_end = max(previous_end, segment.base_offset)
     if previous_end > log.log_end_offset:
         raise Violation("the log ends behind its last batch", f"{name}: {log.log_end_offset}, {previous_end}")
-    log_start = max(log.log_start_offset, settled_from)  # below, a log start that was lost may have come back
+    log_start = max(log.log_start_offset, settled_from)  # below, records of a lost log start may be back
     for segment, batch in batches:
         epoch = log.leader_epochs.epoch_for_offset(max(batch.base_offset, log_start))
         if (
@@ -535,7 +535,7 @@ def check_log(log: Log, settled_from: int = 0) -> None:
 
 
 def run(seed: int, steps: int = 60, keep_every: int = 1, fates: tuple[str, ...] = FATES, focus: str = "") -> int:
-    """Crash at each point with each fate; how many that were. Violation, also where the workload itself fails."""
+    """Crash at each point with each fate; returns how many crashes. Violation, also if the workload itself fails."""
     count = 0
     try:
         for point in Workload(seed, steps).crash_points(keep_every, focus):

@@ -1,4 +1,4 @@
-"""What a simulation finds."""
+"""The failure that a simulation reports."""
 
 
 class Violation(Exception):

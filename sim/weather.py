@@ -1,4 +1,4 @@
-"""The bad weather of a world: what is done to the broker, its machine, the network and the tree, one at a time."""
+"""The bad weather of a world: troubles of the broker, its machine, the network and the tree, one at a time."""
 
 import random
 from collections.abc import Callable, Coroutine
@@ -35,7 +35,7 @@ class Weather:
         ]
 
     async def change(self) -> None:
-        """One kind of trouble, from its beginning to its end."""
+        """Bring one kind of trouble, and return when it is over."""
         (_, name, happen) = self._rng.choices(self._kinds, weights=[kind[0] for kind in self._kinds])[0]
         world = self._world
         world.note(f"weather: {name}")
@@ -68,7 +68,7 @@ class Weather:
     async def _lose_power_in_an_operation(self) -> None:
         world, disk = self._world, self._world.disk
         disk.lose_power_at(disk.operations + self._rng.choice((0, 1, 2, 5, 12, 40)))
-        if self._rng.random() < 0.4 and world.host.life is not None:  # among the many of a stop
+        if self._rng.random() < 0.4 and world.host.life is not None:  # at one of the many changes of a stop
             await world.host.stop()
         for _ in range(20):
             if world.host.life is None:
@@ -91,7 +91,7 @@ class Weather:
             await world.start_host()
 
     async def _break_the_disk(self) -> None:
-        """An error, after which only a restart helps."""
+        """Let the disk fail once; after that only a restart helps."""
         world = self._world
         operation = self._rng.choice(("write", "sync", "write", "create", "rename", "sync_directory"))
         part = self._rng.choice((*world.topic_ids, "__consumer_offsets", ""))

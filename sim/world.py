@@ -1,10 +1,9 @@
-"""One simulated run: a broker, its clients, bad weather, quiet times, and a verdict; everything from one seed.
+"""One simulated run: a broker, its clients, bad weather, quiet times, and a verdict. All of it depends on one seed.
 
-The weather depends on the seed: some runs lose power (then every append is synced: `flush.messages=1`, because Kafka's
-promise for a single replica does not cover the page cache), others only kill processes; most have a slow network.
-In between there are quiet times, long enough for what happens by the clock: retention, compaction, offsets that
-expire, sessions that must not. At the end everything heals, the clients must get on, and every log is read and
-compared with the ledger.
+Some runs lose power; in these every append is synced (`flush.messages=1`), because Kafka's promise for a single replica
+does not cover the page cache. Other runs only kill processes. Most runs have a slow network. Between the troubles there
+are quiet times, long enough for everything that happens by the clock: retention, compaction, the expiry of offsets and
+sessions. Then all troubles end, the clients must make progress, and every log is read and compared with the ledger.
 """
 
 import asyncio
@@ -101,7 +100,7 @@ class Verdict:
 
 
 class _LogEvents(logging.Handler):
-    """What the product logs belongs to the trace."""
+    """Puts the product's log lines into the trace."""
 
     def __init__(self, world: "World") -> None:
         super().__init__(logging.INFO)
@@ -115,7 +114,7 @@ class _LogEvents(logging.Handler):
 
 
 class World:
-    """Everything of one run. `run` once."""
+    """One run. Call `run` once."""
 
     def __init__(self, seed: int, minutes: float = 2.0, trace: Callable[[str], None] | None = None) -> None:
         self.seed = seed
@@ -153,17 +152,17 @@ class World:
         self.topic_ids: dict[str, bytes] = {}
         self.topic_names: dict[bytes, str] = {}
         self.compacted = COMPACTED
-        self.quiet = False  # nobody wants much
+        self.quiet = False  # clients do little
         self.settling = False  # no more bad weather, no more pauses
         self.ending = False
         self.clients: list[Client] = []
         self.events: deque[str] = deque(maxlen=EVENTS_KEPT)
         self.event_count = 0
-        self.deliveries = 0  # pieces of the streams, in both directions
-        self.answers = 0  # to requests of clients
+        self.deliveries = 0  # pieces of bytes that arrived, in both directions
+        self.answers = 0  # that clients got
         self.digest = 0
         self.began_ms = self.clock.monotonic_ms()
-        self.disturbed_ms = self.began_ms  # when last anything was done to the world
+        self.disturbed_ms = self.began_ms  # when the last trouble was
         self.is_disturbing = False
         self.tree_loss_rate = 0.0
         self._trace = trace
@@ -175,7 +174,7 @@ class World:
     # -- the trace
 
     def note(self, event: str) -> None:
-        """Something happened."""
+        """Write an event into the trace."""
         line = f"{self.clock.monotonic_ms() - self.began_ms:12.3f} {event}"
         self.event_count += 1
         self.digest = zlib.crc32(line.encode(), self.digest)
@@ -184,7 +183,7 @@ class World:
             self._trace(line)
 
     def summary(self) -> str:
-        """What was done, in numbers."""
+        """The numbers of the run, as text."""
         ledger, commits = self.ledger, self.ledger.commits
         return (
             f"{self.clock.loop.calls} events, {self.deliveries} deliveries, {self.answers} answers, "
@@ -213,26 +212,26 @@ class World:
             if not self._finished.done():
                 self._finished.set_result(None)
 
-    def unanswered(self, who: str, what: str, asked_ms: float) -> None:
-        """A request got no answer in time: a violation, if nothing was done to the world meanwhile."""
+    def note_unanswered(self, who: str, what: str, asked_ms: float) -> None:
+        """A request got no answer in time: this is a violation, unless there was trouble meanwhile."""
         if asked_ms > self.disturbed_ms + 1000 and self.host.is_up and not self.is_disturbing:
             self.fail(Violation("every request is answered", f"{who}: {what} of {asked_ms - self.began_ms:.0f}"))
 
     def is_calm_for(self, span_ms: float) -> bool:
-        """Whether nothing was done to the world lately."""
+        """Whether there was no trouble in the last `span_ms`."""
         if self.operator.is_partial:
             return False
         return not self.is_disturbing and self.clock.monotonic_ms() - self.disturbed_ms > span_ms
 
     @property
     def is_reliable(self) -> bool:
-        """Whether connections are only broken by the weather."""
+        """Whether only the weather breaks connections."""
         return self.settling or not self._reset_rate
 
     def _after_pass(self) -> None:
         life = self.host.life
         if life is not None and life.touched and life.serving and self._violation is None:
-            life.touched = not self.clock.loop.is_settled  # what comes next may be its own doing
+            life.touched = not self.clock.loop.is_settled  # if not settled, its own callbacks may change more
             try:
                 self.inspector.look(life.broker, life.number, self.clock.monotonic_ms())
                 if life.broker.server.handler_failures:
@@ -253,7 +252,7 @@ class World:
     # -- the run
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """A task of the world's own; what it raises ends the run."""
+        """Start a task of the world itself. What it raises ends the run."""
 
         async def watched() -> None:
             try:
@@ -305,7 +304,7 @@ class World:
         return verdict
 
     def _sweep(self) -> None:
-        """Nothing of this world runs on."""
+        """End all tasks and processes of this world."""
         loop = self.clock.loop
         loop.set_exception_handler(lambda loop, context: None)
         if self.host.life is not None:
@@ -369,7 +368,7 @@ class World:
             self._finished.set_result(None)
 
     async def _quiet_time(self) -> None:
-        """Long, and mostly nothing happens."""
+        """A long time in which mostly nothing happens."""
         minutes = self.rng.uniform(*QUIET_MINUTES)
         self.note(f"quiet for {minutes:.0f} minutes")
         self.quiet = True
@@ -398,7 +397,7 @@ class World:
             self.inspector.look_at_everything(self.host.life.broker, self.host.lives, self.clock.monotonic_ms())
 
     def machine_stops(self) -> None:
-        """The power goes, and what was not synced meets its fate."""
+        """Cut the power: unsynced bytes meet their fate."""
         fate = self.rng.choice(("lost", "torn", "torn", "scattered"))
         self.note(f"the power goes; unsynced bytes: {fate}")
         self.host.lose_power(fate)
@@ -427,14 +426,14 @@ class World:
             self.clients.append(Leaver(self, "leaver", [key for key in KEYS if key[0] == "events"]))
 
     async def start_host(self) -> None:
-        """Start a broker, until it serves: a start that the weather spoils is tried again."""
+        """Start a broker until it serves: a start that fails because of the weather is tried again."""
         if self.host.life is None and self._may_be_operated():
             await self.operator.act()
         for attempt in range(20):
             if self.host.life is not None:
                 return
             if attempt > 5:
-                self.tree_loss_rate = 0.0  # a start that loses one answer fails; so many cannot be had
+                self.tree_loss_rate = 0.0  # with lost answers a start could fail again and again
             self.note(f"start of broker life {self.host.lives + 1}")
             try:
                 if await self.host.start():
@@ -457,7 +456,7 @@ class World:
         raise Violation("a broker starts", "twenty attempts failed")
 
     def _may_be_operated(self) -> bool:
-        """Whether the operator can act: the broker has served before, and neither disk nor tree are in trouble."""
+        """Whether the operator can act: the broker has served before, and disk and tree have no trouble."""
         return bool(self.clients) and not (self.settling or self.disk.is_losing_power or self.tree_loss_rate)
 
     async def _loaded(self) -> None:
@@ -516,5 +515,5 @@ class World:
 
 
 def run(seed: int, minutes: float = 2.0, trace: Callable[[str], None] | None = None) -> Verdict:
-    """One run."""
+    """Run the world of a seed."""
     return World(seed, minutes, trace).run()

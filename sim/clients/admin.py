@@ -1,4 +1,4 @@
-"""An administrator: deletes records, committed offsets and groups under everybody's hands."""
+"""An administrator, who deletes records, committed offsets and groups that other clients use."""
 
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Admin(Reader):
-    """Each turn one deletion, of anything."""
+    """Each turn deletes one thing."""
 
     def __init__(self, world: "World", name: str, keys: list[TopicPartition], group_ids: list[str]) -> None:
         super().__init__(world, name, keys)
@@ -43,13 +43,13 @@ class Admin(Reader):
             return
         offset = self.rng.randint(start, end) if self.rng.random() < 0.9 else -1
         life = self.world.host.lives
-        self.world.ledger.ask_record_deletion(key, end + 1_000 if offset < 0 else offset)  # -1: the high watermark then
+        self.world.ledger.ask_record_deletion(key, end + 1_000 if offset < 0 else offset)  # -1: the high watermark
         partition = DeleteRecordsRequest.DeleteRecordsPartition(partition_index=key[1], offset=offset)
         topic = DeleteRecordsRequest.DeleteRecordsTopic(name=key[0], partitions=[partition])
         request = DeleteRecordsRequest(topics=[topic], timeout_ms=5_000)
         response = await self.ask(ApiKey.DELETE_RECORDS, self.rng.randint(0, 2), request)
         answer = response.topics[0].partitions[0]
-        # The end may be that of another life: what was not acknowledged need not have come back.
+        # The end may be from an earlier life of the broker: records that were not acknowledged may be gone since.
         if expect(answer.error_code, f"DeleteRecords {key} {offset}", ErrorCode.OFFSET_OUT_OF_RANGE):
             return
         if answer.low_watermark < offset:

@@ -1,4 +1,4 @@
-"""A producer without idempotence: acks=0, where nothing is promised, or acks=1, where retries may write twice."""
+"""A producer without idempotence: with acks=0 nothing is promised, with acks=1 a retry may write a record twice."""
 
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class CarelessProducer(Client):
-    """One record after the other. The ledger knows how often each was sent, and so how often it may be there."""
+    """Sends one record after the other. The ledger knows how often each was sent: so often the log may have it."""
 
     def __init__(self, world: "World", name: str, keys: list[TopicPartition], acks: int) -> None:
         super().__init__(world, name)

@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from barnabas.sim.world import World
 
 KEYS = 4
-RECORDS_OF_A_KEY = 8  # then other keys take their place, and these stay as they are
+RECORDS_OF_A_KEY = 8  # after so many records of its keys, it takes other keys, and these stay as they are
 
 
 class ChangelogWriter(Producer):
-    """Its keys are its own, and it numbers its values through, so that the later one is the newer one."""
+    """Only this client writes its keys. It numbers all its values, so of two values the larger number is newer."""
 
     def __init__(self, world: "World", name: str, keys: list[TopicPartition]) -> None:
         super().__init__(world, name, keys)

@@ -1,7 +1,7 @@
 """What clients of all kinds have: a name, a random stream, a connection that is made again when it is gone.
 
-They are well behaved (they retry what may be retried, and only that), unlucky (pauses, lost answers, restarts come
-from their own random stream), and strict: an answer that a correct broker cannot give is a Violation.
+Clients behave well: they retry only requests that may be retried. Their own random stream makes pauses, lost answers
+and restarts. They are strict: an answer that a correct broker cannot give is a Violation.
 """
 
 import random
@@ -33,7 +33,7 @@ RETRIABLE = frozenset(
 
 
 def expect(error: int, what: str, *others: ErrorCode) -> ErrorCode:
-    """The error of an answer: none, one that may be retried, or one of `others`. Violation when it is anything else."""
+    """The error of an answer: none, one that may be retried, or one of `others`. Any other is a Violation."""
     code = ErrorCode(error)
     if code and code not in RETRIABLE and code not in others:
         raise Violation("answers make sense", f"{what}: {code.name}")
@@ -41,7 +41,7 @@ def expect(error: int, what: str, *others: ErrorCode) -> ErrorCode:
 
 
 class Client:
-    """One client. Each kind says what it does in one `turn`, and in one turn of `rest`, when the world is quiet."""
+    """One client. Each kind defines what it does in a `turn`, and in a `rest`, which is its turn in quiet times."""
 
     must_get_on = True  # whether `progress` must grow when all is calm
 
@@ -50,39 +50,39 @@ class Client:
         self.name = name
         self.rng = random.Random(f"{world.seed} {name}")
         self.connection: Connection | None = None
-        self.progress = 0  # counts what it got done
+        self.progress = 0  # counts what the client has achieved
 
     async def sleep(self, low_ms: float, high_ms: float) -> None:
-        """Do nothing for a while."""
+        """Sleep for a random time."""
         await self.world.clock.sleep(self.rng.uniform(low_ms, high_ms))
 
     async def connected(self) -> Connection:
-        """The connection, made when there is none. LostError."""
+        """The connection; it is made if there is none. LostError."""
         if self.connection is None or self.connection.closed:
             self.connection = None
             self.connection = await Connection.open(self.world.clock, self.world.network, self.name)
         return self.connection
 
     def hang_up(self) -> None:
-        """Give the connection up."""
+        """Close the connection."""
         if self.connection is not None:
             self.connection.abort()
             self.connection = None
 
     async def ask(self, api: ApiKey, version: int, message: Any, limit_ms: float = 30_000) -> Any:
-        """One request on the client's connection. LostError."""
+        """Send one request on the client's connection; returns the answer. LostError."""
         connection = await self.connected()
         asked_ms = self.world.clock.monotonic_ms()
         try:
             answer = await connection.ask(api, version, message, limit_ms)
         except UnansweredError as error:
-            self.world.unanswered(self.name, str(error), asked_ms)
+            self.world.note_unanswered(self.name, str(error), asked_ms)
             raise
         self.world.answers += 1
         return answer
 
     async def run(self) -> None:
-        """Go on until the world ends the clients."""
+        """Take turns until the world ends the clients."""
         while not self.world.ending:
             try:
                 await (self.rest() if self.world.quiet else self.turn())

@@ -36,16 +36,16 @@ class Committer(Client):
         await self.sleep(100, 1_500)
 
     async def _delete(self) -> None:
-        """Delete the group; what it committed before may not come back."""
+        """Delete the group. The offsets that it had committed must not come back."""
         await delete_group(self, self.group_id)
 
     async def look(self) -> None:
-        """Ask what is committed."""
+        """Fetch the committed offsets."""
         await fetch_offsets(self, self.group_id, self.keys)
 
 
 async def delete_group(client: Client, group_id: str) -> ErrorCode:
-    """DeleteGroups, into the ledger."""
+    """Delete a group, and note it in the ledger."""
     commits = client.world.ledger.commits
     asked_ms = commits.ask_deletion(group_id)
     answered = False

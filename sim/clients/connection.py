@@ -16,15 +16,15 @@ ADDRESS = ("127.0.0.1", 9092)
 
 
 class LostError(Exception):
-    """The connection is gone, or was given up because nobody answered: what was asked may or may not have been done."""
+    """The connection is gone, or was closed because no answer came. The requests may have been handled or not."""
 
 
 class UnansweredError(LostError):
-    """No answer within the time that the broker may take."""
+    """No answer came within the time that the broker may take."""
 
 
 class Connection(asyncio.Protocol):
-    """One connection. Any number of requests may be under way; answers must come in their order."""
+    """One connection. Any number of requests may be in flight; answers must come in the order of the requests."""
 
     def __init__(self, clock: SimClock, client_id: str) -> None:
         self.client_id = client_id
@@ -76,7 +76,7 @@ class Connection(asyncio.Protocol):
             self.abort()
 
     def abort(self) -> None:
-        """Give the connection up; what is under way is lost."""
+        """Close the connection at once; requests in flight are lost."""
         if not self.closed:
             self.transport.abort()
             self._lost()
@@ -113,4 +113,4 @@ class Connection(asyncio.Protocol):
         for _, _, _, future, _ in waiting:
             if not future.done():
                 future.set_exception(LostError("connection lost"))
-                future.exception()  # whoever does not ask any more need not be told
+                future.exception()  # taken, because nobody may wait for this future any more

@@ -1,4 +1,4 @@
-"""A client that commits once and then does nothing: its offset stays for its time, and then it goes."""
+"""A client that commits once and then does nothing: its offset must stay until it expires, and then go."""
 
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Idler(Client):
-    """That the offset stays is checked with everybody's; that it goes, here."""
+    """This checks that the offset goes. That it stays is checked in the ledger, as for all clients."""
 
     must_get_on = False
 
@@ -21,7 +21,7 @@ class Idler(Client):
         self.group_id = f"group-of-{name}"
         self.key = key
         self._position = 0
-        self._committed_wall_ms = -1  # by the broker's clock, at the latest; -1: nothing is committed
+        self._committed_wall_ms = -1  # the latest time of the commit, by the broker's clock; -1: nothing is committed
 
     async def turn(self) -> None:
         if self._committed_wall_ms < 0:

@@ -1,4 +1,4 @@
-"""A client that closes behind what it sent: it waits for no answer, and all of it must be done."""
+"""A client that closes its connection right after its last request: all its requests must be handled."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -13,16 +13,16 @@ from barnabas.sim.violation import Violation
 if TYPE_CHECKING:
     from barnabas.sim.world import World
 
-ARRIVAL_MS = 3_000.0  # what travels is there by then, and a long poll in front of it has ended
+ARRIVAL_MS = 3_000.0  # by then all bytes have arrived, and a long poll in front of them has ended
 WAIT_MS = 1_000
 LIMIT_MS = 30_000.0
 
 
 class Leaver(Client):
-    """Each turn one connection: records with acks=0, with a long poll in front or among them, and then its end.
+    """Each turn makes one connection, sends records with acks=0, perhaps with a long poll among them, and closes it.
 
-    The ledger checks at the end of the run that they are there once and in order; that they are all there, as soon as
-    nothing was done to the world while they travelled, is looked up in the broker's own log.
+    The ledger checks at the end of the run that the records are there once and in order. This client looks into the
+    broker's log and checks that all are there, if nothing was done to the world while they travelled.
     """
 
     must_get_on = False
@@ -36,11 +36,11 @@ class Leaver(Client):
         await self.sleep(500, 5_000)
         world, key = self.world, self.rng.choice(self.keys)
         connection = await self.connected()
-        await connection.ask(ApiKey.METADATA, 9, MetadataRequest(topics=[]))  # so it is accepted
+        await connection.ask(ApiKey.METADATA, 9, MetadataRequest(topics=[]))  # so it is accepted by the broker
         began_ms, partition = world.clock.monotonic_ms(), self._partition(key)
         base_offset = 0 if partition is None else partition.log_end_offset
         count = self.rng.choice((1, 5, 80, 200))
-        parked_before = self.rng.randrange(2 * count)  # the number of the record, if there are so many
+        parked_before = self.rng.randrange(2 * count)  # a long poll goes before this record, if it exists
         for number in range(count):
             if number == parked_before:
                 answer = connection.send(ApiKey.FETCH, 11, self._long_poll(key), LIMIT_MS)
@@ -63,14 +63,14 @@ class Leaver(Client):
             self.progress += 1
 
     def _partition(self, key: TopicPartition) -> Any:
-        """The broker's, if it can be written to."""
+        """The broker's partition, or None if it cannot be written to."""
         life = self.world.host.life
         partition = None if life is None else life.broker.replica_manager.partitions.get(key)
         is_fine = partition is not None and partition.is_leader and partition.log.failed is None
         return partition if is_fine else None
 
     def _found(self, partition: Any, base_offset: int) -> int:
-        """How many records of this client the log has from an offset on."""
+        """How many records of this client the log has from `base_offset` on."""
         log, offset, found = partition.log, base_offset, 0
         mine = f"{self.name}:".encode()
         while offset < log.log_end_offset:
@@ -87,7 +87,7 @@ class Leaver(Client):
         return ProduceRequest(acks=0, timeout_ms=5_000, topic_data=[topic])
 
     def _long_poll(self, key: TopicPartition) -> FetchRequest:
-        """For more bytes than there are."""
+        """A fetch that waits, because it asks for more bytes than there are."""
         partition = FetchRequest.FetchPartition(partition=key[1], fetch_offset=0, partition_max_bytes=1 << 30)
         topic = FetchRequest.FetchTopic(topic=key[0], partitions=[partition])
         return FetchRequest(max_wait_ms=WAIT_MS, min_bytes=1 << 30, max_bytes=1 << 30, session_epoch=-1, topics=[topic])

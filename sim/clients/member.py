@@ -14,15 +14,15 @@ from barnabas.sim.violation import Violation
 if TYPE_CHECKING:
     from barnabas.sim.world import World
 
-SESSION_TIMEOUTS_MS = (6_000, 45_000)  # the shorter ones go home when it is quiet
+SESSION_TIMEOUTS_MS = (6_000, 45_000)  # members with the shorter one leave in quiet times
 REBALANCE_TIMEOUT_MS = 8_000
-JOIN_LIMIT_MS = 40_000.0  # several rebalances may follow on one another, with sessions that have to run out
+JOIN_LIMIT_MS = 40_000.0  # several rebalances may follow one another, each until a dead member's session expires
 
 
 class Member(Client):
-    """One member, and its process after process."""
+    """One member: one process after the other."""
 
-    must_get_on = False  # but be a member
+    must_get_on = False  # it must only be a member
 
     def __init__(
         self, world: "World", name: str, group_id: str, keys: list[TopicPartition], instance_id: str | None
@@ -38,7 +38,7 @@ class Member(Client):
         self.is_stable = False
         self._version = 5
         self.session_timeout_ms = self.rng.choice(SESSION_TIMEOUTS_MS)
-        world.ledger.commits.has_members(group_id)
+        world.ledger.commits.note_members(group_id)
 
     async def turn(self) -> None:
         if self.generation < 0:
@@ -84,7 +84,7 @@ class Member(Client):
         return ErrorCode((await self.ask(ApiKey.HEARTBEAT, self.rng.randint(3, 4), request)).error_code)
 
     async def _commit_as_of_old(self) -> None:
-        """As a member that missed a rebalance: it must be refused."""
+        """Commit as a member that missed a rebalance. The commit must be refused."""
         offsets = {key: self.positions[key] + 1_000_000 for key in self.owned}
         generation = self.generation - 1
         error = await commit(self, self.group_id, generation, self.member_id, self.instance_id, offsets)
@@ -111,7 +111,7 @@ class Member(Client):
             await self._leave()
             await self.sleep(0, 5_000)
         else:
-            self.generation = -1  # joins again for no reason
+            self.generation = -1  # joins again without a reason
 
     async def _leave(self) -> None:
         leaver = LeaveGroupRequest.MemberIdentity(member_id=self.member_id, group_instance_id=self.instance_id)
@@ -172,7 +172,7 @@ class Member(Client):
     async def _sync(self, joined: Any, life: int, asked_ms: float) -> None:
         if self.rng.random() < 0.9 or self.world.settling:
             await self.sleep(0, 300)
-        else:  # lags behind
+        else:  # is late
             await self.sleep(1_000, 12_000)
         assignments = []
         if joined.leader == self.member_id and not getattr(joined, "skip_assignment", False):
@@ -199,7 +199,7 @@ class Member(Client):
         response = await self.ask(ApiKey.SYNC_GROUP, self.rng.randint(3, 5), request, JOIN_LIMIT_MS)
         error = ErrorCode(response.error_code)
         if not error and request.generation_id != joined.generation_id:
-            # A broker that was started since has never heard of a generation that was not stored yet.
+            # A broker that has started since does not know a generation whose record was not written yet.
             if life == self.world.host.lives:
                 raise Violation("old generations are refused", f"{self.name} syncs in {request.generation_id}")
             self._forget(keep_id=True)

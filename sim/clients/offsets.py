@@ -1,4 +1,4 @@
-"""OffsetCommit and OffsetFetch, with the book that is kept of them."""
+"""OffsetCommit and OffsetFetch, which are noted in the ledger."""
 
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
@@ -15,7 +15,7 @@ async def commit(
     instance_id: str | None,
     offsets: dict[TopicPartition, int],
 ) -> ErrorCode:
-    """One OffsetCommit, into the ledger; the first error."""
+    """Send one OffsetCommit and note it in the ledger; returns the first error."""
     commits = client.world.ledger.commits
     version = client.rng.randint(7 if instance_id is not None else 2, 9)
     for (topic, index), offset in offsets.items():
@@ -53,7 +53,7 @@ async def commit(
 
 
 async def fetch_offsets(client: Client, group_id: str, keys: list[TopicPartition]) -> dict[TopicPartition, int] | None:
-    """One OffsetFetch, into the ledger; None when it cannot be said now."""
+    """Send one OffsetFetch and note its answer in the ledger; None if the broker cannot answer it now."""
     commits = client.world.ledger.commits
     asked_ms = commits.now_ms()
     before = {key: commits.promised((group_id, *key)) for key in keys}

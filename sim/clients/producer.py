@@ -1,4 +1,4 @@
-"""A producer: idempotent, acks=all, several batches under way at once."""
+"""A producer: idempotent, acks=all, with several batches in flight."""
 
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,7 @@ BATCHES_IN_FLIGHT_MAX = 4
 
 
 class Batch:
-    """Records that were given a sequence and are not acknowledged yet."""
+    """Records that have a sequence number and are not acknowledged yet."""
 
     __slots__ = ("data", "first_life", "key", "values")
 
@@ -32,7 +32,7 @@ class Batch:
 
 
 class Producer(Client):
-    """Idempotent, acks=all, some batches under way at once. Every answer lost is asked for again."""
+    """Idempotent, acks=all, with some batches in flight. A batch whose answer is lost is sent again."""
 
     def __init__(self, world: "World", name: str, keys: list[TopicPartition]) -> None:
         super().__init__(world, name)
@@ -41,7 +41,7 @@ class Producer(Client):
         self.producer_id = -1
         self.producer_epoch = -1
         self._sequences: dict[TopicPartition, int] = {}
-        self._batches: list[Batch] = []  # under way, in order
+        self._batches: list[Batch] = []  # in flight, in order
         self._count = 0
 
     async def turn(self) -> None:
@@ -70,7 +70,7 @@ class Producer(Client):
         self.producer_id, self.producer_epoch = response.producer_id, response.producer_epoch
 
     def _restart(self, why: str) -> None:
-        """As another process: what is under way may have been written, once; nobody will know."""
+        """Go on as another process. The batches in flight may have been written, once, but this is not asked."""
         self.world.note(f"{self.name} {why}")
         self.incarnation += 1
         self.producer_id = -1
@@ -101,13 +101,13 @@ class Producer(Client):
         return Batch(key, values, bytes(data), self.world.host.lives)
 
     def _make_record(self, slot: int) -> tuple[str, Record]:
-        """A value as the ledger knows it, and its record."""
+        """A value for the ledger, and its record."""
         value = f"{self.name}.{self.incarnation}:{self._count} {'x' * self.rng.choice((0, 10, 300))}"
         now_ms = self.world.clock.now_ms()
         return value, Record(offset=slot, timestamp=now_ms, key=None, value=value.encode(), headers=[])
 
     async def _send_all(self) -> bool:
-        """Send what is under way, in order, and take the answers; False when some must be sent again."""
+        """Send the batches in flight, in order, and take the answers. False if some must be sent again."""
         connection = await self.connected()
         version = self.rng.randint(3, 13)
         asked_ms = self.world.clock.monotonic_ms()
@@ -126,7 +126,7 @@ class Producer(Client):
             try:
                 response = await answer
             except UnansweredError as unanswered:
-                self.world.unanswered(self.name, str(unanswered), asked_ms)
+                self.world.note_unanswered(self.name, str(unanswered), asked_ms)
                 raise
             (partition,) = response.responses[0].partition_responses
             error = ErrorCode(partition.error_code)
@@ -139,11 +139,11 @@ class Producer(Client):
                 self._batches.remove(batch)
                 self.progress += 1
             elif batch.key in failed:
-                pass  # refused because of the one before it
+                pass  # refused, because the batch before it was
             elif error in RETRIABLE:
                 failed[batch.key] = error
             elif error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and batch.first_life != self.world.host.lives:
-                # A snapshot remembers one batch of each producer, as Kafka's does: older ones are not recognised.
+                # As in Kafka, a snapshot has only one batch of each producer, so older duplicates are not recognised.
                 self._restart("has lost its place over a restart of the broker")
                 return False
             else:

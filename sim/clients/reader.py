@@ -1,4 +1,4 @@
-"""A consumer without a group: reads partitions from their start on, again and again."""
+"""A consumer without a group, which reads partitions from their start, again and again."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -14,19 +14,19 @@ from barnabas.sim.violation import Violation
 if TYPE_CHECKING:
     from barnabas.sim.world import World
 
-FETCH_LIMIT_MS = 4_000.0  # beyond the longest wait asked for: the slowest network
-TEXT_HEADER = "text"  # what the ledger calls a record that has no value
+FETCH_LIMIT_MS = 4_000.0  # how much longer than the fetch's own wait an answer may take, with the slowest network
+TEXT_HEADER = "text"  # this header holds the ledger's text of a record without a value
 
 
 def text_of(record: Record) -> str:
-    """What the ledger calls it."""
+    """The ledger's text of a record."""
     if record.value is not None:
         return record.value.decode()
     return next(((value or b"").decode() for name, value in record.headers if name == TEXT_HEADER), "")
 
 
 class Reader(Client):
-    """One partition in a request."""
+    """Asks for one partition in a request."""
 
     must_get_on = False  # there may be nothing to read
 
@@ -54,7 +54,7 @@ class Reader(Client):
             self.positions[key] = fetched
 
     async def fetch(self, key: TopicPartition, position: int, max_wait_ms: int, max_bytes: int) -> int | None:
-        """Read once; the next position, or None when it could not be read now. All goes into the ledger."""
+        """Read once, and note all records in the ledger. Returns the next position; None if it cannot be read now."""
         topic, index = key
         version = self.rng.randint(4, 18)
         request = FetchRequest(
@@ -78,7 +78,7 @@ class Reader(Client):
         return await self.take(key, position, partition)
 
     async def take(self, key: TopicPartition, position: int, partition: Any) -> int | None:
-        """What was told of a partition goes into the ledger; the next position, or None when it cannot be read now."""
+        """Note a partition's answer in the ledger. Returns the next position; None if it cannot be read now."""
         error = expect(partition.error_code, f"Fetch {key} {position}", ErrorCode.OFFSET_OUT_OF_RANGE)
         if error is ErrorCode.OFFSET_OUT_OF_RANGE:
             return await self._out_of_range(key, position)
@@ -101,13 +101,15 @@ class Reader(Client):
         return next_offset
 
     async def _out_of_range(self, key: TopicPartition, position: int) -> int | None:
-        """Where to go on when the log no longer has the position: retention took it, or the broker has less than it
-        once showed, which it may not."""
+        """Where to go on if the log does not have the position any more.
+
+        Retention may have removed it. But it is a Violation if the broker has less than it has shown before.
+        """
         start = await self.list_offset(key, -2)
         end = await self.list_offset(key, -1)
         if start is None or end is None:
             return None
-        if start <= position <= end:  # it was so when the broker answered: it had just started
+        if start <= position <= end:  # the answer was right when the broker gave it, just after a start
             if self.world.is_calm_for(5_000):
                 raise Violation("answers make sense", f"{key}: {position} is out of range of {start}..{end}")
             return None
@@ -116,7 +118,7 @@ class Reader(Client):
         return start
 
     async def list_offset(self, key: TopicPartition, timestamp: int) -> int | None:
-        """Where the log starts (-2) or ends (-1); None when that cannot be said now."""
+        """Where the log starts (-2) or ends (-1); None if the broker cannot answer now."""
         partition = ListOffsetsRequest.ListOffsetsPartition(partition_index=key[1], timestamp=timestamp)
         topic = ListOffsetsRequest.ListOffsetsTopic(name=key[0], partitions=[partition])
         response = await self.ask(ApiKey.LIST_OFFSETS, 5, ListOffsetsRequest(replica_id=-1, topics=[topic]))

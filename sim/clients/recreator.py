@@ -1,7 +1,7 @@
-"""A topic that is deleted and made again, of the same name and with another id, while its client goes on.
+"""A topic that its client deletes and creates again, with the same name and another id.
 
-Whoever speaks of a topic by its id (Produce and Fetch from version 13 on) means that one and no later one: each
-value names the id it was meant for.
+A request that names a topic by its id (Produce and Fetch from version 13 on) means that topic, and no later one of the
+same name. Each value holds the id of the topic that it was written for.
 """
 
 from typing import TYPE_CHECKING
@@ -28,23 +28,23 @@ if TYPE_CHECKING:
 
 _NO_ID = bytes(16)
 REFUSALS_MAX = 2
-FORGOTTEN_WITHIN_MS = 12_000.0  # the offsets of a deleted topic
-# Between two sessions in the tree the broker is not registered, and there is none to place a replica on: so Kafka says.
+FORGOTTEN_WITHIN_MS = 12_000.0  # so soon the offsets of a deleted topic are gone
+# Kafka's error while the broker is between two sessions in the tree: no broker is registered that could have a replica.
 _NOT_YET = (ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.NOT_CONTROLLER, ErrorCode.INVALID_REPLICATION_FACTOR)
 _BEING_DELETED = (ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.INCONSISTENT_TOPIC_ID)
 
 
 class Recreator(Client):
-    """Makes it, writes, reads, deletes it; and sometimes speaks of one that is no more."""
+    """Creates the topic, writes, reads and deletes it, and sometimes asks for a deleted one."""
 
     def __init__(self, world: "World", name: str) -> None:
         super().__init__(world, name)
         self.topic = f"topic-of-{name}"
         self.group_id = f"group-of-{name}"
-        self.topic_id = _NO_ID  # of the topic that is there
-        self.old_ids: list[bytes] = []  # of those whose deletion was acknowledged
-        self.written: dict[bytes, dict[int, str]] = {}  # acknowledged, by topic id
-        self._refusals = 0  # one after the other
+        self.topic_id = _NO_ID  # of the topic that exists
+        self.old_ids: list[bytes] = []  # ids of topics whose deletion was acknowledged
+        self.written: dict[bytes, dict[int, str]] = {}  # acknowledged values by offset, by topic id
+        self._refusals = 0  # so many in a row
         self._unanswered_deletion = _NO_ID  # of the topic whose deletion was requested and not answered
         self._count = 0
 
@@ -78,7 +78,7 @@ class Recreator(Client):
         response = await self.ask(ApiKey.CREATE_TOPICS, 7, request)
         (answer,) = response.topics
         if expect(answer.error_code, f"CreateTopics {self.topic}", *_NOT_YET):
-            await self._find()  # an answer may have been lost
+            await self._find()  # the topic may exist, because an answer may have been lost
         else:
             self._begin(answer.topic_id)
 
@@ -119,7 +119,7 @@ class Recreator(Client):
         self.progress += 1
 
     async def _read(self, topic_id: bytes, position: int = 0) -> int | None:
-        """The next position, None when it cannot be read."""
+        """Read once. Returns the next position; None if it cannot be read."""
         asked = FetchRequest.FetchPartition(partition=0, fetch_offset=position, partition_max_bytes=10_000)
         request = FetchRequest(
             max_wait_ms=100,
@@ -146,9 +146,9 @@ class Recreator(Client):
         return position
 
     async def _read_all(self) -> bool:
-        """Read up to the end, where all that was acknowledged must have come, as far as it can be read now.
+        """Read to the end as far as possible now. False if an acknowledged value is missing.
 
-        False when some has not come: just after a start the high watermark may be behind. That is looked at again.
+        Just after a start the high watermark may still be too low, so the caller looks again.
         """
         position = 0
         while True:
@@ -176,7 +176,7 @@ class Recreator(Client):
         try:
             response = await self.ask(ApiKey.DELETE_TOPICS, 6, request)
         finally:
-            commits.end_deletion(self.group_id, answered=False)  # its offsets go when the broker hears of it
+            commits.end_deletion(self.group_id, answered=False)  # its offsets go a little later
         error = expect(response.responses[0].error_code, f"DeleteTopics {self.topic}", ErrorCode.NOT_CONTROLLER)
         if not error or not self._is_in_tree():
             self.old_ids.append(self.topic_id)
@@ -184,7 +184,7 @@ class Recreator(Client):
             await self._look_for_offsets(asked_ms)
 
     def _is_in_tree(self) -> bool:
-        """An earlier deletion that was not answered may have been done."""
+        """Whether the topic is in the tree. An earlier deletion may have been done without an answer."""
         return self.topic in self.world.tree.children(paths.TOPICS)
 
     async def _look_for_offsets(self, asked_ms: float) -> None:

@@ -1,4 +1,4 @@
-"""A consumer with an incremental fetch session (KIP-227): names its partitions once, then only what changed."""
+"""A consumer with an incremental fetch session (KIP-227): it names its partitions once, then only changes."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ _NOTHING_TOLD = (-1, -1)
 
 
 class SessionReader(Reader):
-    """All partitions in one request, and of all the answers only the news."""
+    """Asks for all partitions in one request; the answers hold only news."""
 
     def __init__(self, world: "World", name: str, keys: list[TopicPartition]) -> None:
         super().__init__(world, name, keys)
@@ -26,13 +26,13 @@ class SessionReader(Reader):
         self._epoch = 0  # of the next request
         self._version = 7
         self._life = 0  # of the broker that gave the session
-        self._asked: dict[TopicPartition, int] = {}  # what the session holds: the position last asked for
+        self._asked: dict[TopicPartition, int] = {}  # the partitions of the session, and the position last asked for
         self._told: dict[TopicPartition, tuple[int, int]] = {}  # high watermark and log start, as last answered
-        self._end: tuple[TopicPartition, int] | None = None  # a partition is known to go as far as this
+        self._end: tuple[TopicPartition, int] | None = None  # a partition is known to end here or later
 
     def hang_up(self) -> None:
         super().hang_up()
-        self._epoch = 0  # an answer may be lost, and with it what the session takes for told
+        self._epoch = 0  # an answer may be lost whose values the session counts as sent
 
     async def turn(self) -> None:
         if self._end is None and self.rng.random() < 0.2:
@@ -55,7 +55,7 @@ class SessionReader(Reader):
             self._asked.clear()
             self._told.clear()
         wanted = dict(self.positions)
-        if not is_new and self.rng.random() < 0.05:  # does not care for one of them for a while
+        if not is_new and self.rng.random() < 0.05:  # leaves out one of them for a while
             del wanted[self.rng.choice(list(wanted))]
         changed = {key: at for key, at in wanted.items() if self._asked.get(key) != at}
         forgotten = [key for key in self._asked if key not in wanted]
@@ -86,12 +86,12 @@ class SessionReader(Reader):
         self._asked.update(changed)
         life = self.world.host.lives
         response = await self.ask(ApiKey.FETCH, self._version, request, max_wait_ms + FETCH_LIMIT_MS)
-        if not self._goes_on(response, life):
+        if not self._take_error(response, life):
             return
         await self._take_all(response, wanted, is_new)
 
-    def _goes_on(self, response: Any, life: int) -> bool:
-        """Whether the answer is one; else the session is begun anew."""
+    def _take_error(self, response: Any, life: int) -> bool:
+        """Take over the answer's session and epoch. False if the session is gone: then a new one begins."""
         error = ErrorCode(response.error_code)
         if error is ErrorCode.NONE:
             if self._epoch == 0:

@@ -181,7 +181,7 @@ class Setting:
         self.check = check
         self.dynamic = dynamic
         self.meaning = meaning
-        self.hidden = hidden  # from DescribeConfigs, unless somebody set it
+        self.hidden = hidden  # not in DescribeConfigs, unless it is set
 
     @property
     def attribute(self) -> str:

@@ -66,7 +66,7 @@ class EmbeddedCoordination:
         self._next_liveness_ms = 0.0
         self._data_version = 0
         self._compared_zxid = 0  # changes up to here have been compared with the watches
-        self._others = 0  # sessions of other processes
+        self._others = 0  # number of sessions of other processes
         self._data_watches: dict[str, list[_Watched]] = {}
         self._child_watches: dict[str, list[_Watched]] = {}
         self._on_expired: list[Callable[[], None]] = []
@@ -183,7 +183,7 @@ class EmbeddedCoordination:
     def _begin_session(self) -> None:
         with self._write(any_session=True) as file:
             session_id = file.next_session_id()
-            if self._shared:  # it is locked before others can read of it: no process takes it for dead
+            if self._shared:  # locked before others can see the session, so that none takes it for dead
                 self._lock = self._env.disk.lock(self._lock_path(session_id))
             file.add_session(session_id)
             self.session_id = session_id

@@ -38,7 +38,7 @@ class NodeExistsError(CoordinationError):
 
 
 class BadVersionError(CoordinationError):
-    """The node's data version is not the one expected: somebody else wrote."""
+    """The node's data version is not the one expected, because another session wrote it."""
 
 
 class NotEmptyError(CoordinationError):

@@ -1,4 +1,4 @@
-"""A member of a classic group, the members of a group, and the effects of a transition."""
+"""`Member`: one member of a classic group. `Membership`: all members. `Effects`: the results of a transition."""
 
 from __future__ import annotations
 

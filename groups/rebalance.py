@@ -283,7 +283,7 @@ class Rebalancing(Membership):
             self._try_complete_join(effects)
 
     def rebalance(self, reason: str, effects: Effects) -> None:
-        """Begin a rebalance: the members must join again. No effect when one is running, or without members."""
+        """Begin a rebalance: the members must join again. No effect in the join phase, or without members."""
         if self.state in (State.STABLE, State.COMPLETING_REBALANCE):
             self._prepare_rebalance(reason, effects)
 

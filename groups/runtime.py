@@ -32,8 +32,8 @@ logger = logging.getLogger("barnabas.groups")
 
 StoredRecords = OffsetCommits | OffsetRemovals | GroupRecord
 Done = Callable[[ErrorCode], None]
-AT_ONCE_MAX = 100  # records appended at the end of a pass; more records are a work of `turns`
-BATCH_RECORDS_MAX = 500  # further records go into further batches
+AT_ONCE_MAX = 100  # so many records are appended at once; more records are a work of `turns`
+BATCH_RECORDS_MAX = 500  # a batch with so many records takes no further write
 UNSTORABLE_MS = 5_000.0  # how long a failed append counts
 
 _TOO_LARGE = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.INVALID_FETCH_SIZE)

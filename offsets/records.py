@@ -22,7 +22,7 @@ EXPLICIT_RETENTION_VALUE_VERSION = 1
 VALUE_VERSION = 4
 
 _INT16 = Struct(">h")
-_LENGTH = Struct(">H")  # of a string; unsigned, so a negative length is found to be too long
+_LENGTH = Struct(">H")  # length of a string; unsigned, so that a negative length is too long for the value
 _INT32 = Struct(">i")
 _OFFSET_AND_EPOCH = Struct(">hqi")
 _OFFSET = Struct(">hq")

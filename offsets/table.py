@@ -96,8 +96,8 @@ class OffsetTable:
     def partitions_before(
         self, group_id: str, partitions: Mapping[str, Collection[int]], before_offset: int
     ) -> list[TopicPartition]:
-        """Those of the partitions for which the group has an offset, committed or pending, with a record before
-        `before_offset`.
+        """The partitions among these whose offset of the group, committed or pending, has a record before
+        `before_offset`. Sorted.
         """
         sources = [self.of_group(group_id)]
         if group_id in self.pending_counts:

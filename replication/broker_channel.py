@@ -1,4 +1,4 @@
-"""How the controller reaches brokers: one ordered channel to each. The local one calls the replica manager."""
+"""Channels from the controller to brokers, one ordered channel to each. The local one calls the replica manager."""
 
 import logging
 from collections import deque

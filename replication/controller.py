@@ -50,7 +50,7 @@ from barnabas.runtime.upkeep import Follower, Task
 logger = logging.getLogger("barnabas.controller")
 
 FIRST_BALANCE_MS = 5_000
-REPLICAS_NAMED_MAX = 10  # in one line of the log
+REPLICAS_NAMED_MAX = 10  # a line of the log names no more replicas
 RETRY_BACKOFF_MS = 100
 GIVE_UP_BACKOFF_MS = 1_000
 STUCK_MS = 600_000.0  # longest time of one event: to take over many thousand partitions may take a minute

@@ -1,4 +1,4 @@
-"""Collects what one step of the controller has to tell, and sends it: LeaderAndIsr, UpdateMetadata, StopReplica."""
+"""Collects the requests of one step of the controller, and sends them: LeaderAndIsr, UpdateMetadata, StopReplica."""
 
 from collections.abc import Callable, Iterable
 
@@ -43,10 +43,10 @@ class RequestBatch:
         self._channel = channel
         self._node_id = node_id
         self._on_log_failures = on_log_failures
-        self._on_deletions = on_deletions  # called with those deleted, and those that could not be
-        self._leader_and_isr: dict[int, dict[TopicPartition, bool]] = {}  # to whether it is new
+        self._on_deletions = on_deletions  # called with the replicas deleted, and those not deleted
+        self._leader_and_isr: dict[int, dict[TopicPartition, bool]] = {}  # broker -> partition -> whether it is new
         self._update_metadata: dict[int, dict[TopicPartition, None]] = {}
-        self._stop_replica: dict[int, dict[TopicPartition, bool]] = {}  # to whether to delete
+        self._stop_replica: dict[int, dict[TopicPartition, bool]] = {}  # broker -> partition -> whether to delete it
 
     def add_leader_and_isr(self, broker_ids: Iterable[int], partition: TopicPartition, *, is_new: bool = False) -> None:
         """Tell these replicas of a partition its state, and all brokers the metadata."""
@@ -254,7 +254,7 @@ class RequestBatch:
 
 
 class _Deletions:
-    """What a broker says of the replicas that it is to delete, collected over several requests."""
+    """The answers of a broker about replicas that it must delete, collected over several requests."""
 
     __slots__ = ("_broker_id", "_done", "_failed", "_is_sent", "_on_deletions", "unanswered")
 

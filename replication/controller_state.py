@@ -1,4 +1,4 @@
-"""What a controller has in memory: brokers, assignments, and the states of partitions and replicas.
+"""The memory of a controller: brokers, assignments, and the states of partitions and replicas.
 
 Everything here is a copy of the tree, or follows from it, and is thrown away when the controllership is lost. The two
 tables say which state may follow which, as in Kafka's PartitionStateMachine and ReplicaStateMachine.
@@ -77,9 +77,9 @@ class ControllerState:
         self.states: dict[TopicPartition, LeaderAndIsr] = {}
         self.partition_states: dict[TopicPartition, PartitionState] = {}
         self.replica_states: dict[Replica, ReplicaState] = {}
-        self.failed_logs: dict[int, set[TopicPartition]] = {}  # by broker, until it starts again
+        self.failed_logs: dict[int, set[TopicPartition]] = {}  # broker -> its failed partitions, until it starts again
         self.topics_to_delete: dict[str, None] = {}
-        self.topics_ineligible: set[str] = set()  # for deletion, until a broker starts or a replica answers
+        self.topics_ineligible: set[str] = set()  # not to be deleted until a broker starts or a replica answers
 
     # --- look-ups ---
 

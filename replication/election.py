@@ -11,7 +11,7 @@ EPOCH_DURING_DELETE = -2
 
 
 class LeaderAndIsr(NamedTuple):
-    """What a partition's state node says. `partition_epoch` is the version of that node."""
+    """The content of a partition's state node. `partition_epoch` is the version of that node."""
 
     leader: int
     leader_epoch: int
@@ -32,7 +32,7 @@ class LeaderAndIsr(NamedTuple):
 
     @classmethod
     def decode(cls, data: bytes, version: int) -> "LeaderAndIsr":
-        """From the data of the state node and its version."""
+        """Decode the data of the state node; `version` is the version of the node."""
         node = PartitionState.decode(data)
         return cls(node.leader, node.leader_epoch, node.isr, version, node.controller_epoch, node.recovering)
 

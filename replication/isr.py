@@ -6,7 +6,7 @@ NEVER = float("-inf")
 
 
 class RemoteReplica:
-    """What a leader knows about one follower. Times are monotonic milliseconds."""
+    """The leader's knowledge of one follower. Times are monotonic milliseconds."""
 
     __slots__ = (
         "broker_epoch",

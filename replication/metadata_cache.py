@@ -1,4 +1,4 @@
-"""What this broker knows of the cluster: live brokers, topics, partition states. Fed by UpdateMetadata only."""
+"""The broker's knowledge of the cluster: brokers, topics, partition states. Only UpdateMetadata changes it."""
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple
@@ -12,7 +12,7 @@ NO_TOPIC_ID = bytes(16)
 
 
 class Endpoint(NamedTuple):
-    """Where a broker listens. `security_protocol`: 0 PLAINTEXT, 1 SSL, 2 SASL_PLAINTEXT, 3 SASL_SSL."""
+    """An address at which a broker listens. `security_protocol`: 0 PLAINTEXT, 1 SSL, 2 SASL_PLAINTEXT, 3 SASL_SSL."""
 
     listener: str
     host: str

@@ -47,7 +47,7 @@ class Parked(Generic[T]):
         return ticket
 
     def release_first(self, offset: int) -> Callable[[T], None] | None:
-        """Take out the first who waits for `offset` or less; None when there is none (left)."""
+        """Remove and return the first waiter for `offset` or less; None: there is none."""
         tickets = self._tickets
         while tickets and tickets[0].offset <= offset:
             ticket = tickets.popleft()

@@ -25,7 +25,7 @@ ALL_IN_SYNC = -1  # required acks of a produce that waits for the high watermark
 
 
 class PartitionHost(Protocol):
-    """What a partition asks of the broker that hosts it."""
+    """The part of the host broker that a partition needs."""
 
     node_id: int
     clock: Clock
@@ -99,7 +99,7 @@ class Partition:
         self.remote: dict[int, RemoteReplica] = {}
         self.pending_isr: LeaderAndIsr | None = None  # a change whose write is not confirmed yet
         self.marked = False  # for Wakes
-        self.fetch_waiters: dict[FetchWaiter, int] = {}  # to the position in their request; taken out in O(1)
+        self.fetch_waiters: dict[FetchWaiter, int] = {}  # fetch -> position of this partition in it
         self._host = host
         self._isr_is_stale = False  # another broker wrote the state node: no more changes until LeaderAndIsr
         self._parked: Parked[ErrorCode] = Parked()  # on the high watermark
@@ -310,7 +310,7 @@ class Partition:
         return ticket
 
     def park_until_deleted(self, offset: int, waiter: Callable[[ErrorCode], None]) -> Ticket[ErrorCode]:
-        """As `park_until`, for the low watermark: every live replica has dropped what is below `offset`."""
+        """As `park_until`, for the low watermark: every live replica has deleted the records below `offset`."""
         ticket = self._delete_waiters.park(offset, waiter)
         if not self.is_leader:
             self._fail_waiters(ErrorCode.NOT_LEADER_OR_FOLLOWER)

@@ -261,7 +261,7 @@ class ReplicaManager:
     def offset_for_leader_epoch(
         self, topic: str, index: int, leader_epoch: int, *, current_leader_epoch: int = -1
     ) -> EpochEndOffset:
-        """Where an epoch ended in the leader's log (KIP-101): (-1, -1) for an epoch it never saw."""
+        """The end offset of an epoch in the leader's log (KIP-101); (-1, -1) for an unknown epoch."""
         partition = self.leader_partition(topic, index, current_leader_epoch)
         if not isinstance(partition, Partition):
             return EpochEndOffset(partition)

@@ -67,7 +67,7 @@ class StateMachines:
             for index in first_states:
                 await pace.rest()
                 partition = (topic, index)
-                is_online = state.has_online_leader(partition)  # not when the node was there already
+                is_online = state.has_online_leader(partition)  # a node made earlier may name a dead leader
                 self._enter(partition, PartitionState.ONLINE if is_online else PartitionState.OFFLINE)
                 self._batch.add_leader_and_isr(state.replicas(partition), partition, is_new=True)
 

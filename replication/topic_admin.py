@@ -1,4 +1,4 @@
-"""What admin requests write into the tree: topics, partitions, settings. Checks first, each as a pure function.
+"""The writes of admin requests into the tree: topics, partitions, settings. The checks before are pure functions.
 
 The checks and their messages are Kafka 4.1's, as recorded from it. Their order is Kafka's where clients can see it. The
 caller waits for the effect with `MetadataCache.wait_for`.
@@ -33,7 +33,7 @@ from barnabas.runtime.ports import Env
 logger = logging.getLogger("barnabas.replication")
 
 NAME_LENGTH_MAX = 249
-PARTITIONS_MAX = 100_000  # of one topic: its node must stay below a megabyte
+PARTITIONS_MAX = 100_000  # of one topic, because its node must stay below a megabyte
 UNSET = -1
 DELETION_POLL_MS = 10
 DELETION_WAIT_MS = 1_000
@@ -256,7 +256,7 @@ class TopicAdmin:
                 await self._coordination.multi([write_config, notice, write_topic, *fence])
             except MultiError as error:
                 if error.index == 0 and isinstance(error.cause, NoNodeError if left_over else NodeExistsError):
-                    continue  # somebody made or removed the node of the settings meanwhile
+                    continue  # another client made or removed the node of the settings meanwhile
                 if error.index == 2 and isinstance(error.cause, NodeExistsError):
                     return False
                 if error.index == 3 and isinstance(error.cause, BadVersionError):

@@ -24,7 +24,7 @@ class TopicDeletion:
         self._machines = machines
 
     async def enqueue(self, topics: Iterable[str]) -> None:
-        """Begin to delete topics, as far as their replicas are there."""
+        """Begin to delete these topics. Topics with offline replicas wait for `retry`."""
         wanted = dict.fromkeys(topics)
         self._state.topics_to_delete.update(wanted)
         await self.resume(wanted)

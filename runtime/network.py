@@ -8,7 +8,7 @@ from barnabas.runtime.disk import RealFile
 from barnabas.runtime.ports import File, Listener
 
 READ_BYTES = 256 * 1024
-_sendfile: Callable[[int, int, int, int], int] | None = getattr(os, "sendfile", None)  # not on every system
+_sendfile: Callable[[int, int, int, int], int] | None = getattr(os, "sendfile", None)  # some systems have none
 
 
 class RealListener:
@@ -55,7 +55,7 @@ class RealNetwork:
         port = first.sockets[0].getsockname()[1]
         try:
             second = await bound("::", port)
-        except OSError:  # no IPv6 here, or the port is taken there
+        except OSError:  # the machine has no IPv6, or another process has the port there
             return RealListener([first])
         return RealListener([first, second])
 

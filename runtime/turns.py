@@ -224,7 +224,7 @@ class Turns:
 
 
 class Pace:
-    """How long a coroutine has worked since it last let others come first."""
+    """Measures how long a coroutine has worked since its last turn."""
 
     __slots__ = ("_clock", "_ends_ms", "_turns")
 

@@ -219,7 +219,7 @@ class Task(Generic[Item]):
         if known is None:
             expected = isinstance(error, OSError)
             logger.error(
-                "%s: %s: %s: it is set aside and tried again later",
+                "%s: %s failed, and is tried again later: %s",
                 self.name,
                 _named(item),
                 error if expected else repr(error),
@@ -322,7 +322,7 @@ class Follower:
                 self.failures += 1
                 if self.rounds != rounds or backoff_ms == SET_ASIDE_MS:
                     backoff_ms = SET_ASIDE_MS
-                    logger.error("%s: %r: it is tried again", self.name, error, exc_info=error)
+                    logger.error("%s failed and is tried again: %r", self.name, error, exc_info=error)
                 await self._clock.sleep(backoff_ms)
                 backoff_ms = min(backoff_ms * 2, LATE_MS / 2)
                 self.recover()
@@ -402,7 +402,7 @@ class Upkeep:
             return
         for task in list(self.tasks):
             if task.look(now_ms):
-                logger.error("%s has not come round in time: it is started again", task.name)
+                logger.error("%s did not run in time, so it is started again", task.name)
                 task.restart()
 
 

@@ -106,7 +106,7 @@ def test_a_lost_wake_up_ends_no_loop(env: SimEnv, broker: Broker, name: str, cap
         task.task.cancel()
         env.clock.advance(2 * LOOK_MS)
     assert task.restarts == 1
-    assert f"{name} has not come round in time" in caplog.text
+    assert f"{name} did not run in time" in caplog.text
     assert works(env, broker, "new")
     env.run(broker.stop())
 

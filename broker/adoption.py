@@ -258,10 +258,17 @@ def say_strays(strays: Sequence[Partition], found: Sequence[DirectoryContents]) 
 async def say_what_is_missing(coordination: Coordination, log_manager: LogManager, node_id: int) -> None:
     """Log which folders somebody removed while no broker ran: their partitions begin empty."""
     missing = log_manager.missing
-    nodes = await coordination.get_many([paths.topic(topic) for topic, _ in missing]) if missing else ()
+    if not missing:
+        return
+    nodes = await coordination.get_many([paths.topic(topic) for topic, _ in missing])
+    deleted = set(await coordination.children(paths.DELETE_TOPICS))  # a crash interrupted it, and it goes on
     gone = []
     for (topic, index), node in zip(missing, nodes):
-        if node is not None and node_id in TopicAssignment.decode(node[0]).partitions.get(index, ()):
+        if (
+            node is not None
+            and topic not in deleted
+            and node_id in TopicAssignment.decode(node[0]).partitions.get(index, ())
+        ):
             gone.append(f"{topic}-{index}")
     if gone:
         logger.error(

@@ -21,6 +21,8 @@ from barnabas.runtime.turns import Turns
 
 logger = logging.getLogger("barnabas.replication")
 
+ELECTIONS_SAID_MAX = 20  # of those that are made together; a broker may have thousands of partitions
+
 Elect = Callable[[TopicPartition, LeaderAndIsr], LeaderAndIsr | None]
 
 
@@ -97,11 +99,19 @@ class StateMachines:
     async def _write_elected(self, partitions: Sequence[TopicPartition], decide: Elect) -> list[TopicPartition]:
         elected = await self._tree.change_states(partitions, decide)
         for partition in elected:
-            state = self._state.states[partition]
             self._enter(partition, PartitionState.ONLINE)
+            self._batch.add_leader_and_isr(self._state.replicas(partition), partition)
+        self._say_elected(elected)
+        return elected
+
+    def _say_elected(self, elected: Sequence[TopicPartition]) -> None:
+        unclean_count = 0
+        for count, partition in enumerate(elected, 1):
+            state = self._state.states[partition]
+            unclean_count += state.recovering
             level = logging.WARNING if state.recovering else logging.INFO
             logger.log(
-                level,
+                level if count <= ELECTIONS_SAID_MAX else logging.DEBUG,
                 "%s-%d: broker %d leads in epoch %d, ISR %s%s",
                 *partition,
                 state.leader,
@@ -109,8 +119,13 @@ class StateMachines:
                 list(state.isr),
                 " (unclean: records may be lost)" if state.recovering else "",
             )
-            self._batch.add_leader_and_isr(self._state.replicas(partition), partition)
-        return elected
+        if len(elected) > ELECTIONS_SAID_MAX:
+            logger.log(
+                logging.WARNING if unclean_count else logging.INFO,
+                "%d partitions in all have a leader in a new epoch, %d of them unclean (each is said at debug)",
+                len(elected),
+                unclean_count,
+            )
 
     async def move_partitions(self, partitions: Sequence[TopicPartition], target: PartitionState) -> None:
         """Memory only: NEW, OFFLINE, NON_EXISTENT."""

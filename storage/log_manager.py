@@ -523,6 +523,8 @@ def _advice(error: OSError) -> str:
     """What helps against an error of a data directory."""
     if error.errno in NO_ROOM:
         return "Free some space on its disk, then start again."
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return "Allow it more open files (ulimit -n)."
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
         return "Let this user write to it: it may be mounted read-only, or belong to another user."
     return "Check that it is a folder on a healthy disk that this user may write to."

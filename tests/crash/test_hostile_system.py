@@ -1,5 +1,6 @@
 """A real process on a bad day: killed under load, too few open files, a folder that vanishes. It lives on."""
 
+import asyncio
 import contextlib
 import shutil
 import signal
@@ -9,8 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from barnabas.coordination import paths
+from barnabas.coordination.embedded import EmbeddedCoordination
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.record_batch import Record, build
+from barnabas.runtime.env import real
 from broker_process import Client, Process, batch, free_port
 from kill_rounds import Options, Rounds
 
@@ -178,3 +182,40 @@ def test_settings_at_their_largest_values_end_no_compaction(start: Callable[...,
             time.sleep(0.05)
     process.end()
     assert "set aside" not in process.log.read_text()
+
+
+def test_a_start_after_a_kill_says_few_of_many_elections(start: Callable[..., Process]) -> None:
+    process = start()
+    assert Client(process.port).create_topic("many", 60) == 0
+    process.end(signal.SIGKILL)
+    process = start(log_level="info")
+    process.end()
+    text = process.log.read_text()
+    assert text.count("leads in epoch") == 20
+    assert "61 partitions in all have a leader in a new epoch, 0 of them unclean" in text, "__consumer_offsets has one"
+
+
+def test_a_deletion_that_a_kill_interrupted_goes_on_and_is_no_loss(
+    start: Callable[..., Process], tmp_path: Path
+) -> None:
+    process = start()
+    client = Client(process.port)
+    assert client.create_topic("doomed", 1) == 0
+    assert client.produce("doomed", 0, batch([b"1"])).error_code == 0
+    process.end()
+    data = tmp_path / "data"
+
+    async def ask_for_the_deletion() -> None:
+        tree = EmbeddedCoordination(real(), f"{data}/coordination.sqlite")
+        await tree.start()
+        await tree.create(f"{paths.DELETE_TOPICS}/doomed", b"")
+        await tree.close()
+
+    asyncio.run(ask_for_the_deletion())
+    (data / "doomed-0").rename(data / f"doomed-0.{'0' * 32}-delete")
+    process = start()
+    answer = Client(process.port).produce("doomed", 0, batch([b"2"]))
+    assert answer.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    process.end()
+    assert "begin empty" not in process.log.read_text()
+    assert list(data.glob("doomed*")) == []

@@ -1,7 +1,7 @@
 """A real broker process for the clients, and what every client's tests need.
 
-`CLIENTS_BROKER_COMMAND` runs the same tests against another broker, which proves the tests right: a command that stays
-in the foreground, with `{port}` and `{data}` in it, for example Apache Kafka's.
+`CLIENTS_BROKER_COMMAND` runs the same tests against another broker, such as Apache Kafka, to prove that the tests are
+right. It is a command that stays in the foreground, with `{port}` and `{data}` in it.
 """
 
 import json
@@ -36,11 +36,11 @@ class BrokerProcess:
 
     @property
     def bootstrap(self) -> str:
-        """What clients are given."""
+        """The address for clients."""
         return f"127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        """Returns when it serves."""
+        """Start the process, and return when it serves."""
         with self.log.open("a") as log:
             if OTHER_BROKER is not None:
                 self._start_other(OTHER_BROKER, log)
@@ -72,7 +72,7 @@ class BrokerProcess:
                 time.sleep(0.1)
 
     def end(self, number: signal.Signals) -> int:
-        """Send a signal and wait; the exit code."""
+        """Send a signal, wait for the end, and return the exit code."""
         assert self.process is not None
         if self.process.poll() is None:
             self.process.send_signal(number)
@@ -84,15 +84,15 @@ class BrokerProcess:
             raise
 
     def stop(self) -> int:
-        """As an operator does; the exit code."""
+        """Stop it with SIGTERM; returns the exit code."""
         return self.end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """As the kernel does when memory is short."""
+        """Kill it with SIGKILL."""
         self.end(signal.SIGKILL)
 
     def tracebacks(self) -> str:
-        """What looks like a bug in the log: a handler that raised."""
+        """The tracebacks in the log: a handler has raised, which is a bug."""
         text = self.log.read_text()
         return text[text.index("Traceback") - 500 :][:4000] if "Traceback" in text and OTHER_BROKER is None else ""
 
@@ -127,7 +127,7 @@ def name(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session")
 def session_timeout_ms() -> int:
-    """How soon a group misses a member that crashed: the shortest that the broker allows, or not much more."""
+    """A short session time-out, near the shortest that the broker allows."""
     return 6_000 if OTHER_BROKER is not None else 2_000
 
 

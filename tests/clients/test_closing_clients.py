@@ -1,4 +1,4 @@
-"""Clients that close right behind what they asked for: a broker does all of it. Apache Kafka passes these tests."""
+"""Clients that close right after their requests: the broker handles all of them. Apache Kafka passes these tests."""
 
 import contextlib
 import socket
@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 Broker = Any  # BrokerProcess of conftest.py
 
 PATIENCE_S = 30
-SESSION_TIMEOUT_MS = 45_000  # far longer than the patience: a ghost would be seen
+SESSION_TIMEOUT_MS = 45_000  # far longer than a test waits, so a member that stayed behind would be noticed
 
 
 def frame(api: ApiKey, version: int, message: Any) -> bytes:
@@ -26,13 +26,13 @@ def frame(api: ApiKey, version: int, message: Any) -> bytes:
 
 
 def send_and_close(broker: Broker, *requests: bytes) -> None:
-    """What a client does that does not wait."""
+    """Send requests and close at once, as a client that does not wait for answers."""
     with socket.create_connection(("127.0.0.1", broker.port)) as client:
         client.sendall(b"".join(requests))
 
 
 def until(holds: Any) -> bool:
-    """Whether something comes to hold."""
+    """Whether `holds` returns True within some seconds."""
     deadline = time.monotonic() + PATIENCE_S
     while not holds():
         if time.monotonic() > deadline:

@@ -185,7 +185,7 @@ def test_a_living_group_is_left_alone(broker: Any, run: Run, name: str, wait_unt
         finally:
             consumer.send_signal(signal.SIGTERM)
     assert consumer.returncode == 0
-    # It left; having committed nothing, the group itself may be gone by now.
+    # The member has left. The group has no offsets, so it may be gone by now.
     assert name not in run("groups", "list", "--state", "Stable").stdout
 
 
@@ -312,7 +312,7 @@ def test_examples_in_the_help_stay_on_their_line(run: Run, monkeypatch: pytest.M
 
 
 def start(*words: str, timeout_s: float = 20) -> subprocess.CompletedProcess[str]:
-    """A start that is refused."""
+    """Run a start that is refused."""
     done = subprocess.run([*COMMAND, "start", *words], capture_output=True, text=True, timeout=timeout_s)
     assert "Traceback" not in done.stderr, done.stderr
     return done
@@ -350,7 +350,7 @@ def test_data_of_another_node_is_refused(own_broker: Any) -> None:
 def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     refused = start("--config", str(tmp_path / "missing.properties"))
     assert (refused.returncode, "missing.properties" in refused.stderr) == (2, True)
-    # Root may read every file; a directory nobody can read as one.
+    # A directory, because root may read every file.
     refused = start("--config", str(tmp_path))
     assert refused.returncode == 2
     assert refused.stderr == (

@@ -1,6 +1,6 @@
-"""Every command of `barnabas` ends, with a sentence: whatever its options say, whatever becomes of the broker.
+"""Every command of `barnabas` ends with a sentence, whatever its options are and whatever happens to the broker.
 
-The tables are made from the commands themselves, so that a new command or option is in them.
+The tables are made from the commands themselves, so that they contain new commands and options.
 """
 
 import json
@@ -108,7 +108,7 @@ def test_no_value_of_an_option_ends_in_a_traceback() -> None:
         for words, command in commands().items()
         for option in options(command)
         for value in values
-        # Nothing listens at port 1: a value that is valid meets that.
+        # Nothing listens at port 1, so a command with valid values fails with that.
         for end in (["--bootstrap", "127.0.0.1:1", "--wait", "0"], ["--json"])
         if not (end == ["--json"] and option.opts[0] not in ("--bootstrap", "--timeout", "--wait"))
     ]
@@ -155,7 +155,7 @@ def test_no_value_of_an_option_ends_in_a_traceback() -> None:
 )
 def test_what_is_not_valid_is_not_tried(words: list[str]) -> None:
     cases = [words, [*words, "--json"]]
-    if words[0] == "start":  # takes the standard streams for itself
+    if words[0] == "start":  # it takes over the standard streams
         done = [subprocess.run([*COMMAND, *case], capture_output=True, text=True, timeout=30) for case in cases]
         plain, as_json = [(one.returncode, one.stderr) for one in done]
     else:
@@ -199,7 +199,7 @@ def test_ctrl_c_ends_every_command_that_waits() -> None:
         waiting[words] = server, process
     for words, (server, process) in waiting.items():
         with server:
-            # One connection looks whether somebody listens, the next one asks.
+            # The first connection only tests whether something listens; the next one sends requests.
             connections = [server.accept()[0] for _ in range(2)]
             process.send_signal(signal.SIGINT)
             shown, said = process.communicate(timeout=60)

@@ -80,7 +80,7 @@ def create(admin: AdminClient, *topics: NewTopic) -> None:
 
 
 def settle(consumers: list[Consumer], partitions: int, timeout_s: float = 30) -> list[set[int]]:
-    """Poll until together they own all partitions, each at least one; their assignments."""
+    """Poll until the consumers own all partitions, each at least one; returns their assignments."""
     deadline = time.monotonic() + timeout_s
     while True:
         for consumer in consumers:
@@ -187,7 +187,7 @@ def test_log_append_time_is_the_brokers(admin: Any, producer: Any, consumer: Any
 
 def test_transactions_are_refused(broker: Any, name: str) -> None:
     producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": name, "log_level": 0})
-    # librdkafka asks again as long as it is allowed to, and then tells why.
+    # librdkafka retries until its time is up, and then reports the error.
     with pytest.raises(KafkaException) as raised:
         producer.init_transactions(2)
     assert raised.value.args[0].code() == KafkaError.UNSUPPORTED_VERSION
@@ -251,7 +251,7 @@ def test_a_cooperative_group_keeps_what_it_can(admin: Any, consumer: Any, name: 
     second = consumer(name, partition_assignment_strategy="cooperative-sticky")
     second.subscribe([name])
     kept, given = settle([first, second], 4)
-    # What stays is never taken away, what is there already not given again.
+    # A partition that a member keeps is never revoked, and one that it has is not assigned again.
     assert set(revoked) == given
     assert sorted(assigned) == [0, 1, 2, 3]
     assert len(kept) == 2

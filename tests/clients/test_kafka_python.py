@@ -38,8 +38,8 @@ def opened(broker: Any) -> Iterator[Callable[..., Any]]:
             client = kind(bootstrap_servers=broker.bootstrap, **configs)
             stack.callback(client.close)
             if topics:
-                # kafka-python 3.0.12 can lose an assignment when metadata comes after the first join: a leader that
-                # joins again for new metadata forgets the join when poll's time ends just then. So: metadata first.
+                # Fetch metadata first, because kafka-python 3.0.12 can lose an assignment if metadata comes after the
+                # first join: a leader joins again for new metadata, and forgets this join if poll's time ends then.
                 for topic in topics:
                     client.partitions_for_topic(topic)
                 client.subscribe(topics)
@@ -71,7 +71,7 @@ def numbers(count: int, start: int = 0) -> list[bytes]:
 
 
 def settle(consumers: list[KafkaConsumer], partitions: int, timeout_s: float = 30) -> list[set[Any]]:
-    """Poll until together they own all partitions, each at least one; their assignments."""
+    """Poll until the consumers own all partitions, each at least one; returns their assignments."""
     deadline = time.monotonic() + timeout_s
     while True:
         for consumer in consumers:
@@ -116,7 +116,7 @@ def test_null_values_and_empty_keys_survive(opened: Any, name: str) -> None:
 
 
 def test_a_header_without_a_value_is_read(broker: Any, opened: Any, name: str) -> None:
-    # Its own producer refuses to send one; others do.
+    # kafka-python's producer refuses to send such a batch, but other clients do not.
     producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap})
     producer.produce(name, b"x", headers=[("none", None), ("empty", b"")])
     assert producer.flush(20) == 0
@@ -261,7 +261,7 @@ def test_group_takes_over_from_a_crashed_member(
 
 
 class Rebalances(ConsumerRebalanceListener):
-    """What a member was told."""
+    """The assignments and revocations of a member."""
 
     def __init__(self) -> None:
         self.revoked: list[Any] = []
@@ -289,7 +289,7 @@ def test_a_cooperative_group_keeps_what_it_can(opened: Any, admin: Any, name: st
     second = opened(KafkaConsumer, name, **common)
     kept, given = settle([first, second], 4)
     assert kept < alone
-    # What stays is never taken away, what is there already not given again.
+    # A partition that a member keeps is never revoked, and one that it has is not assigned again.
     assert set(told.revoked) == given
     assert sorted(told.assigned) == sorted(alone)
     assert admin.describe_groups([name])[name]["protocol_data"] == "cooperative-sticky"
@@ -453,6 +453,6 @@ def test_group_administration(opened: Any, admin: KafkaAdminClient, name: str) -
     assert admin.reset_group_offsets(name, {partition: OffsetSpec.EARLIEST})[partition]["offset"] == 0
     assert admin.delete_group_offsets(name, [partition])[partition].errno == 0
     assert partition not in admin.list_group_offsets(name)[name]
-    # Its last offset went, and with it, being empty, the group: Kafka may have removed it by now or not.
+    # The group is empty and its last offset is gone, so Kafka may have removed the group by now.
     assert admin.delete_groups([name])[name] in ("OK", GroupIdNotFoundError.__name__)
     assert name not in [group["group_id"] for group in admin.list_groups()]

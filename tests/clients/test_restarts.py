@@ -1,4 +1,4 @@
-"""The broker stops, or is killed, under running clients: what it acknowledged is served afterwards."""
+"""The broker stops, or is killed, while clients run: everything that it acknowledged is served afterwards."""
 
 import asyncio
 import itertools
@@ -252,7 +252,7 @@ def test_automatic_commits_survive_a_restart(own_broker: Any, wait_until: Any, e
     wait_until(lambda: read_all(consumer, 20) and consumer.committed(partition) == 20)
     restart(own_broker, ending)
     producer.send(TOPIC, b"after").get(30)
-    # A new member of the group, and the old one never gets to say more: its process would be gone.
+    # A new member joins, and the old one sends nothing more, as if its process were gone.
     other = KafkaConsumer(**options)
     assert other.committed(partition) == 20
     other.assign([partition])

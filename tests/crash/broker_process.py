@@ -124,7 +124,7 @@ class Client:
 
 
 def whole_batches(data: Any) -> memoryview:
-    """Without the one that a broker may have cut off at the end."""
+    """The batches without the last one, if the broker has cut it off."""
     view = memoryview(data)
     position = 0
     while position + 12 <= len(view):
@@ -146,7 +146,7 @@ def produce_request(entries: list[tuple[str, int, bytes | bytearray]]) -> messag
 
 
 def batch(values: list[bytes], keys: list[bytes] | None = None, **producer: int) -> bytearray:
-    """A record batch of now."""
+    """A record batch with the present time."""
     now_ms = int(time.time() * 1000)
     return build(
         [Record(index, now_ms, keys[index] if keys else None, value, []) for index, value in enumerate(values)],
@@ -198,7 +198,7 @@ class Process:
             self.wait_until_ready()
 
     def wait_until_ready(self) -> None:
-        """Until it says that it serves."""
+        """Wait for the ready line."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, self.log.read_text()[-3000:]
@@ -206,7 +206,7 @@ class Process:
 
     @property
     def processor_ms(self) -> float:
-        """What it has used of the processor; 0 where the system does not say."""
+        """The processor time that it has used; 0 if the system does not say it."""
         try:
             words = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         except OSError:
@@ -223,7 +223,7 @@ class Process:
 
 
 def free_port() -> int:
-    """One that no outgoing connection is given: a client that asks for it while nobody listens must be refused."""
+    """A port outside of the range for outgoing connections, so that a client is refused while no broker listens."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1]) % 20_000 + 10_000

@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., Any]]:
-    """Starts processes, all on one directory. What one of them logs must be no traceback."""
+    """Starts processes, all on one directory. None of them may log a traceback."""
     from broker_process import Process
 
     started: list[Process] = []

@@ -1,7 +1,7 @@
-"""Who works on a broker while it is killed, and the books that say what it owes them.
+"""The clients of a broker that is killed again and again, and the books of what the broker has acknowledged.
 
-Everybody is a thread that lives through all kills and connects again. What a client was told is an obligation; what it
-was not told may have happened or not, and an idempotent producer asks again in the same order.
+Each client is a thread, which lives through all kills and connects again. What was acknowledged must hold. A request
+without an answer may have been done or not; an idempotent producer sends such requests again, in the same order.
 """
 
 import json
@@ -38,7 +38,7 @@ PRODUCE_AGAIN = (
 
 
 class AskAgainError(OSError):
-    """The answer says to try again: on a new connection, like after a cut."""
+    """The answer is an error that may be retried: try again on a new connection, as after a kill."""
 
 
 class Acknowledged(NamedTuple):
@@ -60,13 +60,13 @@ class Books:
         self._lock = threading.Lock()
 
     def acknowledge(self, partition: Partition, producer: int, first: int, count: int, offset: int) -> None:
-        """A producer was told."""
+        """A producer's records were acknowledged."""
         with self._lock:
             self.produced.setdefault(partition, {}).setdefault(producer, []).append(Acknowledged(first, count, offset))
             self.records += count
 
     def snapshot(self) -> dict[Partition, dict[int, list[Acknowledged]]]:
-        """What is owed now."""
+        """A copy of what has been acknowledged until now."""
         with self._lock:
             return {
                 partition: {number: list(rows) for number, rows in producers.items()}
@@ -79,7 +79,7 @@ class Books:
             self.commits += 1
 
     def problem(self, text: str) -> None:
-        """Something that must not be."""
+        """Note something that is wrong."""
         self.problems.append(text)
 
 
@@ -142,7 +142,7 @@ class Producer(Worker):
 
     @property
     def is_done(self) -> bool:
-        """It wants to know how everything ended."""
+        """Only when all its batches are acknowledged."""
         return self.stopping and not self.unanswered
 
     def work(self, client: Client) -> None:
@@ -152,7 +152,7 @@ class Producer(Worker):
         for request in self.unanswered:
             self._send(client, request)
         while not self.is_done:
-            # One at a time while a partition does not know the producer: it would begin with any sequence.
+            # One batch at a time until the partition knows the producer, because it accepts any first sequence.
             most = REQUESTS_IN_FLIGHT if self.known.issuperset(self.partitions) else 1
             while len(self.unanswered) < most and not self.stopping:
                 self.unanswered.append(self._next())
@@ -269,7 +269,7 @@ class OffsetBook:
 
 
 class Committer(Worker):
-    """Commits rising offsets of some partitions, and looks after every cut whether they are what they must be."""
+    """Commits rising offsets of some partitions, and checks the committed offsets after every kill."""
 
     def __init__(self, number: int, partitions: list[Partition], port: int, books: Books, seed: int):
         super().__init__(f"committer {number}", port, books, seed)
@@ -292,7 +292,7 @@ class Committer(Worker):
 
 
 class PolicyChanger(Worker):
-    """An operator who cannot decide whether a topic is to be compacted."""
+    """An operator who changes a topic's cleanup.policy again and again."""
 
     def __init__(self, topic: str, port: int, books: Books, seed: int):
         super().__init__("policy changer", port, books, seed)
@@ -310,14 +310,14 @@ class PolicyChanger(Worker):
 
 
 def find_coordinator(client: Client, group: str) -> None:
-    """Returns when there is one."""
+    """Return when the group has a coordinator."""
     response = client.ask(ApiKey.FIND_COORDINATOR, 3, messages.FindCoordinatorRequest(key=group))
     if response.error_code:
         raise AskAgainError
 
 
 class Group:
-    """What holds for all members of a group together."""
+    """What must hold for all members of a group together."""
 
     def __init__(self, group: str, partitions: list[Partition], books: Books) -> None:
         self.partitions = partitions
@@ -350,7 +350,7 @@ class _Rejoin(Exception):
 
 
 class Member(Worker):
-    """A member of a group: joins, reads what it is given, commits what it has read; now and then it leaves or dies."""
+    """A member of a group: joins, reads its partitions, commits; now and then it leaves or dies."""
 
     def __init__(self, number: int, group: Group, port: int, books: Books, seed: int):
         super().__init__(f"member {number}", port, books, seed)
@@ -448,7 +448,7 @@ class Member(Worker):
             if chance < 0.02:
                 leave = messages.LeaveGroupRequest(group_id=self.group.offsets.group, member_id=self.id)
                 client.ask(ApiKey.LEAVE_GROUP, 2, leave)
-            if chance < 0.025:  # or dies without a word, and comes back as somebody else
+            if chance < 0.025:  # or dies without leaving, and comes back as a new member
                 self.id = ""
                 raise _Rejoin
             time.sleep(0.05)
@@ -461,7 +461,7 @@ def offsets_of(data: Any) -> tuple[int, int]:
 
 
 class LibrdkafkaProducer(Worker):
-    """The idempotent producer that most languages have."""
+    """librdkafka's idempotent producer, which clients in most languages use."""
 
     def __init__(self, number: int, partitions: list[Partition], port: int, books: Books, seed: int):
         super().__init__(f"producer {number}", port, books, seed)
@@ -515,7 +515,7 @@ class LibrdkafkaProducer(Worker):
 
 
 class LibrdkafkaMember(Worker):
-    """A consumer as it is in a group: nothing is left out."""
+    """librdkafka's consumer in a group: no record may be left out."""
 
     def __init__(self, number: int, group: Group, port: int, books: Books, seed: int):
         super().__init__(f"librdkafka member {number}", port, books, seed)

@@ -114,7 +114,10 @@ class Checker:
     def check(
         self, client: Client, partition: Partition, owed: dict[int, list[Acknowledged]], exactly: bool = False
     ) -> int:
-        """A partition from which nothing is deleted; how many records it has. `exactly`: nothing else is in it."""
+        """Check a partition from which nothing is deleted; returns how many records it has.
+
+        `exactly`: it must have no other records than the acknowledged ones.
+        """
         before = self._checked.get(partition, _Checked(0, hashlib.sha256().digest()))
         offsets = self._offsets.setdefault(partition, {})
         digest = hashlib.sha256()
@@ -142,7 +145,7 @@ class Checker:
         return position
 
     def _everything(self, client: Client, partition: Partition) -> Iterator[Any]:
-        """What lies below the high watermark of now: the load goes on."""
+        """All batches below the present high watermark, because the load goes on."""
         position, end = 0, -1
         while position < end or end < 0:
             row = client.fetch(*partition, position, FETCH_BYTES)
@@ -182,7 +185,7 @@ class Checker:
             self._problem(partition, f"producer {producer}: {len(there)} records for {total} acknowledged ones")
 
     def check_compacted(self, client: Client, partition: Partition, owed: dict[int, list[Acknowledged]]) -> int:
-        """A compacted partition: offsets and numbers rise, and each key has its last acknowledged record or a later."""
+        """Check a compacted partition: offsets and numbers rise; each key has its last acknowledged record, or later."""
         last: dict[int, int] = {}
         latest: dict[tuple[int, int], int] = {}
         where: dict[tuple[int, int], int] = {}
@@ -257,7 +260,7 @@ class Rounds:
     # -- the story
 
     def run(self) -> list[str]:
-        """All rounds; what was wrong."""
+        """Run all rounds; returns what was wrong."""
         try:
             self._begin()
             for number in range(self.options.rounds):
@@ -298,7 +301,7 @@ class Rounds:
         self._everybody_goes_on()
 
     def _everybody_goes_on(self) -> float:
-        """Wait until every producer and committer was told something, and both groups; how long the groups took, ms."""
+        """Wait until every producer, committer and group has got an answer; returns how long the groups took, in ms."""
         started = time.monotonic()
         before = {worker: worker.steps for worker in self.workers}
         groups = [
@@ -347,7 +350,7 @@ class Rounds:
         self.say(line_of(number + 1, row))
 
     def _finish(self) -> None:
-        """Everybody stops; then nothing is on its way, and the logs hold what was acknowledged and nothing else."""
+        """Stop all clients; then the logs must hold exactly what was acknowledged."""
         for worker in self.workers:
             worker.stopping = True
         for worker in self.workers:
@@ -372,7 +375,7 @@ class Rounds:
         return count
 
     def _answers(self, process: Process, is_right: Callable[[Client], bool]) -> float:
-        """Milliseconds from exec until a question is answered rightly."""
+        """Milliseconds from exec to the first right answer."""
         while True:
             try:
                 client = Client(self.port)
@@ -398,7 +401,7 @@ class Rounds:
         return led.issuperset(self.partitions)
 
     def _serves(self, client: Client, owed: dict[Partition, dict[int, list[Acknowledged]]]) -> bool:
-        """The last acknowledged record of some partition."""
+        """Whether the last acknowledged record of some partition can be read."""
         for partition in self.partitions:
             ends = [rows[-1].offset for rows in owed.get(partition, {}).values()]
             row = client.fetch(*partition, max(ends, default=0), 1 << 16)

@@ -1,4 +1,4 @@
-"""Clients that ask a real broker for much and take nothing: it stays small, and the others are served."""
+"""Clients that ask for much and never read the answers: the process stays small, and other clients are served."""
 
 import socket
 import struct

@@ -1,4 +1,4 @@
-"""Small batches that unpack to very much, from many producers at once: one after the other is unpacked, and no more."""
+"""Small batches that unpack to very much, from many producers at once: the memory that this takes is bounded."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +12,7 @@ from broker_process import Client, Process, batch, produce_request
 
 PRODUCERS = 8
 TAKEN_BYTES = 134_217_728  # max.message.unpacked.bytes
-COPIES = 5  # of one batch unpacked, at the most: where it is compressed anew
+COPIES = 5  # of one unpacked batch in memory at most, while it is compressed again
 
 
 def peak_bytes(process: Process) -> int:

@@ -53,7 +53,7 @@ def test_a_segment_whose_maker_died_before_its_indexes_were_made(start: Callable
 
 
 def refused(client: Client, topic: str) -> bool:
-    """Whether a produce is refused as it is by a log that failed; once it has been noticed."""
+    """Whether a produce is refused, as a log that has failed refuses it."""
     deadline = time.monotonic() + 10
     while client.produce(topic, 0, batch([b"2"])).error_code == ErrorCode.NONE:
         assert time.monotonic() < deadline
@@ -163,7 +163,7 @@ def test_flush_ms_comes_round_to_two_hundred_busy_partitions_with_few_descriptor
 
 
 def test_settings_at_their_largest_values_end_no_compaction(start: Callable[..., Process]) -> None:
-    """Each is added to a time somewhere; what is written of the sum has 64 bits."""
+    """These settings are added to times, and the sums are written as 64 bits."""
     process = start(log_level="info")
     client = Client(process.port)
     compact = {"cleanup_policy": "compact,delete", "min_cleanable_dirty_ratio": "0.01", "segment_bytes": "1048576"}

@@ -25,7 +25,7 @@ Case = Callable[[Path], tuple[list[str], str]]
 
 
 def start(*words: str, listeners: str = "PLAINTEXT://127.0.0.1:0") -> subprocess.CompletedProcess[str]:
-    """`barnabas start` that ends by itself."""
+    """Run a `barnabas start` that ends by itself."""
     command = [sys.executable, "-m", "barnabas.broker.main", "start", "--log-level", "warning"]
     command += ["--listeners", listeners, *words]
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
@@ -45,7 +45,7 @@ def fill(folder: Path, stop: int, *, directories: int = 1) -> None:
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """What brokers left behind: stopped, killed, and one with two directories that was killed."""
+    """Directories of brokers: one was stopped, one was killed, and one with two directories was killed."""
     found = {}
     for name, stop, directories in (
         ("stopped", signal.SIGTERM, 1),
@@ -59,7 +59,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def check_all_is_served(folder: Path, data: str = "", **options: str) -> None:
-    """A correct start has all records, and the topics' settings."""
+    """Check that a correct start serves all records, and has the topics' settings."""
     process = Process(folder / "d", settings={"log.dirs": data or str(folder / "d")} | options)
     try:
         client = Client(process.port)
@@ -270,7 +270,7 @@ def test_of_two_that_start_at_once_on_a_new_directory_one_serves(tmp_path: Path)
 
 
 def forget_topics(tree: Path, *topics: str) -> None:
-    """Make it an older copy of the tree."""
+    """Remove topics from the tree, as if it were an older copy."""
     with sqlite3.connect(tree) as connection:
         for topic in topics:
             path = f"/brokers/topics/{topic}"
@@ -458,7 +458,7 @@ def test_a_directory_that_log_dirs_leaves_out_is_offline_until_it_is_back(
 ) -> None:
     folder = tmp_path / "all"
     shutil.copytree(images["two"], folder)
-    # Moved as a whole: what is remembered is the ids.
+    # The directories may be moved together, because their ids are remembered, not their paths.
     both = f"{folder}/d,{folder}/e"
     tree_in = next(name for name in "de" if (folder / name / "coordination.sqlite").exists())
     kept, left_out = tree_in, {"d": "e", "e": "d"}[tree_in]

@@ -1,7 +1,6 @@
-"""Storage loses power at every change of the disk, and whatever becomes of the unsynced bytes, it holds.
+"""The power is cut at every change of the disk: storage keeps its promises, whatever happens to unsynced bytes.
 
-The bugs that these cuts once found are planted again by tests/sim/test_planted_faults.py, each under a seed that still
-finds it.
+tests/sim/test_planted_faults.py plants the bugs that these cuts once found, each under a seed that still finds it.
 """
 
 import logging

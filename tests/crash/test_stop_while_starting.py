@@ -13,7 +13,7 @@ BATCHES = 25_000
 
 
 def fill(path: Path, size: int) -> None:
-    """As if a broker had written all these batches and was killed: the checksum does not cover a batch's offset."""
+    """Write batches as a broker that was killed would have left them. No checksum covers a batch's offset."""
     template = batch([bytes(size)])
     with path.open("wb") as file:
         for offset in range(BATCHES):

@@ -1,7 +1,7 @@
-"""Record batches and what is compressed in them, spoilt, appended to a log as a client's would be.
+"""Damaged record batches, also damaged before compression, are appended to a log as a client's batches.
 
-Either the append is refused with an error of Kafka and the log is as before; or what was accepted can be fetched, and
-our reader and kafka-python's find the same records in it, as many as were acknowledged.
+Either the append is refused with one of Kafka's errors, and the log is unchanged. Or the batch can be fetched, and our
+reader and kafka-python's find the same records in it, as many as were acknowledged.
 """
 
 import struct
@@ -95,7 +95,7 @@ def complaint(settings: dict[str, str], batch: bytes) -> str | None:
 
 
 def _is_opened(log: Log, batch: bytes) -> bool:
-    """Whether such a log promises that records can be read: what is compressed, and where its settings ask."""
+    """Whether this log opens the batch: it is compressed, or a setting needs it. Then the records must be readable."""
     config = log.config
     asks = "compact" in config.cleanup_policy or config.compression_type not in ("producer", "uncompressed")
     return bool(batch[22] & 7) or asks
@@ -127,7 +127,7 @@ def _clear_attributes(content: bytearray, position: int) -> None:
 
 
 def _is_taste(error: Exception, stored: bytes) -> bool:
-    """What Kafka 4.1 takes, and we as well, and kafka-python not."""
+    """Whether kafka-python fails on a batch that Kafka 4.1 accepts, and so do we."""
     text = str(error)
     if "UnicodeDecodeError" in text:  # the key of a header
         return True

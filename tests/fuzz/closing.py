@@ -34,7 +34,7 @@ TARGET = "closing"
 
 
 class Model:
-    """What a broker has of the names of one case, and the requests that change it."""
+    """The state that a broker must have for the names of one case, and the requests that change it."""
 
     def __init__(self, random: Random, number: int) -> None:
         self._random = random
@@ -113,7 +113,7 @@ class Model:
         return self._one(ApiKey.OFFSET_COMMIT, 8, message, effect)
 
     def _join(self) -> Any:
-        """Static members: their ids need not be told. The second one is parked, because the first does not return."""
+        """Static members join, because their ids need not be known. The second join is parked: nobody ends the first."""
         request = messages.JoinGroupRequest
         instance = self._random.choice("ab")
         message = request(
@@ -260,7 +260,7 @@ def check(port: int, seed: int, number: int) -> str | None:
 
 def _send(random: Random, port: int, stream: bytes, end: str, answered: list[int]) -> str | None:
     """Send it all, and end; what is wrong with the answers, if anything is."""
-    client = Client(port)  # asks something first: what has been sent to a broker that never accepted has not arrived
+    client = Client(port)  # asks something first, so that the broker has accepted the connection
     client.ask(ApiKey.API_VERSIONS, 0, messages.ApiVersionsRequest())
     position = 0
     while position < len(stream):
@@ -279,7 +279,7 @@ def _send(random: Random, port: int, stream: bytes, end: str, answered: list[int
 
 
 def _has_arrived(sender: socket.socket) -> bool:
-    """Whether all has reached the other machine. A broker that reads no more leaves the rest here, and it is lost."""
+    """Whether all bytes have reached the broker's socket. If the broker reads no more, the rest stays here."""
     deadline = time.monotonic() + ARRIVAL_SECONDS
     while struct.unpack("i", fcntl.ioctl(sender, termios.TIOCOUTQ, bytes(4)))[0]:
         if time.monotonic() > deadline:

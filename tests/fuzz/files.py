@@ -1,10 +1,9 @@
 """A data directory with damaged files, opened by the storage layer on a simulated disk.
 
-Each case takes the directory that a workload left behind (see barnabas.sim.storage), after a clean stop or without one,
-damages a file or two and starts. Either the start is refused with a sentence that names the file; or the logs open and
-hold, of what was written, a part and nothing else, with indexes and producers that say what a full read says; can be
-looked up, compacted, appended to, stopped and started again without an exception that nobody expects. What is missing
-below what was synced must have been said.
+Each case takes the directory of a workload (see barnabas.sim.storage), stopped cleanly or not, damages one or two files
+and starts. Either the start is refused with a sentence that names the file. Or the logs open: then they hold only
+records that were written; indexes and producers agree with a full read; and look-ups, compaction, appends, a stop and
+another start raise no unexpected exception. If synced records are missing, the log must have said so.
 """
 
 import logging
@@ -107,7 +106,7 @@ def complaint(env: SimEnv, before: Image, damaged: list[str], said: Said) -> str
     except DataDirectoryError as error:
         return _complaint_about(str(error))
     has_bad_log = any(".log " in line for line in damaged)
-    # Kafka cannot know, either, that a whole file is another log's, or that a byte changed after a clean stop.
+    # Kafka does not notice either that a whole file is another log's, or that a byte changed after a clean stop.
     lost_checkpoint = any(checkpoints.RECOVERY_POINTS in line for line in damaged)
     has_foreign = any(".log swapped" in line or ".log replaced" in line or " swapped with" in line for line in damaged)
     for log in manager.all():

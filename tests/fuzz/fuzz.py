@@ -1,4 +1,4 @@
-"""Nonsense of every kind for Barnabas, under a seed.
+"""Wrong input of every kind for Barnabas, under a seed.
 
     python tests/fuzz/fuzz.py                             every target for half a minute
     python tests/fuzz/fuzz.py wire --frames 1000000       as many hostile frames for a broker process

@@ -1,4 +1,4 @@
-"""How bytes are spoilt, and how the smallest ones are found that still do harm."""
+"""Damages bytes, and finds the smallest input that still fails."""
 
 import struct
 from collections.abc import Callable

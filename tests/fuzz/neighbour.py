@@ -1,5 +1,8 @@
-"""A client that behaves, in a process of its own: produces, fetches, commits, asks for metadata, and notes how long
-each took, while others do harm. What it wrote it must find again, in order and once."""
+"""A well-behaved client in a process of its own, beside clients that attack the broker.
+
+It produces, fetches, commits and asks for metadata, and notes how long each request took. It must find all its records
+again, once and in order.
+"""
 
 import multiprocessing
 import socket

@@ -44,7 +44,7 @@ def test_a_share_of_clients_that_close_at_any_byte() -> None:
 
 
 def test_what_harms_is_found_and_made_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That the targets can fail: with the checks taken out that they are about."""
+    """The targets can fail: without the product's checks, they find bad input and make it small."""
     from barnabas.storage import validation
 
     monkeypatch.setattr(validation, "_check_records", lambda *_: None)

@@ -1,8 +1,8 @@
 """Hostile frames for a real broker process, on many connections over loopback, next to a neighbour who behaves.
 
-It must live, blame itself for nothing (whatever it logs as an error is a bug here), serve the neighbour, and be about
-as large afterwards as when it was warm. A frame counts when it was answered, when it cost its connection, or when the
-broker has let it wait for longer than we do.
+The broker must live, log no error (here each one is a bug), serve the neighbour, and use about as much memory at the
+end as when it was warm. A frame counts when it is answered, when its connection is closed, or when it has waited for
+longer than we do.
 """
 
 import asyncio

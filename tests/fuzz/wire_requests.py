@@ -1,7 +1,7 @@
-"""Requests that mean harm: Kafka's own of every API and version, changed, and bodies made up from the schemas.
+"""Hostile requests: recorded requests of every API and version with changes, and bodies made up from the schemas.
 
-Names are of a small set (`Names`), so that what such requests make on a broker stays little; `may_be_sent` leaves out
-what an administrator may do and others would feel: broker settings, internal topics, hundreds of partitions.
+Names come from a small set (`Names`), so that the requests create little on the broker. `may_be_sent` leaves out
+requests by which an administrator may disturb other clients: broker settings, internal topics, hundreds of partitions.
 """
 
 import gzip
@@ -87,7 +87,7 @@ def hostile(random: Random, names: Names) -> bytes:
 
 
 def may_be_sent(frame: bytes) -> bool:
-    """Whether others than those who are attacked stay untouched by it, and nothing large is made."""
+    """Whether the request neither disturbs other clients nor creates anything large."""
     try:
         header, request = frames.decode_request(memoryview(frame))
     except (ProtocolError, UnsupportedVersionError):

@@ -72,7 +72,7 @@ class MemoryLog:
             self.call_soon(lambda waiter=waiter: waiter(ErrorCode.NONE))
 
     def lose_leadership(self) -> None:
-        """Whoever waits is told."""
+        """Lose the leadership, and fail all waiting appends."""
         waiters, self._waiters = self._waiters, []
         for _, waiter in waiters:
             waiter(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -148,7 +148,7 @@ class GroupWorld:
         self.settle()
 
     def restart(self) -> None:
-        """The broker goes and comes back: only the logs remain."""
+        """Restart the broker: only the logs remain."""
         self.coordinator.shutdown()
         self.settle()
         for log in self.logs:
@@ -162,7 +162,7 @@ class GroupWorld:
         self.clock.advance(0)
 
     def call(self, name: str, request: Any, version: int, client_id: str = "client") -> Any:
-        """Ask; the answer, or the Pending that will be it."""
+        """Send a request; returns the answer, or the Pending of it."""
         context = SimpleNamespace(api_version=version, client_id=client_id, client_host="/127.0.0.1")
 
         async def on_the_loop() -> Any:

@@ -1,4 +1,4 @@
-"""The look at groups when all is calm: it waits for a rebalance, but not for ever."""
+"""The check of groups at the end of a run: it waits for a rebalance, but not for ever."""
 
 from types import SimpleNamespace
 from typing import Any

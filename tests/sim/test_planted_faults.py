@@ -1,8 +1,8 @@
-"""The checkers can fail: each planted fault makes the one checker speak that its row in sim/faults.py names.
+"""The checkers can fail: each planted fault is caught by the checker that its row in sim/faults.py names.
 
-Each row has a seed. Under it the fault is caught, and the same run without the fault holds; so it is the planted line
-that the checker has found. When a seed has become stale (because the simulation draws its numbers otherwise than it
-did), the test fails and says how to look for another.
+Each row has a seed. Under this seed the fault is caught, and the same run without the fault holds, so the checker has
+found the planted line. When a seed has become stale, because the simulation draws its random numbers in another order,
+the test fails and says how to find another seed.
 """
 
 import logging

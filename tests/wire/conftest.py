@@ -1,4 +1,4 @@
-"""A server without a socket: connections are fed bytes and what they write is looked at."""
+"""A server without a socket: tests feed bytes to its connections and look at the bytes that these write."""
 
 import asyncio
 import struct

@@ -1,4 +1,4 @@
-"""Clients that close behind what they sent: every whole request that has arrived is handled, in order."""
+"""Clients that close right after their requests: every whole request that has arrived is handled, in order."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

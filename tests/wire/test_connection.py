@@ -1,4 +1,4 @@
-"""One connection: frames however they arrive, order, limits, and what nonsense costs."""
+"""One connection: frames that arrive in any pieces, the order of answers, limits, and bytes that are no request."""
 
 import logging
 import struct
@@ -357,7 +357,7 @@ def test_a_too_new_api_versions_learns_what_is_served_and_goes_on(harness: Harne
 def test_beyond_max_connections_one_waits_for_a_place(
     make_harness: MakeHarness, already_open: int, waits: bool
 ) -> None:
-    """As in Kafka, which stops accepting: the client is connected, and not heard before another one goes."""
+    """As in Kafka, which stops accepting: the client is connected, but it is not read until another one goes."""
     harness = make_harness({"max.connections": "3"})
     others = [harness.connect(f"192.0.2.{number}") for number in range(already_open)]
     late = harness.connect("192.0.2.99")

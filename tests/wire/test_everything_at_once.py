@@ -1,4 +1,4 @@
-"""Clients that ask for everything in one request: they are answered in turns, and everybody else meanwhile."""
+"""Clients that ask for everything in one request: they are answered in pieces, and others are served in between."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,7 @@
-"""Nonsense of every kind, through the dispatcher of a whole broker: each frame is answered or its connection closed.
+"""Hostile frames to a whole broker in virtual time: each frame is answered, or its connection is closed.
 
-The frames are those of tests/fuzz, which sends them to a process; here they are the same from run to run, and one that
-makes a handler raise is known at once. `HOSTILE_FRAMES` says how many, `HOSTILE_SEED` where to begin.
+tests/fuzz makes the frames, and sends them to a process. Here they are the same in every run, and a frame that makes a
+handler raise is found at once. `HOSTILE_FRAMES` says how many, `HOSTILE_SEED` with which seed.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""Requests that are well formed and mean harm: names too long to be echoed, numbers at their ends, too much at once."""
+"""Well-formed hostile requests: names too long to be sent back, extreme numbers, too much at once."""
 
 import logging
 import struct

@@ -1,4 +1,4 @@
-"""A broker whose log.dirs names several directories, as its clients see it."""
+"""A broker with several directories in log.dirs, as its clients see it."""
 
 from typing import Any
 

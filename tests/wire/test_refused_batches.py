@@ -1,6 +1,6 @@
-"""What a client is told about records that are no batch as it should be: the code of each case, in Produce 9.
+"""The error code for each kind of invalid batch, in Produce 9.
 
-Kafka 4.1.0 answers the same bytes with the same codes, where a comment says nothing else.
+Kafka 4.1.0 answers the same bytes with the same codes, unless a comment says otherwise.
 """
 
 import struct
@@ -25,7 +25,7 @@ UNKNOWN, NONE = ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.NONE
 
 
 def changed(layout: str, position: int, value: int, batch: bytes = GOOD) -> bytes:
-    """With another value at a place, and the checksum that fits it."""
+    """The batch with another value at a position, and the checksum that fits."""
     copy = bytearray(batch)
     struct.pack_into(layout, copy, position, value)
     struct.pack_into(">I", copy, 17, crc32c(memoryview(copy)[21:]))

@@ -1,4 +1,4 @@
-"""Topics made because somebody asked for them, where the tree does not do as it is told."""
+"""Topics that are created on demand, while the tree fails or is slow."""
 
 import asyncio
 import gc

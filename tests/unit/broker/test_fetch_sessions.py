@@ -1,4 +1,4 @@
-"""Incremental fetch sessions: which request belongs to which, what is news, who gives way."""
+"""Incremental fetch sessions: which session a request belongs to, what is news, which session is evicted."""
 
 import random
 

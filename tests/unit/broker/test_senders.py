@@ -1,4 +1,4 @@
-"""Senders: much to send does not keep the others waiting."""
+"""Senders: a connection that has much to send does not keep the others waiting."""
 
 from barnabas.broker.senders import BYTES_PER_TURN, Senders
 from barnabas.sim.env import sim_env

@@ -1,4 +1,4 @@
-"""A broker starts although an answer of the tree is lost, and is not heard of in the tree without its data."""
+"""A broker starts even if an answer of the tree is lost, and it never registers without its data."""
 
 import asyncio
 

@@ -162,7 +162,7 @@ def test_the_shipped_file_is_good_and_says_nothing_idle() -> None:
 
 
 def test_the_shipped_file_leaves_topics_their_defaults() -> None:
-    """Else Kafka's topics tool shows every topic as one with settings of its own."""
+    """Otherwise Kafka's topics tool shows every topic as one with settings of its own."""
     file = read((Path(config_package.__file__).parent / "server.properties").read_text())
     rows = describe.topic_rows({}, BrokerConfig.of(file.values))
     assert {row.name for row in rows if row.config_source is not describe.ConfigSource.DEFAULT} == set()

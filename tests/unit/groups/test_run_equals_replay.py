@@ -146,8 +146,11 @@ def converse(world: GroupWorld, chance: random.Random, steps: int) -> None:
 
 
 def stored(group: ClassicGroup) -> Any:
-    """What of a group a restart must find. When it became Empty, or that it has no members, is only as good as its
-    last record; a group that is between two generations is found as it was before."""
+    """The part of a group that must be the same after a restart.
+
+    The time when it became Empty, and that it has no members, are those of its last record. A group between two
+    generations comes back as it was before.
+    """
     return group.record().metadata
 
 

@@ -159,7 +159,7 @@ async def result_of(outcome):
 
 
 class Observed:
-    """What a Pending said, if it has."""
+    """The value of a Pending, if it is complete."""
 
     def __init__(self, outcome):
         self.value = None

@@ -1,4 +1,4 @@
-"""What others write between an admin request's look at the tree and its own write."""
+"""Others write into the tree between an admin request's look at it and the request's own write."""
 
 import pytest
 from barnabas.coordination.operations import do_all

@@ -1,4 +1,4 @@
-"""What somebody wrote into the tree by hand and wrongly does not keep the controller from its other work."""
+"""Wrong nodes that somebody wrote into the tree by hand do not keep the controller from its other work."""
 
 import pytest
 from barnabas.coordination.port import CoordinationError

@@ -1,4 +1,4 @@
-"""Standard error, a log file: nobody who writes there waits, and what is missing is said."""
+"""Standard error and a log file: a write there never waits, and the log says how many lines were dropped."""
 
 import errno
 import os

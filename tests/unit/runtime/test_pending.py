@@ -1,4 +1,4 @@
-"""A Pending made of another: its value comes with the other's, and who cancels it cancels the other."""
+"""A Pending made from another: it completes with the other, and to cancel it cancels the other."""
 
 from barnabas.runtime.pending import Pending
 

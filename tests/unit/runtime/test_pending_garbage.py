@@ -1,4 +1,4 @@
-"""A Pending that was completed or cancelled holds nobody: requests that waited need no garbage collection."""
+"""A Pending that is completed or cancelled refers to nothing: requests that waited need no garbage collection."""
 
 import gc
 import weakref

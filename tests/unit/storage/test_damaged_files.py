@@ -56,7 +56,7 @@ def test_what_was_synced_and_is_gone_is_said(world, caplog):
 
 
 def content_base(world):
-    """Of the newest segment."""
+    """The name of the newest segment."""
     return max(name[:20] for name in world.disk.list_directory("/data/t-0") if name.endswith(".log"))
 
 

@@ -1,4 +1,4 @@
-"""What log managers do by themselves goes on, whatever happens to one of the logs, and comes round to all of them."""
+"""The upkeep of a log manager goes on, whatever happens to one log, and comes round to all logs."""
 
 import errno
 

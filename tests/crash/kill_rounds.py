@@ -185,7 +185,10 @@ class Checker:
             self._problem(partition, f"producer {producer}: {len(there)} records for {total} acknowledged ones")
 
     def check_compacted(self, client: Client, partition: Partition, owed: dict[int, list[Acknowledged]]) -> int:
-        """Check a compacted partition: offsets and numbers rise; each key has its last acknowledged record, or later."""
+        """Check a compacted partition: offsets and numbers rise; each key has its last acknowledged record or a newer.
+
+        Returns how many records it has.
+        """
         last: dict[int, int] = {}
         latest: dict[tuple[int, int], int] = {}
         where: dict[tuple[int, int], int] = {}

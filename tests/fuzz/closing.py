@@ -113,7 +113,7 @@ class Model:
         return self._one(ApiKey.OFFSET_COMMIT, 8, message, effect)
 
     def _join(self) -> Any:
-        """Static members join, because their ids need not be known. The second join is parked: nobody ends the first."""
+        """A join of a static member, whose id need not be known. A second join waits: the first does not come back."""
         request = messages.JoinGroupRequest
         instance = self._random.choice("ab")
         message = request(

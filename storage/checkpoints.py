@@ -44,7 +44,7 @@ def read_text(disk: Disk, path: str) -> str | None:
 
 
 def write_text(disk: Disk, path: str, text: str) -> None:
-    """Replace the file so that a crash leaves the old or the new one, whole."""
+    """Replace the file. A crash leaves the old one or the new one whole."""
     write_bytes(disk, path, text.encode())
 
 
@@ -63,7 +63,7 @@ def write_bytes(disk: Disk, path: str, data: bytes) -> None:
 
 
 def _shown(text: str) -> str:
-    """As an error shows it: damaged lines can be long."""
+    """The line as an error shows it, because damaged lines can be long."""
     return repr(text if len(text) <= _SHOWN_CHARACTERS_MAX else text[:_SHOWN_CHARACTERS_MAX] + "…")
 
 

@@ -1,9 +1,10 @@
 """Compaction: of each key the last record stays (KIP-58, KIP-354, KIP-534).
 
-A compaction is a generator that yields after each bounded piece of work, and where something must be durable before
-it goes on; between two pieces the loop serves clients, and threads sync. What it writes goes to `.cleaned` files that
-nobody reads; the swap at the end of each group of segments is synced and renamed so that recovery either completes it
-or drops it. A swap that has begun is brought to its end, at once where somebody cannot wait (`_settle`).
+A compaction is a generator. It yields after each bounded piece of work, and where something must be durable before it
+goes on. Between two pieces, the loop serves clients and threads sync. A compaction writes to `.cleaned` files, which
+nobody reads. At the end of each group of segments the new files take the place of the old ones: this swap is synced and
+renamed in such steps that recovery either completes it or drops it. A swap that has begun is always completed, and at
+once if somebody cannot wait for it (`_settle`).
 """
 
 import logging
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("barnabas.storage")
 
 _SLICE_BYTES = 128 * 1024
-_KEY_BYTES = 200  # what one key costs in the map: dict slot, digest, offset
+_KEY_BYTES = 200  # how much memory one key takes in the map: dict slot, digest, offset
 _LONG_KEY = 16
 _INT32_MAX = 2**31 - 1
 _INT64_MAX = 2**63 - 1
@@ -64,7 +65,7 @@ class _Cancelled(Exception):
 
 
 def _map_key(key: bytes) -> bytes:
-    """Short keys themselves, long ones by a digest that is longer than any short key."""
+    """A short key stands for itself, a long one is its digest. A digest is longer than any short key."""
     if len(key) <= _LONG_KEY:
         return key
     from hashlib import blake2b
@@ -73,13 +74,13 @@ def _map_key(key: bytes) -> bytes:
 
 
 class DirtyRange(NamedTuple):
-    """What of a log could be compacted now, and how much of it that is."""
+    """The part of a log that could be compacted now, and its share."""
 
     first_dirty: int
     first_uncleanable: int
     ratio: float
     must: bool  # max.compaction.lag.ms wants it done now
-    is_unfinished: bool  # the last compaction ended inside of a segment, because there was no room for more keys
+    is_unfinished: bool  # the last compaction had no room for more keys, and ended inside of a segment
 
     def deserves(self, min_ratio: float) -> bool:
         """Whether it is worth a compaction."""
@@ -87,7 +88,7 @@ class DirtyRange(NamedTuple):
 
 
 def dirty_range(log: Log, checkpoint: int | None, now_ms: int) -> DirtyRange:
-    """Where the dirty part begins and ends, its share, and whether it is urgent.
+    """Where the dirty part begins and ends, its share, and whether its compaction is urgent.
 
     As in Kafka, a segment in which the dirty part begins counts as dirty and as clean.
     """
@@ -136,7 +137,7 @@ class _Transactions:
             self._aborted.setdefault(entry.producer_id, entry)
 
     def pass_data(self, batch: StoredBatch) -> bool:
-        """A transactional data batch passes. Whether its records were taken back."""
+        """A transactional data batch passes. Whether its transaction was aborted."""
         self._consume(batch.last_offset)
         if batch.producer_id in self._aborted:
             self._aborted_seen[batch.producer_id] = True
@@ -174,7 +175,7 @@ class Cleaner:
     # -- scheduling
 
     def stop(self) -> None:
-        """Stop between two slices; unfinished work is dropped at the next start."""
+        """Stop between two slices. The next start removes what is unfinished."""
         self._settle()
         self._drop_work()
 
@@ -207,7 +208,7 @@ class Cleaner:
             yield log
 
     def compact(self, log: Log) -> Generator[float | Pending[OSError | None] | None, Any, None]:
-        """Compact one log in pieces; after each, how long to wait, or what for."""
+        """Compact one log in pieces. Yields after each how long to wait, or for what."""
         self._begin(log)
         work, error = self._work, None
         try:
@@ -217,11 +218,11 @@ class Cleaner:
                 if isinstance(awaited, _Sync):
                     failure = yield self._sync_in_background(awaited)
                     while failure is not None and may_pass(failure) and log.finish_swap is not None:
-                        yield _SYNC_AGAIN_MS  # no free descriptor: nothing happened, and a swap must be ended
+                        yield _SYNC_AGAIN_MS  # no descriptor was free, and a swap must be completed
                         if self._awaited is not awaited:
                             break
                         failure = yield self._sync_in_background(awaited)
-                    if self._awaited is awaited:  # else somebody could not wait
+                    if self._awaited is awaited:  # if not, somebody could not wait, and `_settle` has gone on
                         error = failure
                 elif isinstance(awaited, _Flush):
                     yield from self._flush_in_background(log, awaited)
@@ -239,7 +240,7 @@ class Cleaner:
         self._work = self._compact(log)
 
     def _slice(self, error: OSError | None) -> _Pause:
-        """One piece of work, told how what it waited for has ended. It is dropped when it is done or raises."""
+        """Do one piece of the work. `error`: the sync that it waited for has failed. Forget the work when it ends."""
         assert self._work is not None
         assert self._log is not None
         try:
@@ -287,7 +288,7 @@ class Cleaner:
             error = self._do_now()
 
     def _settle(self) -> None:
-        """Bring a swap that has begun to its end now: the log is to be truncated or closed."""
+        """Complete a swap that has begun now, because the log is to be truncated or closed."""
         while self._log is not None and self._log.finish_swap is not None:
             try:
                 self._slice(self._do_now())
@@ -295,7 +296,7 @@ class Cleaner:
                 logger.error("%s: a compaction could not be ended: %s", self._log.name if self._log else "", error)
 
     def _do_now(self) -> OSError | None:
-        """What the work waits for, without the help of threads."""
+        """Do what the work waits for, without threads; how it failed."""
         awaited, disk = self._awaited, self._env.disk
         self._awaited = 0
         if self._work is None or self._log is None:
@@ -351,7 +352,7 @@ class Cleaner:
             yield _Flush(found.first_uncleanable)
             self._check(log)
             if found.first_uncleanable > log.durability.recovery_point:
-                return  # the disk is full, say: another time
+                return  # the disk is full, for example: another time
         latest: dict[bytes, int] = {}
         map_end = yield from self._build_map(log, found, latest)
         segments = [segment for segment in log.segments[:-1] if segment.base_offset < map_end]
@@ -413,7 +414,7 @@ class Cleaner:
         transactions: _Transactions,
         now_ms: int,
     ) -> _Steps[Segment]:
-        """Write the group's survivors to one segment and put that in its place; returns it."""
+        """Write what stays of the group to one segment, and put that in the group's place; returns it."""
         disk = self._env.disk
         cleaned = Segment.create(
             self._files,
@@ -458,7 +459,7 @@ class Cleaner:
         return cleaned
 
     def _swap(self, log: Log, group: list[Segment], cleaned: Segment) -> _Steps[None]:
-        """From `.swap` on, recovery completes what a crash leaves; before it, nothing has changed."""
+        """Before the name `.swap`, nothing has changed; from then on, recovery completes what a crash leaves."""
         doomed = {id(segment) for segment in group}
         folder = _Sync([], [log.directory])
         try:
@@ -530,14 +531,14 @@ class Cleaner:
 
 
 def _emptied(batch: bytes) -> bytearray:
-    """The batch without records: it only says up to where offsets and sequences were used."""
+    """The batch without its records. It only says which offsets and sequences were used."""
     header = record_batch.read_header(batch)
     header.attributes &= ~DELETE_HORIZON
     return record_batch.rebuild(header, ())
 
 
 def _is_last_of_producer(log: Log, batch: StoredBatch) -> bool:
-    """Whether an active producer's state hangs on this batch."""
+    """Whether this batch is the last one of an active producer, whose state must be found again from it."""
     if batch.producer_id < 0:
         return False
     entry = log.producers.get(batch.producer_id)
@@ -558,7 +559,7 @@ def _aborted_in(log: Log, start: int, end: int) -> list[AbortedTransaction]:
 
 
 def group_segments(segments: list[Segment], segment_bytes: int, index_bytes: int) -> list[list[Segment]]:
-    """Neighbours that fit into one segment together: bytes, index entries, 32-bit offsets."""
+    """Group neighbours that fit into one segment by their bytes, index entries and 32-bit offsets."""
     groups: list[list[Segment]] = []
     size = offsets = times = 0
     for slot, segment in enumerate(segments):

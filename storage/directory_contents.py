@@ -1,7 +1,7 @@
-"""What is in a data directory, read without changing anything: a start looks at all of them before it decides.
+"""What is in a data directory, read without changing anything. A start looks at all directories before it decides.
 
-A folder is a log only if its content says so. What neither Kafka nor Barnabas makes is foreign: it is named, and never
-renamed or deleted.
+A folder is a log only if its content says so. What neither Kafka nor Barnabas makes is foreign: the log names it, and
+it is never renamed or deleted.
 """
 
 import errno
@@ -40,16 +40,16 @@ class DataDirectoryError(Exception):
 
 @dataclass(slots=True)
 class Meta:
-    """Whose directory this is, as meta.properties says; None where it was not said yet."""
+    """Whose directory this is, as meta.properties says. None for what the file does not say."""
 
     node_id: int | None = None
     cluster_id: str | None = None
     directory_id: str | None = None
     others: dict[str, str] = field(default_factory=dict)  # the broker's other directories: id, and where it was last
-    properties: Mapping[str, str] | None = None  # all that the file says; None: there is no file
+    properties: Mapping[str, str] | None = None  # all that the file says; None if there is no file
 
     def text_of(self, others: Mapping[str, str]) -> dict[str, str]:
-        """What the file is to say. What Kafka has written there stays, so that Kafka can read it again."""
+        """What the file should say. It keeps what Kafka has written, so that Kafka can read it again."""
         properties = dict(self.properties or {"version": "1"})
         node_key = "node.id" if properties["version"] == "1" else "broker.id"
         properties |= {node_key: str(self.node_id), "cluster.id": self.cluster_id or ""}
@@ -59,7 +59,7 @@ class Meta:
 
 
 def read_meta(disk: Disk, data_directory: str) -> Meta:
-    """What meta.properties says: version 0 is of Kafka with ZooKeeper, 1 of KRaft and of Barnabas. CheckpointError."""
+    """What meta.properties says. Kafka with ZooKeeper writes version 0; KRaft and Barnabas write 1. CheckpointError."""
     path = f"{data_directory}/{checkpoints.META_PROPERTIES}"
     properties = checkpoints.read_properties(disk, path)
     if properties is None:
@@ -90,7 +90,7 @@ class LogFolder(NamedTuple):
 
     name: str
     files: list[str]
-    topic_id: bytes | None  # None: not said, or not to be read
+    topic_id: bytes | None  # None if the file is missing or damaged
     leader_epochs: list[tuple[int, int]]
 
 
@@ -105,17 +105,17 @@ class DirectoryContents:
     folders: dict[tuple[str, int], LogFolder] = field(default_factory=dict)
     offsets: dict[str, dict[tuple[str, int], int]] = field(default_factory=dict)  # by checkpoint file
     foreign: list[str] = field(default_factory=list)
-    error: OSError | None = None  # why it could not be read; nothing else is known then
+    error: OSError | None = None  # why it could not be read; then nothing else is known
     tree_name: str = TREE_FILE
 
     @property
     def is_formatted(self) -> bool:
-        """Whether it says whose it is."""
+        """Whether the directory says whose it is."""
         return self.meta.properties is not None
 
     @property
     def is_unused(self) -> bool:
-        """Whether nobody has begun to use it: a start that was cut off may have left a lock and a tree."""
+        """Whether nobody has used it. A start that was cut off may have left a lock and a tree in it."""
         return self.error is None and not self.is_formatted and not self.used_names
 
     @property
@@ -141,7 +141,7 @@ class DirectoryContents:
 
     @property
     def was_clean(self) -> bool:
-        """Whether the last stop was."""
+        """Whether the last stop was clean."""
         return checkpoints.CLEAN_SHUTDOWN in self.names
 
 
@@ -176,7 +176,7 @@ def is_log(files: Sequence[str]) -> bool:
 
 
 def names_in_a_line(names: Sequence[str]) -> str:
-    """The first of them, for a message."""
+    """The first of the names, for a message."""
     return ", ".join(names[:NAMES_IN_A_LINE_MAX]) + (", …" if len(names) > NAMES_IN_A_LINE_MAX else "")
 
 
@@ -191,8 +191,9 @@ def deleted_folders(disk: Disk, contents: DirectoryContents) -> list[str]:
 
 
 def remove_deleted_folder(disk: Disk, path: str) -> None:
-    """Remove what a deleted log left. A folder that holds anything else stays as it is, and one that cannot be removed;
-    the log says so.
+    """Remove the folder of a deleted log.
+
+    If it holds anything else, or cannot be removed, it stays, and a line says so.
     """
     try:
         foreign = [name for name in disk.list_directory(path) if not is_log_file(name)]
@@ -215,7 +216,7 @@ def _read_folder(disk: Disk, directory: str, name: str, *, was_clean: bool) -> L
         except checkpoints.CheckpointError:
             if was_clean:
                 raise
-            # A crash may have torn it: `recovery.open_log` says so, and the tree knows the id.
+            # A crash may have torn it. `recovery.open_log` says so, and the tree knows the id.
     has_epochs = checkpoints.LEADER_EPOCHS in files
     epochs = checkpoints.read_epochs(disk, f"{path}/{checkpoints.LEADER_EPOCHS}") if has_epochs else []
     return LogFolder(name, files, topic_id, epochs)
@@ -239,7 +240,7 @@ def paths_of(data_directories: str | Sequence[str]) -> Sequence[str]:
 
 
 def number_of_directories(disk: Disk, data_directories: str | Sequence[str]) -> int | None:
-    """The node id that the first of them with one says; what cannot be read is left for `LogManager.open` to tell."""
+    """The node id that the first directory with one says. `LogManager.open` says what cannot be read."""
     for path in paths_of(data_directories):
         try:
             node_id = read_meta(disk, path).node_id
@@ -251,6 +252,6 @@ def number_of_directories(disk: Disk, data_directories: str | Sequence[str]) -> 
 
 
 def place_of_tree(disk: Disk, data_directories: str | Sequence[str]) -> str:
-    """The file of the coordination tree: in the directory that has it; a new one, in the first."""
+    """The file of the coordination tree, in the directory that has it. A new tree is made in the first directory."""
     places = [f"{path}/{TREE_FILE}" for path in paths_of(data_directories)]
     return next((place for place in places if disk.exists(place)), places[0])

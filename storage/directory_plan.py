@@ -1,7 +1,7 @@
-"""Which data directories a start uses, from what was found in them: decided before anything is changed.
+"""Which data directories a start uses. It is decided from what was found in them, before anything is changed.
 
-Each directory remembers the ids of the broker's other ones. So a directory that is left out of log.dirs, or whose disk
-is not mounted, is missed: its partitions are offline until it is back, or until it is given up for good.
+Each directory remembers the ids of the broker's other directories. So a start notices if one is left out of log.dirs,
+or if its disk is not mounted. Its partitions are offline until it is back, or until the operator gives it up for good.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from barnabas.storage.directory_contents import DataDirectoryError, DirectoryCon
 
 
 class StartChoice(NamedTuple):
-    """What the operator says about data that a start would otherwise ask about."""
+    """What the operator has decided about data at which a start would stop and ask."""
 
     adopt: bool = False  # serve the logs that the tree does not know, use directories that are not formatted
     set_aside: bool = False  # rename those logs to …-stray
@@ -22,13 +22,13 @@ NO_CHOICE = StartChoice()
 
 
 class DirectoryPlan(NamedTuple):
-    """What becomes of the directories."""
+    """What a start does with the directories."""
 
-    offline: dict[str, str]  # by path, of those in log.dirs that must not be used now: why
-    missing: dict[str, str]  # by id, of those that log.dirs does not name: where they were
-    remembered: dict[str, str]  # by id, of all that are not given up
-    given_up: dict[str, str]  # by id, of those that are
-    not_missed: list[str]  # were to be given up, and are no directory that is missed
+    offline: dict[str, str]  # why a directory of log.dirs must not be used now, by path
+    missing: dict[str, str]  # where a directory was that log.dirs does not name, by id
+    remembered: dict[str, str]  # where each directory is or was that is not given up, by id
+    given_up: dict[str, str]  # where a directory was that is given up, by id
+    not_missed: list[str]  # what the operator gives up though no such directory is missing
 
 
 def plan_directories(
@@ -149,6 +149,6 @@ def _plan(found: Sequence[DirectoryContents], given_up: Sequence[str]) -> Direct
         elif here is None or here.error is None:
             missing[directory_id] = path
     known = {*given_up_ids, *given_up_ids.values()}
-    is_new = not any(contents.is_formatted for contents in found)  # so nobody remembers the others
+    is_new = not any(contents.is_formatted for contents in found)  # then no directory remembers the others
     not_missed = [name for name in given_up if not is_new and name.rstrip("/") not in known]
     return DirectoryPlan(offline, missing, remembered, given_up_ids, not_missed)

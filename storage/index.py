@@ -1,7 +1,8 @@
-"""The three index files of a segment, in Kafka's formats, kept in memory as flat arrays once they were needed.
+"""The three index files of a segment, in Kafka's formats. What was needed once is kept in memory, as flat arrays.
 
-Entries are appended to memory and reach the files in blocks, at a roll, a flush or a close: after a crash they are
-rebuilt from the log anyway. Files are never preallocated; the zero tail of one that Kafka did not close is ignored.
+Entries are added in memory. They reach the files in blocks, and at a roll, a flush or a close, because after a crash
+the indexes are made again from the log anyway. The files are never preallocated. Kafka does that; if it did not close a
+file, the zeros at its end are ignored.
 """
 
 import itertools
@@ -18,7 +19,7 @@ from barnabas.runtime.ports import Disk, may_pass
 TIME_ENTRY_BYTES = 12
 TRANSACTION_ENTRY_BYTES = 34
 _WRITE_BLOCK_ENTRIES = 512
-INDEX_MEMORY_BYTES = 32 << 20  # of segments that are read: 6 GB of log at 4096 bytes an entry
+INDEX_MEMORY_BYTES = 32 << 20  # enough for 6 GB of log, with an entry every 4096 bytes
 _IS_LITTLE = sys.byteorder == "little"
 _OFFSET_ENTRY = Struct(">ii")
 _TIME_ENTRY = Struct(">qi")
@@ -38,7 +39,7 @@ def _write_entries(disk: Disk, path: str, position: int, data: bytes) -> None:
     try:
         size = file.size()
         if size == position + len(data) and file.read(position, len(data)) == data:
-            return  # so it is mostly when recovery made an index again: truncating would cost far more than reading
+            return  # mostly so when recovery has made an index again: to read is far cheaper than to truncate
         if size > position:
             file.truncate(position)
         if data:
@@ -48,10 +49,10 @@ def _write_entries(disk: Disk, path: str, position: int, data: bytes) -> None:
 
 
 class _SparseIndex:
-    """Entries of two rising numbers, one of which is an offset: what the offset index and the time index share.
+    """What the offset index and the time index share: entries of two rising numbers, one of which is an offset.
 
     Call `load` first. A subclass says how an entry lies in the file, which of its numbers is the offset, and what else
-    must be true of the whole.
+    must be true of all entries together.
     """
 
     __slots__ = ("_base_offset", "_disk", "_firsts", "_seconds", "_stale", "_written", "is_written", "loaded", "path")
@@ -67,11 +68,11 @@ class _SparseIndex:
         self._written = 0
         self._stale = True
         self.loaded = False
-        self.is_written = False  # in this life, so it may have to be synced
+        self.is_written = False  # since it was opened; so the file may have to be synced
 
     @property
     def memory_bytes(self) -> int:
-        """What the entries take in memory."""
+        """How much memory the entries take."""
         return len(self) * (self._firsts.itemsize + self._seconds.itemsize)
 
     def _forget(self) -> None:
@@ -88,7 +89,7 @@ class _SparseIndex:
         return len(self._firsts)
 
     def load(self, segment_size: int) -> bool:
-        """Read the file. False when it is missing or cannot be right: then it is empty and wants rebuilding."""
+        """Read the file. False when it is missing or cannot be right: then the index is empty and must be rebuilt."""
         self.reset()
         try:
             data = _read_file(self._disk, self.path)
@@ -97,7 +98,7 @@ class _SparseIndex:
         size = self.entry.size
         if len(data) % size:
             return False
-        used = len(data.rstrip(b"\0"))  # behind it is what Kafka preallocates
+        used = len(data.rstrip(b"\0"))  # the zeros behind are what Kafka preallocates
         used += -used % size
         if used:
             words = array("i")
@@ -113,7 +114,7 @@ class _SparseIndex:
         return True
 
     def _columns(self, words: "array[int]") -> "tuple[array[int], array[int]]":
-        """The two columns of a file that was read as words of 32 bits. Without a loop: there may be 260,000 entries."""
+        """The two columns of a file that was read as words of 32 bits. No loop: there may be 260,000 entries."""
         raise NotImplementedError
 
     def _is_possible(self, segment_size: int) -> bool:
@@ -124,11 +125,11 @@ class _SparseIndex:
         """Forget all entries (the file keeps them until `write`)."""
         self._forget()
         self._written = 0
-        self._stale = True  # the file may be missing, or hold what is forgotten
+        self._stale = True  # the file may be missing, or hold entries that are forgotten
         self.loaded = True
 
     def unload(self) -> None:
-        """Give the memory back; `load` again before the next use."""
+        """Give the memory back. `load` again before the next use."""
         self._forget()
         self.loaded = False
 
@@ -155,7 +156,7 @@ class _SparseIndex:
         self._stale = False
 
     def write_if_possible(self) -> None:
-        """As `write`; what finds no room stays in memory, and the index `dirty`."""
+        """As `write`. If there is no room, the entries stay in memory, and the index stays `dirty`."""
         try:
             self.write()
         except OSError as error:
@@ -196,7 +197,7 @@ class OffsetIndex(_SparseIndex):
         self._add(relative, position)
 
     def position_for(self, offset: int) -> int:
-        """Where to begin looking for `offset`: no batch that holds it or a later one begins before."""
+        """Where to begin looking for `offset`. The batch that holds it does not begin before that position."""
         slot = bisect_right(self._firsts, offset - self._base_offset) - 1
         return self._seconds[slot] if slot >= 0 else 0
 
@@ -245,7 +246,7 @@ class TimeIndex(_SparseIndex):
             self._add(timestamp, relative)
 
     def offset_for(self, timestamp: int) -> int:
-        """No record before this offset has a timestamp ≥ `timestamp`... of those that this index knows."""
+        """An offset: no record before it that this index knows has a timestamp ≥ `timestamp`."""
         slot = bisect_left(self._firsts, timestamp) - 1
         return self._base_offset + (self._seconds[slot] if slot >= 0 else 0)
 
@@ -256,7 +257,7 @@ class TimeIndex(_SparseIndex):
         return self._firsts[-1], self._base_offset + self._seconds[-1]
 
     def read_last(self) -> tuple[int, int] | None:
-        """As `last`, without the rest: one small read. None: only `load` can tell."""
+        """As `last`, by one small read. None if only `load` can tell."""
         try:
             file = self._disk.open(self.path, read_only=True)
         except FileNotFoundError:
@@ -270,7 +271,7 @@ class TimeIndex(_SparseIndex):
         finally:
             file.close()
         timestamp, relative = entries[-1]
-        if timestamp <= 0 or relative < 0:  # also in the zeros that Kafka preallocates
+        if timestamp <= 0 or relative < 0:  # zeros may be what Kafka preallocates
             return None
         if len(entries) == 2 and (entries[0][0] >= timestamp or not 0 <= entries[0][1] <= relative):
             return None
@@ -282,13 +283,13 @@ def _rises(column: "array[int]") -> bool:
 
 
 class Unloadable(Protocol):
-    """What holds an offset index and a time index."""
+    """An object with indexes in memory."""
 
     offset_index: OffsetIndex
     time_index: TimeIndex
 
     def unload(self) -> None:
-        """Give their memory back."""
+        """Give the memory of the indexes back."""
 
 
 class IndexMemory:
@@ -302,9 +303,9 @@ class IndexMemory:
         self._loaded: dict[Unloadable, int] = {}
 
     def loaded(self, segment: Unloadable) -> None:
-        """A segment has loaded its indexes: others give theirs back if it is too much.
+        """A segment has loaded its indexes. If all take too much memory together, others give theirs back.
 
-        Not those that have entries which are not written: somebody appends to them.
+        Indexes with entries that are not written stay, because somebody appends to them.
         """
         self.unloaded(segment)
         size = segment.offset_index.memory_bytes + segment.time_index.memory_bytes
@@ -341,7 +342,7 @@ class TransactionIndex:
         self.path = path
         self._entries: list[AbortedTransaction] | None = None if on_disk else []
         self._written = 0
-        self.is_written = False  # in this life, and is there
+        self.is_written = False  # since it was opened, and the file is there
 
     @property
     def entries(self) -> list[AbortedTransaction]:
@@ -359,7 +360,7 @@ class TransactionIndex:
         return self._entries
 
     def append(self, entry: AbortedTransaction) -> None:
-        """Add an aborted transaction; written at once, for these are few."""
+        """Add an aborted transaction. It is written at once, because there are few."""
         entries = self.entries
         assert not entries or entry.last_offset > entries[-1].last_offset
         entries.append(entry)
@@ -376,7 +377,7 @@ class TransactionIndex:
             _write_entries(self._disk, self.path, self._written * TRANSACTION_ENTRY_BYTES, b"")
 
     def reset(self) -> None:
-        """Forget all entries and the file."""
+        """Forget all entries and remove the file."""
         if (self._entries is None or self._written) and self._disk.exists(self.path):
             self._disk.remove(self.path)
         self._entries = []

@@ -12,22 +12,22 @@ UNDEFINED = -1
 class LeaderEpochCache:
     """(epoch, start offset) pairs, both strictly rising.
 
-    Changes are marked, and made durable before the log's recovery point passes them: not sooner, so that leading in a
-    new epoch costs no sync. What a crash loses does not matter. An epoch that has records is found again in the batches
-    behind the recovery point. One that has none began where the next one begins: whoever asks for its end gets the same
-    offset from the epoch before it. So what only adds such an epoch is not written.
+    A change is durable before the log's recovery point passes it, and not sooner, so that a leader begins a new epoch
+    without a sync. What a crash loses does not matter. An epoch with records is found again in the batches behind the
+    recovery point. An epoch without records began where the next one begins: a follower that asks for its end gets the
+    same offset from the epoch before it. So a change that only adds such an epoch is not written.
     """
 
     __slots__ = ("_dirty", "_disk", "_entries", "_on_disk", "_path", "_unnamed", "written")
 
     def __init__(self, disk: Disk, path: str, entries: Sequence[tuple[int, int]] | None = None) -> None:
-        """`entries`: what the file says, where it was read already."""
+        """`entries` are what the file says, if the caller has read it already."""
         self._disk = disk
         self._path = path
         self._entries = checkpoints.read_epochs(disk, path) if entries is None else list(entries)
         self._on_disk = list(self._entries)
         self._dirty = False
-        self.written = 0  # how often: who writes in the background must see whether another has written since
+        self.written = 0  # how often: a sync in the background must see whether the file was written again meanwhile
         self._unnamed = False
 
     @property
@@ -41,7 +41,7 @@ class LeaderEpochCache:
         return self._entries[-1][0] if self._entries else UNDEFINED
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """Epoch `epoch` begins at `start_offset`. What is known already changes nothing; what contradicts gives way."""
+        """Epoch `epoch` begins at `start_offset`. Entries that contradict this go; if it is known, nothing changes."""
         assert epoch >= 0
         assert start_offset >= 0
         entries = self._entries
@@ -53,7 +53,7 @@ class LeaderEpochCache:
         self._dirty = True
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """The largest epoch ≤ `epoch` that is known, and where it ended. (-1, -1): undefined."""
+        """The largest known epoch ≤ `epoch`, and where it ended. (-1, -1) if there is none."""
         entries = self._entries
         if epoch == UNDEFINED or not entries or epoch > entries[-1][0]:
             return UNDEFINED, UNDEFINED
@@ -76,7 +76,7 @@ class LeaderEpochCache:
             self._dirty = True
 
     def truncate_from_start(self, offset: int) -> None:
-        """Forget epochs that ended by `offset`; the one in force there now begins there."""
+        """Forget epochs that ended at or before `offset`. The epoch of that offset begins there now."""
         slot = bisect_right(self._entries, offset, key=lambda entry: entry[1])
         if slot and self._entries[slot - 1][1] != offset:
             self._entries[slot - 1] = (self._entries[slot - 1][0], offset)
@@ -91,7 +91,7 @@ class LeaderEpochCache:
         self._entries.clear()
 
     def is_unsynced(self, log_end_offset: int) -> bool:
-        """Whether the file lacks anything that matters to a log that ends there, or says what is not true."""
+        """Whether the file lacks anything that matters to a log that ends there, or says anything that is not true."""
         if self._dirty and not self._unnamed:
             known = len(self._on_disk)
             return self._entries[:known] != self._on_disk or any(
@@ -100,7 +100,7 @@ class LeaderEpochCache:
         return self._unnamed
 
     def write(self, log_end_offset: int) -> str | None:
-        """Write what changed beside the file; the path to sync before `rename`. None: the file is up to date."""
+        """Write the changes to a file beside it; the path to sync before `rename`. None if the file is up to date."""
         if not self.is_unsynced(log_end_offset):
             return None
         temporary = self._path + ".tmp"
@@ -117,7 +117,7 @@ class LeaderEpochCache:
         return temporary
 
     def rename(self) -> bool:
-        """What was written has been synced: it takes the file's place. Whether there was anything."""
+        """What was written has been synced: it takes the file's place. False if nothing was written."""
         if not self._unnamed:
             return False
         self._disk.rename(self._path + ".tmp", self._path)

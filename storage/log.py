@@ -1,12 +1,12 @@
 """One partition's log: an append-only sequence of record batches in segments.
 
-All methods are plain and run to completion; what must not block (syncing a rolled segment, removing files after
-their delay) goes through the clock and the disk.
+All methods are plain functions that run to their end. What must not block the loop (to sync a segment after a roll, to
+remove files after their delay) is handed to the disk and the clock.
 
-A write for which there was no room, or no free descriptor, has not happened: the file is cut back to its last good
-batch, the append refused, and the log is `hindered` until one succeeds. After any other failed write, and after every
-failed sync, it is `failed` and refuses all further appends: what is on disk behind the last sync is unknown from then
-on.
+If there was no room for a write, or no free descriptor, the write has not happened: the file is cut back to its last
+good batch, the append is refused, and the log is `hindered` until an append succeeds. After any other failed write, and
+after every failed sync, the log is `failed` and refuses all appends, because nobody knows what is on disk behind the
+last sync.
 """
 
 import errno
@@ -48,7 +48,7 @@ logger = logging.getLogger("barnabas.storage")
 
 T = TypeVar("T")
 
-# Refusals that Kafka answers with log start -1: it never got as far as the log.
+# Refusals that Kafka answers with log start -1, because it has not asked the log yet.
 _BEFORE_THE_LOG = (
     ErrorCode.CORRUPT_MESSAGE,
     ErrorCode.MESSAGE_TOO_LARGE,
@@ -105,8 +105,10 @@ class Log:
             recovery_point=recovery_point,
             unsynced_folders=unsynced_folders,
         )
-        self.cleaning = False  # a compaction is between its slices: no other may start, truncation cancels it
-        self.finish_swap: Callable[[], None] | None = None  # set while new files take the place of others: end it first
+        self.cleaning = False  # a compaction is under way: no other may start, and a truncation cancels it
+        self.finish_swap: Callable[[], None] | None = (
+            None  # set while new files take the place of others: completes that
+        )
         self._checked_end_offset = segments.end_offset
         self._roll_jitter_ms = 0
         self.choose_roll_jitter()
@@ -165,9 +167,9 @@ class Log:
     ) -> FetchData:
         """Whole batches below `upper_bound` from the one that holds `offset`, in at most `max_bytes`.
 
-        A first batch bigger than that comes only with `at_least_one`. OFFSET_OUT_OF_RANGE outside
-        [log start, log end]; nothing at or behind the bound is an empty success. Batches of together at least
-        `by_reference_from` bytes are not read, but come as a range of the file.
+        With `at_least_one`, the first batch may be bigger than that. OFFSET_OUT_OF_RANGE if the offset is outside
+        [log start, log end]. At or behind the bound, nothing is read, and that is no error. Batches of at least
+        `by_reference_from` bytes together are not read: the result is a range of the file.
         """
         end = self.segments.end_offset
         if offset < self.log_start_offset or offset > end:
@@ -210,7 +212,10 @@ class Log:
     def append_as_leader(
         self, records: Appendable, *, leader_epoch: int, origin: AppendOrigin, now_ms: int
     ) -> AppendResult:
-        """Validate unless that is done, give offsets and epoch, write. A writable buffer is patched in place."""
+        """Validate the records unless that is done, give them offsets and the epoch, write.
+
+        A writable buffer is changed.
+        """
         if not self.health.is_writable:
             return self._refuse_failed()
         if type(records) is Validated or type(records) is AppendResult:
@@ -272,9 +277,9 @@ class Log:
         )
 
     def append_as_follower(self, records: Buffer) -> AppendResult:
-        """Write a leader's batches as they are. They must begin at the log end or, after compaction there, behind it.
+        """Write a leader's batches as they are. They begin at the log end; behind it if the leader has compacted there.
 
-        OFFSET_OUT_OF_RANGE when they begin below it (`base_offset` says where), CORRUPT_MESSAGE when they are damaged.
+        OFFSET_OUT_OF_RANGE if they begin below it (`base_offset` says where), CORRUPT_MESSAGE if they are damaged.
         """
         if not self.health.is_writable:
             return self._refuse_failed()
@@ -361,7 +366,7 @@ class Log:
                 try:
                     self.segments.active.transaction_index.append(aborted)
                 except OSError as error:
-                    self.health.hinder(error)  # the entry is in memory, and written with the other indexes
+                    self.health.hinder(error)  # the entry stays in memory, and is written with the other indexes
         elif not header.attributes & CONTROL:
             self.producers.update_data(
                 header.producer_id,
@@ -387,7 +392,8 @@ class Log:
             if self._must_roll(segments.active, len(view), next_offset - 1, max_timestamp, now_ms):
                 base_offset = segments.end_offset
                 if next_offset - 1 - base_offset >= 2**31:
-                    # This needs a gap between two segments, which must not look like what a crash lost.
+                    # This makes a gap between two segments. It must not look like one that a crash made, so all
+                    # before it is synced.
                     self.flush()
                     base_offset = first_offset
                 self._roll_to(base_offset)
@@ -455,9 +461,9 @@ class Log:
         return True
 
     def _roll_to(self, base_offset: int, *, is_needed: bool = True) -> None:
-        """Begin a segment. After an OSError that `may_pass` the old one is still the active one.
+        """Begin a segment. After an OSError that `may_pass`, the old segment is still the active one.
 
-        If the old one `is_needed` no more, it is done without what there is no room to write.
+        If the old one is not needed any more, files are left out for which there is no room.
         """
         old, durability = self.segments.active, self.durability
         assert base_offset > old.base_offset
@@ -465,7 +471,7 @@ class Log:
         old.close_time_index()
         indexes = self._write_if_room(old.write_indexes, is_needed)
         written = [self._write_if_room(self.producers.take_snapshot, is_needed)]
-        if already_flushed:  # the recovery point has passed these indexes: with the next segment they are trusted
+        if already_flushed:  # the recovery point will pass these indexes, and then they are trusted
             self._write_if_room(lambda: self.leader_epochs.flush(self.log_end_offset), is_needed)
             if indexes is not None:
                 self._write_if_room(old.sync_indexes, is_needed)
@@ -477,7 +483,7 @@ class Log:
             if already_flushed:
                 self.env.disk.sync_directory(self.directory)
             else:
-                new.mark_unsynced()  # now: with its name, it is durable by the time that the next segment begins
+                new.mark_unsynced()  # now: the mark becomes durable with the segment's name
         except OSError:
             new.delete_files()
             raise
@@ -500,7 +506,7 @@ class Log:
         )
 
     def _write_if_room(self, write: Callable[[], T], is_needed: bool) -> T | None:
-        """What `write` returns; None if there was no room and it is not needed."""
+        """What `write` returns. None if there was no room, and the file is not needed."""
         try:
             return write()
         except OSError as error:
@@ -512,7 +518,7 @@ class Log:
 
     @property
     def flush_due_ms(self) -> float:
-        """When the next flush should begin by flush.ms, monotonic."""
+        """When flush.ms wants the next flush to begin, in monotonic time."""
         return self.durability.last_flush_ms + self.config.flush_ms
 
     @property
@@ -590,7 +596,10 @@ class Log:
                 self.set_high_watermark(offset)
 
     def remove_segments(self, gone: list[Segment]) -> None:
-        """Take segments out of the log: renamed now, removed after file.delete.delay.ms, their snapshots too."""
+        """Take segments and their snapshots out of the log.
+
+        Files are renamed now, and removed after file.delete.delay.ms.
+        """
         doomed = {id(segment) for segment in gone}
         self.segments.replace([segment for segment in self.segments if id(segment) not in doomed])
         for segment in gone:
@@ -618,16 +627,16 @@ class Log:
             self.env.clock.call_later(self.config.file_delete_delay_ms, delete)
 
     def delete_directory_to(self, directory: str) -> None:
-        """The partition is deleted: no more writes; its folder gets another name."""
+        """The partition is deleted: nothing is written any more, and the folder gets another name."""
         self.health.closed = True
         self.env.disk.rename(self.directory, directory)
         self.directory = directory
         for segment in self.segments:
-            segment.moved_to(directory)  # and closed
+            segment.moved_to(directory)  # this closes its file, too
 
 
 def close_together(disk: Disk, logs: Iterable[Log]) -> None:
-    """Stop logs cleanly: everything durable, indexes complete, a producer snapshot at the log end."""
+    """Stop logs cleanly: everything is durable, indexes and producer snapshots are complete."""
     logs = [log for log in logs if not log.closed]
     for log in logs:
         log.seal()

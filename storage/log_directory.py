@@ -31,15 +31,15 @@ logger = logging.getLogger("barnabas.storage")
 
 _NAME_LENGTH_MAX = 255
 _NAMES_SYNC_DELAY_MS = 1_000
-_LOGS_FLUSHED_TOGETHER = 200  # by recovery, in one piece
+_LOGS_FLUSHED_TOGETHER = 200  # in one piece of recovery
 
 
 class LogDirectory:
-    """Read, taken, loaded and begun in this order by LogManager, which knows the other directories.
+    """LogManager, which knows the other directories, calls `read`, `take`, `load` and `begin`, in this order.
 
-    OSError from those four says that the disk does not work: `give_up`. Settings of topics come from
-    `topic_config`; `on_failed` hears of a log that refuses writes from now on, `on_hindered` of one that could not be
-    written just now, and when that is over.
+    OSError from these four says that the disk does not work: then it calls `give_up`. `topic_config` gives the settings
+    of a topic. `on_failed` is called for a log that refuses writes from now on, `on_hindered` for a log that could not
+    be written just now, and again when it can be written.
     """
 
     def __init__(
@@ -57,13 +57,13 @@ class LogDirectory:
         self._topic_config = topic_config
         self._on_failed = on_failed
         self._on_hindered = on_hindered
-        self._tree_name = tree_name  # which name in it is the coordination tree's
+        self._tree_name = tree_name  # the name of the coordination tree, if it is in this directory
         self.path = path
-        self.contents = DirectoryContents(path)  # as they were found
-        self.folders: dict[tuple[str, int], LogFolder] = {}  # of the logs that are to be opened
+        self.contents = DirectoryContents(path)  # as `read` found them
+        self.folders: dict[tuple[str, int], LogFolder] = {}  # of the logs that `load` opens
         self.logs: dict[tuple[str, int], Log] = {}
         self.cleaner_offsets: dict[tuple[str, int], int] = {}
-        self.missing: list[tuple[str, int]] = []  # had records at the last checkpoint, but have no folder
+        self.missing: list[tuple[str, int]] = []  # they had records at the last checkpoint, but have no folder
         self.failed: OSError | None = None  # why it could not be opened
         self._is_taken = False
         self._is_begun = False
@@ -71,13 +71,13 @@ class LogDirectory:
         self._recovery_points: dict[tuple[str, int], int] = {}
         self._written: dict[str, dict[tuple[str, int], int]] = {}  # by checkpoint file
         self._writing: dict[str, object] = {}
-        self._not_writable: set[str] = set()  # those that could not be written the last time
+        self._not_writable: set[str] = set()  # checkpoint files that could not be written the last time
         self._names_timer: Timer | None = None
         self._unsynced_deletions: set[tuple[str, int]] = set()
 
     @property
     def is_open(self) -> bool:
-        """Whether it is this broker's to use."""
+        """Whether this broker uses it now."""
         return self._is_taken
 
     @property
@@ -87,17 +87,17 @@ class LogDirectory:
 
     @property
     def was_clean(self) -> bool:
-        """Whether the last stop was."""
+        """Whether the last stop was clean."""
         return self.contents.was_clean
 
     def path_of(self, name: str) -> str:
-        """Of a file or folder in it."""
+        """The path of a file or folder in it."""
         return f"{self.path}/{name}"
 
     # -- start and stop
 
     def read(self) -> None:
-        """See what is in it, and change nothing: a lock file that is missing is not made, either."""
+        """See what is in it, and change nothing. Even a missing lock file is not made."""
         if self._env.disk.exists(self.path_of(checkpoints.LOCK)):
             self._take_lock()
         self.contents = read_contents(self._env.disk, self.path, self._tree_name)
@@ -110,7 +110,7 @@ class LogDirectory:
         if self._lock is None:
             self._take_lock()
             now_there = [name for name in disk.list_directory(self.path) if name != checkpoints.LOCK]
-            if now_there != self.contents.names:  # another broker was between the look and the lock
+            if now_there != self.contents.names:  # another broker has used it between the look and the lock
                 raise DataDirectoryError(f"{self.path} was changed while this broker started. Start it again.")
         self._is_taken = True
         if self.contents.foreign:
@@ -131,7 +131,10 @@ class LogDirectory:
             self._sync_names_soon()
 
     def _make_directory(self, path: str) -> None:
-        """Make the folder and what is missing above it, each durable: a name is only as durable as those above it."""
+        """Make the folder, and the missing ones above it.
+
+        Each is synced: a name is only as durable as those above it.
+        """
         disk = self._env.disk
         if disk.is_directory(path):
             return
@@ -152,7 +155,7 @@ class LogDirectory:
             raise DataDirectoryError(message) from error
 
     def load(self) -> Pieces[None]:
-        """Open every log; recover them where the last stop was not clean. Piece by piece, and one for each log."""
+        """Open every log, and recover it if the last stop was not clean. Yields in long logs and after each log."""
         disk = self._env.disk
         self._written = {name: dict(self.contents.offsets.get(name, {})) for name in OFFSET_CHECKPOINTS}
         self._recovery_points = dict(self._written[checkpoints.RECOVERY_POINTS])
@@ -182,9 +185,9 @@ class LogDirectory:
         self._written[checkpoints.CLEANER_OFFSETS] = dict(self.cleaner_offsets)
 
     def begin(self) -> Pieces[None]:
-        """From here on a stop is clean only if `close` says so; what was recovered is made durable, piece by piece.
+        """Make durable what was recovered, piece by piece. From here on, a stop is clean only if `close` says so.
 
-        Ended on the way, it leaves the directory as a crash would.
+        If it is ended on the way, the directory is as after a crash.
         """
         disk = self._env.disk
         if self.was_clean:
@@ -196,14 +199,14 @@ class LogDirectory:
                 flush_together(disk, [log.durability for log in chunk])
                 yield None
             for log in logs:
-                if log.hindered is not None:  # what was cut off could come back behind what is appended
+                if log.hindered is not None:  # the part that was cut off could come back behind what is appended
                     raise log.hindered
             self._write_now(checkpoints.RECOVERY_POINTS)
             logger.info("Recovered %d logs after an unclean stop", len(self.logs))
         self._is_begun = True
 
     def write_meta(self, node_id: int, cluster_id: str, others: Mapping[str, str]) -> None:
-        """Write whose it is, and which the other directories are, where that is not what the file says."""
+        """Write whose it is and which the other directories are, if the file does not say the same."""
         meta = self.meta
         meta.node_id, meta.cluster_id, meta.others = node_id, cluster_id, dict(others)
         properties = meta.text_of(others)
@@ -212,7 +215,7 @@ class LogDirectory:
             meta.properties = properties
 
     def give_up(self, error: OSError | None = None) -> None:
-        """Have nothing to do with it any more; `error` says why it failed."""
+        """Stop using it; `error` says why it failed."""
         self.failed = self.contents.error = error
         for log in self.logs.values():
             self._files.close_folder(log.directory)
@@ -226,11 +229,11 @@ class LogDirectory:
             self._lock = None
 
     def close(self) -> None:
-        """When all logs are closed: checkpoints, marker (not when any log failed), lock."""
+        """After the logs are closed: write checkpoints and marker (if no log has failed), and give the lock back."""
         if self._names_timer is not None:
             self._names_timer.cancel()
         self._is_taken = False
-        if not self._is_begun:  # the start was given up before: all is as the last stop left it
+        if not self._is_begun:  # the start was given up before `begin`: all is as the last stop left it
             self._release_lock()
             return
         self.checkpoint()
@@ -284,14 +287,17 @@ class LogDirectory:
         return log
 
     def _check_that_place_is_free(self, path: str) -> None:
-        """A folder of that name may be somebody's: it would be renamed when the topic is deleted."""
+        """A folder of that name may not be ours: it would be renamed when the topic is deleted."""
         files = self._env.disk.list_directory(path) if self._env.disk.is_directory(path) else []
         if files and not is_log(files):
             why = f"it is no log, and holds {names_in_a_line(files)}: move it away, and start again"
             raise FileExistsError(errno.EEXIST, why, path)
 
     def _forget_older_namesake(self, key: tuple[str, int]) -> None:
-        """A deleted log of that name may be in the checkpoints still: after a crash they would speak of the new one."""
+        """A deleted log of that name may still be in the checkpoints.
+
+        After a crash, its offsets would be the new log's.
+        """
         stale = False
         for name in OFFSET_CHECKPOINTS:
             self._writing.pop(name, None)
@@ -300,7 +306,10 @@ class LogDirectory:
             self.checkpoint()
 
     def take_away(self, log: Log, why: str) -> str | None:
-        """Take a log out of use, its folder under a name that ends with `why`; its path, None when that failed."""
+        """Take a log out of use, and rename its folder so that it ends with `why`; the new path.
+
+        None if that failed.
+        """
         key = (log.topic, log.partition)
         del self.logs[key]
         if self.cleaner_offsets.pop(key, None) is not None:
@@ -320,16 +329,16 @@ class LogDirectory:
         return topic[: _NAME_LENGTH_MAX - len(end)] + end
 
     def settle_deletion(self, topic: str, partition: int) -> None:
-        """Before a log of that name is made anywhere: a crash must not bring the deleted one back."""
+        """Before a log of that name is made anywhere: sync the deletion, so that it does not come back."""
         if (topic, partition) in self._unsynced_deletions:
             self._env.disk.sync_directory(self.path)
             self._unsynced_deletions.clear()
 
     def _sync_names_soon(self) -> None:
-        """Make the names of folders durable, in the background, a while later and once for many.
+        """Make the names of folders durable in the background, a while later and once for many.
 
-        Nobody waits for it: a folder that a crash loses is made again from the tree, one that it brings back has no
-        topic there any more and is set aside at the next start.
+        Nobody waits for it. If a crash loses a folder, the log is made again, because the tree knows it. If a crash
+        brings a deleted folder back, the tree does not know its topic, and the next start sets it aside.
         """
 
         def sync() -> None:
@@ -355,11 +364,14 @@ class LogDirectory:
             self._write_now(name)
 
     def write_log_starts(self) -> None:
-        """Before files go: write where the logs begin. A full disk is no reason to keep them."""
+        """Before segments are removed: write where the logs begin.
+
+        If the disk is too full for that, they go all the same.
+        """
         self._write_now(checkpoints.LOG_START_OFFSETS)
 
     def _collect(self, name: str) -> dict[tuple[str, int], int]:
-        """What belongs into an offset checkpoint now."""
+        """The offsets that an offset checkpoint has to say now."""
         logs = self.logs.items()
         if name == checkpoints.CLEANER_OFFSETS:
             return dict(self.cleaner_offsets)
@@ -395,13 +407,16 @@ class LogDirectory:
             logger.warning("%s is written again", self.path_of(name))
 
     def _not_written(self, name: str, error: OSError) -> None:
-        """The older file stays: after a crash more has to be looked at. Said once, tried again every time."""
+        """The older file stays, so that a start after a crash checks more.
+
+        Say it once; it is tried again every time.
+        """
         if name not in self._not_writable:
             self._not_writable.add(name)
             logger.error("%s could not be written: %s", self.path_of(name), error)
 
     def write_later(self, name: str) -> None:
-        """Write, if anything changed, and give the file its name when a thread has synced it."""
+        """Write a checkpoint if anything has changed. The file gets its name when a thread has synced it."""
         offsets = self._collect(name)
         if self._written.get(name) == offsets:
             return
@@ -410,7 +425,7 @@ class LogDirectory:
         token = self._writing[name] = object()
 
         def synced(error: OSError | None) -> None:
-            if self._writing.get(name) is not token:  # a newer one is on its way, or was written at once
+            if self._writing.get(name) is not token:  # a newer file is on its way, or was written at once
                 return
             del self._writing[name]
             try:

@@ -42,11 +42,11 @@ from barnabas.storage.troubles import SPAN_MS as TROUBLES_SPAN_MS
 logger = logging.getLogger("barnabas.storage")
 
 _NEVER_MS = 2**63 - 1
-_FLUSHES_MAX = 64  # at a time
+_FLUSHES_MAX = 64  # how many logs are flushed at a time
 _FLUSH_INTERVAL_MIN_MS = 10
-_FILES_PER_FLUSH = 8  # that each holds open until it is done, about
+_FILES_PER_FLUSH = 8  # about how many files a flush holds open until it is done
 _FILES_CHECK_MS = 1_000
-_PIECES_MS = 10  # of a start, between two passes of the loop
+_PIECES_MS = 10  # how long a start works before the loop goes round
 _PROGRESS_INTERVAL_MS = 3_000
 
 
@@ -76,7 +76,7 @@ class LogManager:
         self._default_config: TopicConfig | None = None
         self._topics_with_fewer_logs: set[str] = set()
         self._tasks: list[Task[Any]] = []
-        self._shortened: list[Log] = []  # by the round of retention that is under way
+        self._shortened: list[Log] = []  # by the current round of retention
         self.directories = [self._directory(path) for path in paths_of(data_directories)]
         self._plan: DirectoryPlan | None = None
         self.on_failed: list[Callable[[Log], None]] = []
@@ -92,9 +92,9 @@ class LogManager:
     # -- start and stop
 
     def open(self, node_id: int | None = None, choice: StartChoice = NO_CHOICE) -> None:
-        """See what is in the directories and decide which are used: DataDirectoryError, before anything is changed."""
+        """See what is in the directories and decide which are used. DataDirectoryError is raised before any change."""
         if self._plan is not None:
-            return  # by the broker, before this
+            return  # the broker has opened it before
         with self._giving_up():
             at_once(self._in_each(LogDirectory.read))
             plan = plan_directories(self.contents, node_id, choice)
@@ -102,7 +102,10 @@ class LogManager:
         self._plan = plan
 
     def take(self) -> None:
-        """Begin to use the directories: make those that are missing, lock all. DataDirectoryError when another does."""
+        """Begin to use the directories: make the missing ones, lock all.
+
+        DataDirectoryError if another broker uses one.
+        """
         self.open()
         if not self.open_directories:
             with self._giving_up():
@@ -115,14 +118,17 @@ class LogManager:
                 directory.folders.pop(key, None)
 
     def set_aside(self, partitions: Iterable[tuple[str, int]]) -> None:
-        """Rename the folders of logs that are left out to `….-stray`. They stay."""
+        """Rename the folders of logs that are left out to `….-stray`. They are not deleted."""
         for key in partitions:
             for directory in self.open_directories:
                 if key in directory.contents.folders:
                     directory.set_aside(key)
 
     async def load(self) -> None:
-        """As `start`, in pieces between which the loop runs. Cancelled, it leaves the directories as a crash would."""
+        """As `start`, in pieces between which the loop runs.
+
+        If it is cancelled, the directories are as after a crash.
+        """
         clock = self._env.clock
         pieces = self._start()
         pause_ms = clock.monotonic_ms() + _PIECES_MS
@@ -148,8 +154,10 @@ class LogManager:
         logger.info("Opening the logs: %d of %d are open%s", opened, found, now)
 
     def start(self) -> None:
-        """Load, and begin the upkeep. DataDirectoryError when a directory is in use, another's, or says what cannot be
-        true, and when none can be used.
+        """Load the logs, and begin the upkeep.
+
+        DataDirectoryError if a directory is in use, belongs to another broker or says anything that cannot be true, and
+        if none can be used.
         """
         at_once(self._start())
 
@@ -163,7 +171,7 @@ class LogManager:
 
     @contextmanager
     def _giving_up(self) -> Iterator[None]:
-        """All directories, when one step of the start says that there is to be none."""
+        """Give all directories up if a step of the start raises."""
         try:
             yield
         except BaseException:
@@ -172,7 +180,7 @@ class LogManager:
             raise
 
     def _in_each(self, step: Callable[[LogDirectory], Pieces[None] | None]) -> Pieces[None]:
-        """Take a step of starting in every directory that works; one whose disk does not is left out from then on."""
+        """Take a step of the start in every directory that works. If a disk does not work, leave its directory out."""
         problems = []
         for directory in self.directories:
             if directory.failed is not None:
@@ -224,8 +232,8 @@ class LogManager:
         return [directory.contents for directory in self.directories]
 
     def initialise(self, node_id: int, cluster_id: str) -> None:
-        """Write whose the directories are where that was missing, and in each which the others are."""
-        check_node(self.contents, node_id)  # once more: somebody else may have made the tree meanwhile
+        """Write into each directory whose it is, if that was missing, and which the others are."""
+        check_node(self.contents, node_id)  # once more, because another broker may have made the tree meanwhile
         check_cluster(self.contents, cluster_id)
         for directory in self.open_directories:
             directory.meta.directory_id = directory.meta.directory_id or uuids.to_text(self._env.random_uuid())
@@ -237,7 +245,7 @@ class LogManager:
             directory.write_meta(node_id, cluster_id, others)
 
     def shutdown(self) -> None:
-        """Stop cleanly: logs closed; then checkpoints, marker and lock of each directory."""
+        """Stop cleanly: close the logs; then each directory writes checkpoints and marker, and gives its lock back."""
         for task in self._tasks:
             task.stop()
         self._tasks.clear()
@@ -259,12 +267,12 @@ class LogManager:
 
     @property
     def open_directories(self) -> list[LogDirectory]:
-        """Those that are in use: between `start` and `shutdown`, and not failed."""
+        """The directories in use: those that have not failed, between `start` and `shutdown`."""
         return [directory for directory in self.directories if directory.is_open]
 
     @property
     def failed_directories(self) -> list[LogDirectory]:
-        """Those that did not work when the broker started."""
+        """The directories that did not work when the broker started."""
         return [directory for directory in self.directories if directory.failed is not None]
 
     @property
@@ -275,24 +283,25 @@ class LogManager:
 
     @property
     def meta(self) -> Meta:
-        """Whose directories these are, as the first says that says anything."""
+        """Whose directories these are, by the first one that says it."""
         return next((directory.meta for directory in self.directories if directory.contents.is_formatted), Meta())
 
     @property
     def was_clean(self) -> bool:
-        """Whether the last stop was; a replica that may have lost records must know."""
+        """Whether the last stop was clean. If not, a replica may have lost records."""
         return all(directory.was_clean for directory in self.open_directories)
 
     def directory_of(self, log: Log) -> LogDirectory | None:
-        """Where a log is; None when it was taken away."""
+        """The directory of a log; None if the log was taken away."""
         key = (log.topic, log.partition)
         return next((directory for directory in self.directories if directory.logs.get(key) is log), None)
 
     def _place(self, topic: str, partition: int, *, is_new: bool) -> LogDirectory:
-        """Where a log is made: where its folder is already, which an attempt that failed may have left. It must not be
-        in two directories. A folder of that name that is somebody else's says nothing.
+        """In which directory a log is made.
 
-        Else in the directory with the fewest, the first of several. OSError when it may be in one that is offline.
+        If an attempt that failed has left its folder, there, because a log must not be in two directories. A folder of
+        that name that is not ours does not count. Else in the directory with the fewest logs. OSError if the log may be
+        in a directory that is offline.
         """
         places = self.open_directories
         if len(self.directories) > 1:
@@ -324,9 +333,9 @@ class LogManager:
         return list(chain.from_iterable(directory.logs.values() for directory in self.directories))
 
     def get_or_create(self, topic: str, partition: int, topic_id: bytes | None, *, is_new: bool = False) -> Log:
-        """The log, made when missing. OSError when it cannot be made.
+        """The log, which is made if it is missing. OSError if it cannot be made.
 
-        Nor is it made while a directory is failed, except where the partition `is_new`: it may be in that one.
+        It is not made while a directory is failed, because it may be in that one. But a partition that `is_new` is.
         """
         try:
             return self._get_or_create(topic, partition, topic_id, is_new)
@@ -346,7 +355,7 @@ class LogManager:
         return log
 
     def delete(self, topic: str, partition: int) -> None:
-        """Take the log away; its folder is renamed now and removed after file.delete.delay.ms."""
+        """Take the log away. Its folder is renamed now, and removed after file.delete.delay.ms."""
         log = self.get(topic, partition)
         path = self._take_away(log, "delete")
         if log is None or path is None:
@@ -357,7 +366,7 @@ class LogManager:
             remove_deleted_folder(self._env.disk, path)
             yield None
 
-        def begin() -> None:  # of many topics that were deleted together, the folders are due together
+        def begin() -> None:  # if many topics were deleted together, all folders are due together
             self._env.turns.begin(remove())
 
         self._env.clock.call_later(log.config.file_delete_delay_ms, begin)
@@ -375,7 +384,7 @@ class LogManager:
         return path
 
     def _forget_configs(self) -> None:
-        """Of topics that have no log here any more; once for many logs that went together."""
+        """Forget the config of topics that have no log here any more, once for many logs that went together."""
         gone, self._topics_with_fewer_logs = self._topics_with_fewer_logs, set()
         for topic in gone.difference(topic for place in self.directories for topic, _ in place.logs):
             self._configs.pop(topic, None)
@@ -452,7 +461,7 @@ class LogManager:
             directory.checkpoint()
 
     def _flush_interval_ms(self) -> float:
-        """As often as the most impatient flush.ms wants, within reason; soon, when some had to wait for others."""
+        """As often as the smallest flush.ms wants, within reason. Soon, if some logs had to wait for others."""
         if self._flushes_wait:
             return _FLUSH_INTERVAL_MIN_MS
         return min(
@@ -463,7 +472,7 @@ class LogManager:
         return min((config.flush_ms for config in self._configs.values()), default=_NEVER_MS)
 
     def _flushes_due(self) -> Sequence[Log]:
-        """The logs whose flush.ms is over, as many as may be synced at a time: those first that have waited longest."""
+        """The logs whose flush.ms is over, the longest waiting first, as many as may be synced at a time."""
         self._flushes_wait = False
         if self._shortest_flush_ms() == _NEVER_MS:
             return ()
@@ -482,7 +491,7 @@ class LogManager:
             log.give_back_indexes()
 
     def _to_retain(self) -> Iterator["Log | LogDirectory | _Shortened"]:
-        """Of each directory: its logs, to raise where they start; itself, to write that down; what lies below then."""
+        """For each directory: its logs, to raise their starts; itself, to write them down; logs with segments below."""
         for directory in self.open_directories:
             self._shortened = []
             yield from list(directory.logs.values())
@@ -506,7 +515,7 @@ class LogManager:
 
 
 class _Shortened(NamedTuple):
-    """A log that retention has given a later start: its segments below that can go."""
+    """A log whose start retention has raised: its segments below that can go."""
 
     log: Log
 
@@ -520,7 +529,7 @@ def _write_later(name: str, directory: LogDirectory) -> None:
 
 
 def _advice(error: OSError) -> str:
-    """What helps against an error of a data directory."""
+    """What the operator can do about an error of a data directory."""
     if error.errno in NO_ROOM:
         return "Free some space on its disk, then start again."
     if error.errno in (errno.EMFILE, errno.ENFILE):

@@ -1,4 +1,6 @@
-"""A bounded number of open files, the least recently used closed first, and ranges of them that answers refer to."""
+"""A bounded number of open files, of which the least recently used is closed first, and the ranges of them that answers
+refer to.
+"""
 
 import logging
 from asyncio import Transport
@@ -19,7 +21,7 @@ class OpenFilesShares(NamedTuple):
 
     segments: int  # kept open by OpenFiles
     connections: int
-    reserve: int  # files opened for a moment (indexes, snapshots, checkpoints), syncs, the tree, listeners
+    reserve: int  # for files that are open for a moment (indexes, snapshots, checkpoints), syncs, the tree, listeners
 
 
 def share_out(open_files_max: int) -> OpenFilesShares:
@@ -30,7 +32,7 @@ def share_out(open_files_max: int) -> OpenFilesShares:
 
 
 class _Referenced:
-    """An open file that ranges refer to. `size` is where it was cut off since, if it was."""
+    """An open file that ranges refer to. `size` is where it was cut off, if that has happened since."""
 
     __slots__ = ("count", "file", "is_pooled", "size")
 
@@ -42,10 +44,9 @@ class _Referenced:
 
 
 class FileRange(Reference):
-    """Bytes of a file that stays open as long as this is held, whatever becomes of its name or its place in the pool.
+    """Bytes of a file. The file stays open until `release`, even if it is renamed, removed or leaves the pool.
 
-    Given away from the front, by `read` or `send`; its length is what is left. `release` it when nobody wants it any
-    more (harmless when done already).
+    `read` and `send` take bytes from the front; the length is what is left. A second `release` does no harm.
     """
 
     __slots__ = ("_files", "_length", "_on_error", "_position", "_referenced")
@@ -69,7 +70,7 @@ class FileRange(Reference):
         return self._length
 
     def read(self, length: int) -> bytes | None:
-        """The next bytes, `length` or what is left; None when they are not in the file any more or the disk failed."""
+        """The next bytes, `length` of them or what is left. None if the file was cut off or the disk failed."""
         referenced = self._referenced
         assert referenced is not None, "read after release"
         length = min(length, self._length)
@@ -86,7 +87,7 @@ class FileRange(Reference):
         return data
 
     def send(self, network: Network, transport: Transport, length: int) -> int:
-        """Have the next bytes sent without reading them, `length` at most: how many went. 0: try `read`."""
+        """Send the next bytes without reading them, `length` at most; how many were sent. If it is 0, try `read`."""
         referenced = self._referenced
         assert referenced is not None, "sent after release"
         length = min(length, self._length)
@@ -106,7 +107,7 @@ class FileRange(Reference):
         if referenced is not None:
             self._files.release(referenced)
 
-    __del__ = release  # of those that never became an answer
+    __del__ = release  # for a range that never became an answer
 
 
 class OpenFiles:
@@ -121,7 +122,7 @@ class OpenFiles:
         self._limit = limit
         self._files: dict[str, File] = {}
         self._referenced: dict[File, _Referenced] = {}
-        self._lingering = 0  # files that have left the pool and are open for the sake of a reference
+        self._lingering = 0  # files that have left the pool and are open because a range refers to them
 
     def __len__(self) -> int:
         return len(self._files) + self._lingering
@@ -142,9 +143,9 @@ class OpenFiles:
         return file
 
     def reference(self, path: str, position: int, length: int, on_error: Callable[[OSError], None]) -> FileRange | None:
-        """A range of a file; None when half of all files that may be open are referred to already.
+        """A range of a file. None if ranges refer to half of the files that may be open already.
 
-        `on_error` hears of a disk that fails when the range is read.
+        `on_error` is called if the disk fails when the range is read.
         """
         file = self.get(path)
         referenced = self._referenced.get(file)
@@ -164,16 +165,16 @@ class OpenFiles:
                 referenced.file.close()
 
     def cut(self, path: str, size: int) -> None:
-        """Truncate a file. Ranges that reach beyond are broken for good, also when other bytes come to lie there."""
+        """Truncate a file. A range that reaches beyond can never be read again, even if the file grows."""
         file = self.get(path)
         file.truncate(size)
         referenced = self._referenced.get(file)
         if referenced is not None:
             referenced.size = min(referenced.size, size)
-            self.close(path)  # who refers to it from now on refers to what is there then
+            self.close(path)  # a new range opens the file again, and may refer to what is written there later
 
     def make_room(self, error: OSError) -> bool:
-        """If the system has no more descriptors, keep half as many from now on; whether to try again is worth it."""
+        """If there are no more descriptors, close some and keep half as many from now on. Whether to try again."""
         idle = [path for path, file in self._files.items() if file not in self._referenced]
         if error.errno not in TOO_MANY_OPEN or not idle:
             return False
@@ -193,7 +194,7 @@ class OpenFiles:
             self._files[path] = file  # it is in use
 
     def _leave_pool(self, file: File) -> None:
-        """Close it, unless somebody refers to it: then the last of them does."""
+        """Close it, or let the last range that refers to it close it."""
         referenced = self._referenced.get(file)
         if referenced is None:
             file.close()

@@ -1,7 +1,8 @@
 """What a log knows of each idempotent or transactional producer, and its snapshots (KIP-98, KIP-360).
 
-`check` decides and touches nothing; `update` is called with what was appended, by leader and follower alike, and
-again for the batches behind the last snapshot when a log is opened: the state is a function of the log.
+`check_data` and `check_marker` decide and change nothing. `update_data` and `update_marker` are called for what was
+appended, on a leader as on a follower, and once more for the batches behind the last snapshot when a log is opened. So
+the state is a function of the log.
 """
 
 import contextlib
@@ -21,13 +22,13 @@ from barnabas.storage.segments import Segments
 
 logger = logging.getLogger("barnabas.storage")
 
-BATCHES_REMEMBERED = 5  # a producer may have that many requests in flight, so that many may come again
+BATCHES_REMEMBERED = 5  # a producer may have so many requests in flight, and may send each of them again
 SEQUENCE_MAX = 2**31 - 1
 _SNAPSHOT_HEADER = Struct(">hIi")
 _SNAPSHOT_ENTRY = Struct(">qhiqiqiq")
 _SNAPSHOT_VERSION = 1
 _NONE = -1
-_BYTES_PER_PIECE = 4 << 20  # of batches whose headers are read
+_BYTES_PER_PIECE = 4 << 20  # how many bytes of batches a replay passes before it yields
 
 
 class ProducerBatch(NamedTuple):
@@ -128,7 +129,7 @@ def check_data(
     is_transactional: bool,
     check_sequence: bool,
 ) -> ErrorCode:
-    """Whether a producer may append this batch now. A duplicate was recognised before."""
+    """Whether a producer may append this batch now, which is no duplicate."""
     if entry is None:
         return ErrorCode.NONE
     if producer_epoch < entry.producer_epoch:
@@ -176,7 +177,9 @@ class ProducerStateManager:
         self.directory = directory
         self.entries: dict[int, ProducerEntry] = {}
         self._ongoing: dict[int, int] = {}  # first offset -> producer id, in rising order of offsets
-        self._ended: dict[int, int] = {}  # first offset -> offset of the marker, while that is not replicated
+        self._ended: dict[
+            int, int
+        ] = {}  # first offset -> offset of the marker, as long as the marker is not replicated
         self.snapshots: list[int] = sorted(snapshots)
         self.last_snapshot_offset = _NONE
         self.map_end_offset = 0
@@ -193,7 +196,7 @@ class ProducerStateManager:
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """The first offset whose fate a reader of committed data cannot know yet, or None."""
+        """The first offset of a transaction that is not decided yet, or None."""
         first = next(iter(self._ongoing), None)
         if self._ended:
             ended = min(self._ended)
@@ -237,7 +240,7 @@ class ProducerStateManager:
     def update_marker(
         self, producer_id: int, producer_epoch: int, marker: EndTransactionMarker, offset: int, timestamp: int
     ) -> AbortedTransaction | None:
-        """A marker was appended at `offset`; the index entry to write when it aborted something."""
+        """A marker was appended at `offset`; the index entry to write if it aborted a transaction."""
         entry = self.entries.get(producer_id)
         if entry is None:
             entry = self.entries[producer_id] = ProducerEntry(producer_id, producer_epoch)
@@ -294,7 +297,9 @@ class ProducerStateManager:
             if passed - piece >= _BYTES_PER_PIECE:
                 yield passed
                 piece = passed
-            if batch.producer_id < 0:  # the first batch may begin below: a log start can lie inside of one
+            if (
+                batch.producer_id < 0
+            ):  # the first batch may begin below `start`, because a log start can lie inside of a batch
                 continue
             if batch.attributes & CONTROL:
                 marker = marker_of(segment.batch_bytes(batch))
@@ -326,7 +331,7 @@ class ProducerStateManager:
         return f"{self.directory}/{offset:020d}.snapshot"
 
     def take_snapshot(self) -> str | None:
-        """Write the state as of `map_end_offset`; None when that file is there already, else its path (not synced)."""
+        """Write the state as of `map_end_offset`; the path, which is not synced. None if that file is there already."""
         offset = self.map_end_offset
         if offset == self.last_snapshot_offset:
             return None
@@ -351,7 +356,7 @@ class ProducerStateManager:
             file.truncate(0)
             file.write(0, data)
         except OSError:
-            with contextlib.suppress(OSError):  # half a snapshot is found out when it is read
+            with contextlib.suppress(OSError):  # half a snapshot does no harm: its checksum does not match
                 self._disk.remove(path)
             raise
         finally:
@@ -363,7 +368,7 @@ class ProducerStateManager:
         return path
 
     def load_snapshot(self, log_start_offset: int, log_end_offset: int) -> int:
-        """Take up the newest usable snapshot ≤ `log_end_offset`; the offset from which batches must be replayed."""
+        """Load the newest usable snapshot ≤ `log_end_offset`; the offset from which batches must be replayed."""
         self.clear()
         for offset in [offset for offset in self.snapshots if offset > log_end_offset]:
             self.remove_snapshot(offset)

@@ -1,4 +1,4 @@
-"""Opening a log directory: finish what a crash interrupted, cut what it left behind."""
+"""Opening the folder of a log: what a crash interrupted is completed, what it damaged is cut off."""
 
 import logging
 from collections.abc import Container, Generator, Sequence
@@ -21,13 +21,13 @@ logger = logging.getLogger("barnabas.storage")
 
 T = TypeVar("T")
 
-_WINDOW_BYTES = 1 << 20  # of one piece: about ten milliseconds
+_WINDOW_BYTES = 1 << 20  # how much is checked in one piece, in about ten milliseconds
 _INDEXES = ("index", "timeindex", "txnindex")
 _BESIDE = (*_INDEXES, UNSYNCED)
 
 
 class OldFormatError(ValueError):
-    """The log holds message sets of Kafka 0.x, which are not read here and must not be cut off as damage."""
+    """The log holds message sets of Kafka 0.x. They cannot be read here, and must not be cut off as damage."""
 
 
 class Progress(NamedTuple):
@@ -38,7 +38,7 @@ class Progress(NamedTuple):
     of_bytes: int
 
 
-Pieces = Generator[Progress | None, None, T]  # of the work of a start; said is what takes long
+Pieces = Generator[Progress | None, None, T]  # of the work of a start; what takes long says how far it is
 
 
 def open_log(
@@ -54,13 +54,13 @@ def open_log(
     clean: bool = False,
     found: LogFolder | None = None,
 ) -> Pieces[Log]:
-    """Open or make the log in `directory`, piece by piece; `found` is what is known of its folder already.
+    """Open or make the log in `directory`, piece by piece. `found` is what is known of its folder already.
 
-    `clean`: the last stop was clean, what is there is trusted. Otherwise every batch from the recovery point's
-    segment on is checked, the log is cut at the first bad one, and indexes from there on are made again; the caller
-    must flush such a log before it takes records, so that what was cut cannot come back behind them. Segments that
-    are cut off whole are set aside.
-    OSError, CheckpointError, OldFormatError when it cannot be opened.
+    If the last stop was `clean`, the files are trusted. If not, every batch from the recovery point's segment on is
+    checked, the log is cut at the first bad batch, and the indexes from there on are made again. The caller must flush
+    such a log before it takes records: else the part that was cut could come back behind them. Segments that are cut
+    off whole are set aside.
+    OSError, CheckpointError and OldFormatError if it cannot be opened.
     """
     folder = _Folder(env, files, directory, f"{topic}-{partition}", config)
     names = folder.tidied_names(found)
@@ -84,7 +84,7 @@ def open_log(
             ).delete_files()  # retention had done so: a crash may bring back some, and not their neighbours
         log_end_offset = yield from _Check(folder, segments, leader_epochs).run(recovery_point)
     if log_end_offset < log_start_offset:
-        # Retention had given up all that is here, and a crash took the segment begun then. Offsets do not go back.
+        # Retention had given up all segments, and a crash took the empty one begun then. Offsets never go back.
         text = "%s: what is left ends at %d, the log begins at %d"
         logger.warning(text, folder.log, log_end_offset, log_start_offset)
         folder.set_aside(segments)
@@ -114,7 +114,7 @@ def open_log(
         Segments(segments, log_end_offset),
         topic_id=topic_id,
         log_start_offset=log_start_offset,
-        # Recovery has checked what is there but a crash now could still lose it: only a sync lifts the point.
+        # Recovery has checked what is there, but a crash now could still lose it. Only a sync raises the point.
         recovery_point=min(recovery_point, log_end_offset),
         producers=ProducerStateManager(env.disk, directory, snapshots),
         leader_epochs=leader_epochs,
@@ -140,11 +140,11 @@ class _Folder:
         self._config = config
 
     def _names(self) -> list[str]:
-        """What is in it, without the files that are not the log's: nobody but their owner removes them."""
+        """What is in it, without the files that are not the log's. Only their owner removes those."""
         return list(filter(is_log_file, self._disk.list_directory(self._directory)))
 
     def tidied_names(self, found: LogFolder | None) -> list[str]:
-        """Make it, or remove what was being removed or written, and complete finished compactions; what is in it."""
+        """Make it; or remove what is half written and complete finished compactions. What is in it then."""
         disk, directory = self._disk, self._directory
         if found is None and not disk.is_directory(directory):
             disk.make_directory(directory)
@@ -173,7 +173,7 @@ class _Folder:
         return self._names()
 
     def _complete_swap(self, base: int, bases: list[int]) -> None:
-        """The new file is whole: what it replaces goes, then it takes its place."""
+        """The new file is whole: remove the files that it replaces, then let it take their place."""
         disk, directory = self._disk, self._directory
         path = f"{directory}/{file_name(base, 'log')}.swap"
         replacement = self._segment(base, disk.file_size(path), suffix=".swap")
@@ -217,7 +217,7 @@ class _Folder:
         )
 
     def segments(self, names: list[str]) -> list[Segment]:
-        """What there is, in order. Index files and marks without a log go."""
+        """The segments that are there, in order. Index files and marks without a log are removed."""
         present = set(names)
         segments = []
         for name in names:
@@ -229,7 +229,7 @@ class _Folder:
         return segments
 
     def drop_damaged_transaction_indexes(self, segments: list[Segment], names: list[str]) -> None:
-        """They are made again from the batches: from all of them, so no snapshot may say that they were seen."""
+        """They are made again from all batches, so all producer snapshots go: they say that batches were seen."""
         damaged = False
         for segment in segments:
             try:
@@ -252,13 +252,13 @@ class _Folder:
         except checkpoints.CheckpointError as error:
             if clean:
                 raise
-            # Written without a sync when the log was made: a crash may have torn it. The controller says the id again.
+            # It was written without a sync when the log was made, and a crash may have torn it. The tree knows the id.
             logger.warning("%s; a crash left it so, the topic's id is taken from the tree", error)
             self._disk.remove(path)
             return None
 
     def set_aside(self, segments: Sequence[Segment]) -> None:
-        """They are no part of the log any more: their batches stay, under names that no broker reads."""
+        """Take them out of the log. Their batches stay, under names that no broker reads."""
         for segment in segments:
             if not segment.size:
                 segment.delete_files()
@@ -286,9 +286,9 @@ class _Folder:
 class _Check:
     """Looks at every batch from the recovery point's segment on, and ends the log before the first bad one.
 
-    Offsets that rise with gaps between them are no damage: compaction leaves such gaps, whatever the topic's policy is
-    now, and so does a leader that a follower copies from. A gap behind a segment that was not synced whole is: the
-    crash took the end of it, or segments that came next.
+    Gaps between offsets are no damage. Compaction leaves them, and the topic's policy may have changed since; a
+    follower has those of its leader. But a gap behind a segment that was not synced whole is damage: the crash took the
+    end of the segment, or the segments behind it.
     """
 
     def __init__(self, folder: _Folder, segments: list[Segment], leader_epochs: LeaderEpochCache) -> None:
@@ -299,7 +299,7 @@ class _Check:
         self._of_bytes = 0
 
     def run(self, recovery_point: int) -> Pieces[int]:
-        """Where the log ends; the list of segments loses those behind a cut."""
+        """Where the log ends. Segments behind a cut are removed from the list."""
         segments, log = self._segments, self._folder.log
         first = max((slot for slot, segment in enumerate(segments) if segment.base_offset <= recovery_point), default=0)
         for segment in segments[:first]:
@@ -326,7 +326,7 @@ class _Check:
                 break
         for segment in segments[first:-1]:
             segment.write_indexes()
-        # The last one's are not trusted before it is complete, and two new files for each of 10,000 logs take seconds.
+        # The last one's indexes are not trusted before it is complete. New files for 10,000 logs would take seconds.
         segments[-1].write_indexes(new_files=False)
         return next_offset
 
@@ -335,7 +335,7 @@ class _Check:
         del self._segments[slot:]
 
     def _check_segment(self, segment: Segment, next_offset: int) -> Pieces[tuple[int, int]]:
-        """(position behind the last good batch, next offset); its indexes are made again on the way."""
+        """(position behind the last good batch, next offset). The segment's indexes are made again on the way."""
         leader_epochs = self._leader_epochs
         segment.reset_indexes()
         segment.transaction_index.reset()

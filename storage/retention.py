@@ -1,7 +1,7 @@
-"""What goes from the front of a log, by age, size and log start: which segments may go, and how they do.
+"""What goes from the front of a log: which segments, by age, size and log start, and in which steps.
 
-Two steps: the log start is raised, and when that is written down, the segments below it go. A crash may bring back the
-names of some of them. What comes back lies below the log start then, and not in front of a hole.
+First the log start is raised. When that is written down, the segments below it go. A crash may bring back some of their
+names. What comes back lies below the log start then, and not in front of a hole.
 """
 
 import logging
@@ -16,7 +16,7 @@ _SEGMENTS_REMOVED_AT_ONCE = 50
 
 
 class SegmentFacts(NamedTuple):
-    """What the decision needs of every segment. `next_base`: where the following one begins, or the log end."""
+    """What the decision needs of each segment. `next_base` is where the next one begins, or the log end."""
 
     next_base: int
     size: int
@@ -35,9 +35,9 @@ def expired_segments(
 ) -> int:
     """How many segments from the oldest on may be deleted.
 
-    Nothing above the high watermark goes. Without `delete` (a compacted topic) only what lies below the log start
-    does. The last segment counts too: the log rolls first when that one must go; an empty last one stays.
-    `largest_timestamp` is asked for a segment by its place, and only if the answer matters: it may cost a read.
+    Nothing above the high watermark goes. Without `delete` (in a compacted topic), only what lies below the log start
+    goes. The last segment may go, too: the log rolls first then. An empty last segment stays. `largest_timestamp` is
+    called with the place of a segment, and only if the answer matters, because it may cost a read.
     """
     count = 0
     excess = sum(segment.size for segment in segments) - retention_bytes
@@ -80,7 +80,7 @@ def raise_log_start(log: Log, now_ms: int) -> bool:
         if not count:
             return False
         if count == len(segments) and not log.begin_anew():
-            count -= 1  # the others make room for what the last one needs
+            count -= 1  # when the others are gone, there may be room to go on without the last one
         if not count:
             return False
         log.delete_records_before(bases[count])

@@ -36,9 +36,9 @@ _RECENT_BATCHES_MAX = 128
 
 
 class Located(NamedTuple):
-    """Where whole batches lie; no record in them has an offset ≥ `next_offset`.
+    """Where whole batches lie. No record in them has an offset ≥ `next_offset`.
 
-    `chunk` is what was read already, from `chunk_position` on.
+    `chunk` are bytes that were read already, from `chunk_position` on.
     """
 
     position: int
@@ -66,8 +66,8 @@ def file_name(base_offset: int, extension: str) -> str:
 class Segment:
     """Batches from `base_offset` on.
 
-    Opened without touching the disk; its indexes are read when they are first needed and rebuilt from the batches
-    when they are missing or cannot be right.
+    To open it costs no access to the disk. Its indexes are read when they are first needed, and made again from the
+    batches if they are missing or cannot be right.
     """
 
     __slots__ = (
@@ -116,7 +116,7 @@ class Segment:
         self.suffix = suffix
         self.is_marked_unsynced = is_marked_unsynced
         self._index_interval_bytes = index_interval_bytes
-        # Past the gap between two index entries.
+        # A window that begins at an index entry reaches past the next one.
         self._window_bytes = min(2 * index_interval_bytes + HEADER_BYTES, WINDOW_BYTES)
         self.path = self.file_path("log")
         disk = files.disk
@@ -127,9 +127,9 @@ class Segment:
         self._first_timestamp: int | None = None
         self._max_timestamp = -1
         self._offset_of_max_timestamp = base_offset
-        self._times_known = False  # the two above; else the time index must be asked
+        self._times_known = False  # whether the two above are right; if not, the time index must be asked
         self._bytes_since_index_entry = 0
-        # Every batch of the last few appends: readers at the log's end neither scan nor guess.
+        # Every batch of the last few appends: where a reader at the log end begins is known exactly.
         self._recent_offsets = array("q")
         self._recent_positions = array("q")
         self.touched = True
@@ -144,7 +144,7 @@ class Segment:
         index_interval_bytes: int,
         suffix: str = "",
     ) -> "Segment":
-        """A new empty segment. Its index files are made when there is something in it: most partitions never have."""
+        """A new empty segment. Its index files are made with its first records: most partitions never have any."""
         segment = Segment(
             files,
             directory,
@@ -162,7 +162,7 @@ class Segment:
                 if files.disk.exists(path):
                     files.disk.remove(path)
         except OSError:
-            segment.delete_files()  # left behind, it would begin in the middle of what is appended meanwhile
+            segment.delete_files()  # if it stayed, what is appended to the one before would overlap it
             raise
         segment.offset_index.reset()
         segment.time_index.reset()
@@ -176,7 +176,7 @@ class Segment:
     # -- loading
 
     def load(self) -> None:
-        """Have the indexes in memory."""
+        """Make sure that the indexes are in memory."""
         self.touched = True
         if self._loaded:
             return
@@ -191,13 +191,13 @@ class Segment:
         self._files.indexes.loaded(self)
 
     def _look_for_time_zero(self) -> None:
-        """An entry of timestamp 0 at the first offset is all zeros, as is what Kafka preallocates: the batch tells."""
+        """An entry of timestamp 0 at the first offset is all zeros, as is the space that Kafka preallocates."""
         first = next(self.batches(), None)
         if first is not None and first.max_timestamp == 0 and first.last_offset == self.base_offset:
             self.time_index.append(0, self.base_offset)
 
     def _index_ends_right(self) -> bool:
-        """Whether the last entry of the offset index, on which most depends, says where a batch is."""
+        """Whether a batch lies where the last entry of the offset index says. Most depends on that entry."""
         position, offset = self.offset_index.last_below(self.size, _OFFSETS_END)
         if position < 0:
             return True
@@ -207,11 +207,11 @@ class Segment:
             return False
 
     def _holds_a_batch(self, position: int, offset: int) -> bool:
-        """Whether one begins there, and not behind that offset."""
+        """Whether a batch begins there, whose base offset is not behind `offset`."""
         return begins_a_batch(self._files.get(self.path).read(position, MAGIC_AT + 1), offset)
 
     def unload(self) -> None:
-        """Give the memory of the indexes back, unless they cannot be written."""
+        """Give the memory of the indexes back, if they can be written."""
         self._forget_recent()
         if self._loaded:
             try:
@@ -224,7 +224,7 @@ class Segment:
             self._files.indexes.unloaded(self)
 
     def rebuild_indexes(self) -> None:
-        """Make the offset and time index again from the batch headers, up to where they are damaged, if they are."""
+        """Make the offset and time index again from the batch headers. They end where a header is damaged."""
         self.reset_indexes()
         next_offset = self.base_offset
         try:
@@ -246,7 +246,7 @@ class Segment:
         self._files.indexes.loaded(self)
 
     def reset_indexes(self) -> None:
-        """Empty indexes, to be filled by `index_recovered`."""
+        """Begin with empty indexes, to which `index_recovered` adds."""
         self.offset_index.reset()
         self.time_index.reset()
         self._max_timestamp, self._offset_of_max_timestamp = -1, self.base_offset
@@ -256,7 +256,7 @@ class Segment:
         self._loaded = self._times_known = True
 
     def index_recovered(self, position: int, size: int, last_offset: int, max_timestamp: int) -> None:
-        """A batch that recovery found to be good."""
+        """Add a batch that recovery found to be good."""
         self._index(position, size, last_offset, max_timestamp)
 
     def _forget_recent(self) -> None:
@@ -288,7 +288,7 @@ class Segment:
         return self._offset_of_max_timestamp
 
     def _know_times(self) -> None:
-        """Without having the indexes in memory, if that can be."""
+        """Learn the largest timestamp, if possible without loading the indexes."""
         if not self._times_known:
             last = self.time_index.read_last()
             if last is None:
@@ -304,14 +304,14 @@ class Segment:
 
     @property
     def first_timestamp(self) -> int:
-        """The largest timestamp of the first batch, by which the segment's age is told; -1 when there is none."""
+        """The largest timestamp of the first batch, from which the segment's age is reckoned; -1 if there is none."""
         if self._first_timestamp is None:
             if not self.size:
                 return -1
             try:
                 self._first_timestamp = next(self.batches()).max_timestamp
             except CorruptBatchError:
-                self._first_timestamp = -1  # whoever reads it is told
+                self._first_timestamp = -1  # a client that reads the batch is told
         return self._first_timestamp
 
     @property
@@ -337,7 +337,9 @@ class Segment:
         if not self.size:
             return self.base_offset
         position = 0
-        if self._loaded or self.size > WINDOW_BYTES:  # else one read of the log is cheaper than its indexes
+        if (
+            self._loaded or self.size > WINDOW_BYTES
+        ):  # for a small segment, one read of the log is cheaper than to load the indexes
             self.load()
             position = self.offset_index.last_position()
         return self._next_offset_from(position)
@@ -361,7 +363,7 @@ class Segment:
         return None
 
     def checked_position_for(self, offset: int) -> int:
-        """As `position_for`, but whether a batch begins there is looked at; the index is made again if none does."""
+        """As `position_for`, but it checks that a batch begins there. If none does, it makes the index again."""
         position = self.position_for(offset)
         if position and not self._holds_a_batch(position, offset):
             self._mend_indexes(position)
@@ -373,7 +375,7 @@ class Segment:
         self.rebuild_indexes()
 
     def position_for(self, offset: int) -> int:
-        """Where `offset` is: exactly if it was appended lately, else up to one index interval too early."""
+        """Where the batch with `offset` begins: exactly if it was appended lately, else a bit before."""
         recent = self._recent_offsets
         if recent and offset >= recent[0]:
             return self._recent_positions[bisect_right(recent, offset) - 1]
@@ -381,7 +383,7 @@ class Segment:
         return self.offset_index.position_for(offset)
 
     def locate(self, offset: int, max_bytes: int, upper_bound: int, at_least_one: bool) -> Located | None:
-        """Whole batches from the one that holds `offset`, below `upper_bound`. None: nothing from there on here.
+        """Whole batches from the one that holds `offset`, below `upper_bound`. None if there are none from there on.
 
         Little is read whole, because most of it is wanted. Of much, only headers around its begin and its end are read.
         """
@@ -480,7 +482,7 @@ class Segment:
         return chunk
 
     def reference(self, found: Located, on_error: Callable[[OSError], None]) -> FileRange | None:
-        """Where it is in the file, which stays open for it; None when too many are (see OpenFiles)."""
+        """What was located as a range of the file. The file stays open for it. None if too many do (see OpenFiles)."""
         if self._files.get(self.path).size() < found.position + found.size:
             raise CorruptBatchError(f"{self.path}: the batches at {found.position} are cut off")
         return self._files.reference(self.path, found.position, found.size, on_error)
@@ -513,7 +515,7 @@ class Segment:
             self._index(position + batch.position, following - batch.position, batch.last_offset, batch.max_timestamp)
 
     def _cut_back(self, file: File, position: int, error: OSError) -> None:
-        """There was no room: what was written of it must not be taken for a batch."""
+        """There was no room. The part that was written must not be taken for a batch."""
         try:
             file.truncate(position)
         except OSError as worse:
@@ -578,7 +580,7 @@ class Segment:
             self.time_index.append(self._max_timestamp, self._offset_of_max_timestamp)
 
     def write_indexes(self, *, new_files: bool = True) -> list[str]:
-        """Bring the index files up to date (not synced); their paths. Without `new_files`: those that there are."""
+        """Bring the index files up to date (not synced); their paths. Without `new_files`, make no file."""
         if self._loaded:
             for index in (self.offset_index, self.time_index):
                 if index.dirty and ((new_files and self.size) or self._files.disk.exists(index.path)):
@@ -599,16 +601,16 @@ class Segment:
 
     @property
     def is_indexed(self) -> bool:
-        """Whether the offset index has entries. If not, to make the indexes again takes the headers of few batches."""
+        """Whether the offset index has entries. If it has none, the headers of a few batches make the indexes again."""
         return not self._loaded or len(self.offset_index) > 0
 
     @property
     def is_small(self) -> bool:
-        """Whether one read gets all of it."""
+        """Whether one read gets the whole segment."""
         return self.size <= WINDOW_BYTES
 
     def index_paths(self) -> list[str]:
-        """The index files that were written since the log was opened: those that may not be durable."""
+        """The index files that may not be durable, because they were written since the log was opened."""
         indexes = (self.offset_index, self.time_index, self.transaction_index)
         return [index.path for index in indexes if index.is_written]
 
@@ -617,16 +619,17 @@ class Segment:
         self._files.get(self.path).sync()
 
     def mark_unsynced(self) -> None:
-        """Say beside it that it may lose its end in a crash, for as long as it is not synced whole.
+        """Make an empty file beside the segment, which says that a crash may take the segment's end.
 
-        Only so can recovery tell a hole that a crash left behind this segment from a gap that compaction made.
+        It stays until the whole segment is synced. By it, recovery tells a hole that a crash left behind the segment
+        from a gap that compaction made.
         """
         if not self.is_marked_unsynced:
             self._files.disk.open(self.file_path(UNSYNCED), create=True).close()
             self.is_marked_unsynced = True
 
     def remove_mark(self) -> None:
-        """It is durable up to the segment that follows."""
+        """The segment is durable up to the one that follows."""
         if self.is_marked_unsynced:
             path = self.file_path(UNSYNCED)
             if self._files.disk.exists(path):
@@ -634,7 +637,7 @@ class Segment:
             self.is_marked_unsynced = False
 
     def set_aside(self, end: str) -> str:
-        """Recovery: keep the batches under a name that no broker reads; the name. Its other files go."""
+        """Recovery: keep the batches under a name that no broker reads, and remove the other files; that name."""
         self._files.close(self.path)
         name = f"{file_name(self.base_offset, 'log')}.{end}"
         self._files.disk.rename(self.path, f"{self.directory}/{name}")
@@ -642,7 +645,7 @@ class Segment:
         return name
 
     def rename(self, suffix: str) -> None:
-        """Give all files another suffix, the log first: what recovery does depends on the log's name."""
+        """Give all files another suffix, the log first, because recovery goes by the log's name."""
         self.remove_mark()
         disk = self._files.disk
         has_transaction_index = self.transaction_index.on_disk
@@ -661,7 +664,7 @@ class Segment:
             disk.rename(old_transaction, self.transaction_index.path)
 
     def moved_to(self, directory: str) -> None:
-        """The log's folder has another name now, because it is deleted."""
+        """The log is deleted: its folder has another name now."""
         self._files.close(self.path)
         self._files.indexes.unloaded(self)
         self.directory = directory

@@ -1,4 +1,4 @@
-"""Says which logs cannot be used: the first at once, those that follow within a second in one line together."""
+"""Says which logs cannot be used: the first at once, and all that follow within a second together in one line."""
 
 import logging
 from collections.abc import Sequence
@@ -21,15 +21,17 @@ _LINES = {
 
 
 class Troubles:
-    """One line for each change of state, however many logs a disk takes with it, and however often it changes."""
+    """Few lines, also when a disk takes many logs with it, and when their states change often."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._following: dict[str, list[Log]] = {}  # by state, while its span lasts
-        self._hindered: dict[Log, float | None] = {}  # that was said, and since when it is over
+        self._following: dict[
+            str, list[Log]
+        ] = {}  # by state: not said yet, because the span of the last line is not over
+        self._hindered: dict[Log, float | None] = {}  # logs for which that was said, and since when it is over
 
     def tell(self, state: str, log: Log) -> None:
-        """A log is in that state now. That it is over is said when it has been so for a while."""
+        """A log is in that state now. The end of a hindrance is said only when it has lasted for a while."""
         if state == OVER:
             if log in self._hindered:
                 self._hindered[log] = self._clock.monotonic_ms()
@@ -52,7 +54,7 @@ class Troubles:
             following.append(log)
 
     def span_ends(self) -> None:
-        """Say what has followed. To be called every `SPAN_MS`, and at the end."""
+        """Say which logs have followed. To be called every `SPAN_MS`, and at the end."""
         settled_ms = self._clock.monotonic_ms() - SETTLED_MS
         for log, over_ms in list(self._hindered.items()):
             if log.closed:

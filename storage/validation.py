@@ -27,7 +27,7 @@ from barnabas.runtime.ports import Buffer
 
 _LONG_MAX = 2**63 - 1
 _CODECS = {codec.name.lower(): codec for codec in Compression} | {"uncompressed": Compression.NONE}
-# How the compressed part of a batch must begin; snappy has no mark of its own.
+# How the compressed part of a batch must begin. Snappy has no mark.
 _CODEC_MARKS = {1: b"\x1f\x8b", 3: b"\x04\x22\x4d\x18", 4: b"\x28\xb5\x2f\xfd"}
 
 
@@ -39,7 +39,7 @@ CONVERTED_AT_ONCE_BYTES_MAX = 64 << 10
 
 
 class AppendOrigin(Enum):
-    """Who appends: decides which checks apply."""
+    """Who appends. That decides which checks apply."""
 
     CLIENT = "client"
     COORDINATOR = "coordinator"
@@ -49,8 +49,8 @@ class AppendOrigin(Enum):
 class AppendResult:
     """What became of an append. Offsets are -1 when nothing was appended.
 
-    `log_append_time_ms` is -1 unless the topic says LogAppendTime; of a duplicate it is the stored batch's timestamp.
-    `record_errors` are (index in the batch, message). `log_start_offset` is -1 where Kafka answers -1.
+    `log_append_time_ms` is -1 unless the topic says LogAppendTime; for a duplicate it is the timestamp of the stored
+    batch. `record_errors` are (index in the batch, message). `log_start_offset` is -1 if Kafka answers -1.
     """
 
     __slots__ = (
@@ -90,7 +90,7 @@ class AppendResult:
 
 
 class Validated:
-    """Batches that may be appended: a writable buffer and the header and position of each."""
+    """Batches that may be appended: their bytes, and the header and position of each."""
 
     __slots__ = ("headers", "log_append_time_ms", "positions", "records")
 
@@ -110,7 +110,7 @@ Appendable = Buffer | Validated | AppendResult
 def validate_for_leader(
     records: Buffer, config: TopicConfig, origin: AppendOrigin, now_ms: int, topic_partition: str
 ) -> Validated | AppendResult:
-    """Check batches for a leader's append, and rewrite them where the topic's settings want that."""
+    """Check batches that a leader is to append, and rewrite them if the topic's settings want that."""
     size = len(records)
     if not size:
         return AppendResult(ErrorCode.INVALID_RECORD, "no records")
@@ -275,7 +275,7 @@ def _check_records(
     config: TopicConfig,
     topic_partition: str,
 ) -> AppendResult | None:
-    """Structure, keys and timestamps of every record; what the header says is the newest is made true."""
+    """Check structure, keys and timestamps of every record, and correct the largest timestamp in the header."""
     # Any client can send a few bytes that unpack to gigabytes, or to millions of records. One batch after the other is
     # unpacked, so these two bound the memory and the time of all of them.
     if header.record_count > config.max_message_records:
@@ -347,7 +347,7 @@ def _rebuild(
     codec: Compression,
     append_time_ms: int,
 ) -> Validated | AppendResult:
-    """Every data batch in the topic's codec."""
+    """Pack every data batch in the topic's codec."""
     rebuilt = bytearray()
     new_positions = []
     for header, position in zip(headers, positions):

@@ -114,8 +114,8 @@ def test_a_restart_reads_only_what_is_behind_the_snapshot(world):
         produce(world, log, number * 2)
     world.manager.shutdown()
     reads = []
-    original = world.disk.fails
-    world.disk.fails = lambda operation, path: (
+    original = world.disk.raise_planned_failure
+    world.disk.raise_planned_failure = lambda operation, path: (
         reads.append(path) if operation == "read" else None,
         original(operation, path),
     )[1]

@@ -6,9 +6,9 @@ topics are not in the folders. So adopted topics keep all their records until so
 topic gets the settings that this broker gives it.
 
 If the tree has been in use, a few such folders are strays: their topic was deleted or made again while this broker was
-down. They are renamed to `….-stray`, as Kafka 4 does, and never removed. If most topics are unknown, or the offsets
-topic is, which nobody deletes, the tree is probably an older copy, or another one: the start is refused until the
-operator decides (`--adopt`, `--set-aside`).
+down. They are renamed to `….-stray`, as Kafka 4 does, and never removed. If most topics are unknown, the tree is
+probably an older copy, or another one. This also holds if the offsets topic is unknown, because nobody deletes it. Then
+the start is refused until the operator decides (`--adopt`, `--set-aside`).
 """
 
 import logging

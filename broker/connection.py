@@ -507,7 +507,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _break_off(self) -> None:
         """Close: a part of an answer was sent, and its rest is not on the disk any more."""
-        logger.warning("closing the connection of %s: what it is being sent is gone from the log", self.client_host)
+        logger.warning("closing the connection of %s: records of its answer are gone from the disk", self.client_host)
         self._release_outgoing()
         self.abort()
 

@@ -102,7 +102,7 @@ def _is_opened(log: Log, batch: bytes) -> bool:
 
 
 def kafka_python(stored: bytes) -> list[tuple[Any, ...]]:
-    """The records of a batch, read by somebody else."""
+    """The records of a batch, as kafka-python reads them."""
     batch = DefaultRecordBatch(memoryview(stored))
     if not batch.validate_crc():
         raise ValueError("the checksum does not match")
@@ -133,7 +133,7 @@ def _is_taste(error: Exception, stored: bytes) -> bool:
         return True
     if "contentChecksum" in text or "frameSize" in text:  # Kafka reads past both
         return stored[22] & 7 == Compression.LZ4
-    streams = stored.count(b"\x82SNAPPY\0", record_batch.HEADER_BYTES)  # snappy-java reads one behind the other
+    streams = stored.count(b"\x82SNAPPY\0", record_batch.HEADER_BYTES)  # snappy-java reads several streams
     return "snappy" in type(error).__module__ + text.lower() and streams > 1
 
 

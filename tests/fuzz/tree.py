@@ -1,4 +1,4 @@
-"""A damaged coordination tree or meta.properties under a broker on a real disk, for SQLite opens its file itself.
+"""A damaged coordination tree or meta.properties under a broker on a real disk, because SQLite opens its file itself.
 
 The directory was left by a broker process that was stopped, or killed. A start is refused with a sentence and leaves
 every byte as it was, or the broker serves what is left: it logs no traceback, and no record of a partition that it

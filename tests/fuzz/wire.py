@@ -36,7 +36,7 @@ WARM_FRAMES = 50_000
 SETTINGS = (
     "auto.create.topics.enable=false",
     "offsets.topic.num.partitions=3",
-    "group.max.session.timeout.ms=10000",  # what joins and is never heard of again goes soon
+    "group.max.session.timeout.ms=10000",  # so that members that only join are soon removed
     "log.segment.delete.delay.ms=0",
     "group.initial.rebalance.delay.ms=0",
 )

@@ -1,4 +1,4 @@
-"""Runs a group conversation written as text: a command on each line, below it what came of it, with `> `.
+"""Runs a group conversation written as text: a command on each line, and below it its effects, each after `> `.
 
     join a              JoinGroup of member a, with the id it was given last; options: id=… v=… instance=… session=…
                         rebalance=… protocols=x,y topics=t,u type=… meta=… group=… client=…
@@ -50,7 +50,7 @@ class Conversation:
         self.in_call: str | None = None
 
     def run(self, command: str) -> list[str]:
-        """Run one command; what came of it."""
+        """Run one command; returns its effects, a line each."""
         self.output = []
         verb, *words = command.split()
         options = dict(word.split("=", 1) for word in words if "=" in word and not re.match(r"^\w+-\d+=", word))
@@ -379,7 +379,7 @@ def none_of(text: str) -> str | None:
 
 
 def play(text: str) -> str:
-    """The same text, with what came of its commands below each."""
+    """The same text, with the effects of each command below it."""
     conversation = Conversation()
     lines: list[str] = []
     for line in text.splitlines():

@@ -230,7 +230,7 @@ def test_a_topics_settings_reach_its_log(world: World) -> None:
 
 
 class Contended:
-    """A coordination where somebody else's change comes in just before the first write."""
+    """A coordination in which another process changes the node just before the first write."""
 
     def __init__(self, coordination: Any, before_write: Callable[[], Awaitable[None]]) -> None:
         self.coordination = coordination

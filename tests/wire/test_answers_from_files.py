@@ -307,7 +307,7 @@ def test_what_is_copied_for_one_answer_is_bounded(new_world: MakeWorld, size: in
 
 
 def test_what_is_copied_does_not_stop_a_client_that_asks_for_more(new_world: MakeWorld) -> None:
-    """`fetch.min.bytes` beyond the bound, of many partitions with a little each: they are there, so nobody waits."""
+    """`fetch.min.bytes` beyond the bound, many partitions with few bytes each: together enough, so it does not wait."""
     world = new_world()
     world.create_topic("wide", partitions=40)
     for partition in range(40):

@@ -70,7 +70,7 @@ CASES = {
     "record too long": (changed("b", 61, GOOD[61] + 2), INVALID),
     "record too short": (changed("b", 61, GOOD[61] - 2), INVALID),
     "record of negative length": (changed("b", 61, 1), INVALID),
-    "offset delta": (changed("b", 64, 4), NONE),  # nobody looks into what is not compressed, as little as Kafka does
+    "offset delta": (changed("b", 64, 4), NONE),  # uncompressed records are not opened, as in Kafka
     "magic 1": (changed("b", 16, 1), INVALID),
     "magic 1, length 14": (changed("b", 16, 1, changed(">i", 8, 14)), INVALID),
     "magic 1, length 13": (changed("b", 16, 1, changed(">i", 8, 13)), CORRUPT),

@@ -49,7 +49,7 @@ class EmbeddedTree:
         session._polling.stop()
 
     async def expire(self, session: Coordination, other: Coordination) -> None:
-        """Let `other` take a living session for dead: as when somebody deletes its lock file."""
+        """Let `other` take a living session for dead, as if its lock file was deleted."""
         assert isinstance(session, EmbeddedCoordination)
         Path(session._lock_path(session.session_id)).unlink()
         await self.settle()

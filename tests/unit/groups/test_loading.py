@@ -205,7 +205,7 @@ def test_records_that_cannot_be_read_are_passed_over() -> None:
 
 
 def test_a_batch_that_cannot_be_read_is_not_passed_over() -> None:
-    """What was committed in it or behind it would be missing, and nobody would know."""
+    """Otherwise offsets committed in it or behind it would be missing without a notice."""
     world = GroupWorld()
     world.commit("g", {("t", 0): 1})
     world.commit("g", {("t", 0): 2})

@@ -1,4 +1,4 @@
-"""How an offsets partition appends what was decided: in order, a few batches in a pass, and everybody is told once."""
+"""How an offsets partition appends records: in order, a few batches in a pass, and each caller is told once."""
 
 from typing import Any
 

@@ -9,7 +9,7 @@ from barnabas.sim.coordination import Fate, SimCoordination, SimTree
 
 
 class Followed:
-    """Settings in a tree that can be unkind, and somebody who follows them."""
+    """Settings in a tree whose operations can fail, and a ConfigChanges that follows them."""
 
     def __init__(self, env):
         self.env = env

@@ -19,7 +19,7 @@ def host(env):
 
 
 def just_before_the_next(name, tree, *operations):
-    """Somebody else does these before the next operation of that name reaches the tree."""
+    """Do these operations, as another process, just before the next operation of that name reaches the tree."""
     waiting = list(operations)
 
     def trouble(asked):

@@ -182,7 +182,7 @@ class EmbeddedCoordination:
 
     def _begin_session(self) -> None:
         with self._write(any_session=True) as file:
-            session_id = file.next_session_id()
+            session_id = file.take_session_id()
             if self._shared:  # locked before others can see the session, so that none takes it for dead
                 self._lock = self._env.disk.lock(self._lock_path(session_id))
             file.add_session(session_id)
@@ -303,7 +303,7 @@ class EmbeddedCoordination:
         """Make a node, with `make_parents` also the persistent nodes above it that are missing."""
         await self._let_others_run()
         with self._write() as file:
-            zxid = file.next_zxid()
+            zxid = file.take_zxid()
             if make_parents:
                 make_above(file, path, zxid)
             made = file.create(Create(path, data, ephemeral, sequential), zxid, self.session_id)
@@ -313,20 +313,20 @@ class EmbeddedCoordination:
         """Replace a node's data."""
         await self._let_others_run()
         with self._write() as file:
-            return file.set(path, data, version, file.next_zxid())
+            return file.set(path, data, version, file.take_zxid())
 
     async def delete(self, path: str, version: int = ANY_VERSION) -> None:
         """Remove a node."""
         await self._let_others_run()
         with self._write() as file:
-            file.delete(path, version, file.next_zxid())
+            file.delete(path, version, file.take_zxid())
 
     async def delete_recursive(self, path: str) -> None:
         """Remove a node and all below it, as one change."""
         await self._let_others_run()
         with self._write() as file:
             file.require(path)
-            zxid = file.next_zxid()
+            zxid = file.take_zxid()
             for doomed in [*file.below(path), path]:
                 file.delete(doomed, ANY_VERSION, zxid)
 
@@ -334,7 +334,7 @@ class EmbeddedCoordination:
         """Do all as one change, or none."""
         await self._let_others_run()
         with self._write() as file:
-            return do_all(file, operations, file.next_zxid(), self.session_id)
+            return do_all(file, operations, file.take_zxid(), self.session_id)
 
     async def _let_others_run(self) -> None:
         """A write blocks the loop for one sync. Between many writes in a row, others must have their turn."""

@@ -169,8 +169,8 @@ class TreeFile:
         """Whether a session has not ended."""
         return self._row("SELECT 1 FROM session WHERE id = ?", session_id) is not None
 
-    def next_session_id(self) -> int:
-        """A number that no session had before."""
+    def take_session_id(self) -> int:
+        """Take a number that no session had before."""
         return self._number("UPDATE counter SET session = session + 1 RETURNING session")
 
     def add_session(self, session_id: int) -> None:
@@ -179,7 +179,7 @@ class TreeFile:
 
     def end_session(self, session_id: int) -> None:
         """Let a session end: its ephemeral nodes go, as one change."""
-        zxid = self.next_zxid()
+        zxid = self.take_zxid()
         for path in self.owned_by(session_id):
             self.delete(path, ANY_VERSION, zxid)
         self._rows("DELETE FROM session WHERE id = ?", session_id)
@@ -208,8 +208,8 @@ class TreeFile:
                 self._connection.execute("ROLLBACK")
             raise
 
-    def next_zxid(self) -> int:
-        """Take the number of a change that begins."""
+    def take_zxid(self) -> int:
+        """Take the number of a new change."""
         return self._number("UPDATE counter SET zxid = zxid + 1 RETURNING zxid")
 
     def create(self, operation: Create, zxid: int, session_id: int) -> str:

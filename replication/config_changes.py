@@ -112,7 +112,7 @@ class ConfigChanges:
                 self._changed.set()
             self._is_reading = False
             if self._following is not None:
-                self._following.came_round()
+                self._following.note_event()
 
     async def _read_notices(self, *, apply: bool) -> None:
         """Apply the notices that are new, in order, and remove those older than 15 minutes."""

@@ -171,7 +171,7 @@ class Controller:
                     await self._handle(handler, only_active)
                     self._is_handling = False
                 if self._following is not None:
-                    self._following.came_round()
+                    self._following.note_event()
             self._wakeup.clear()
 
     async def _handle(self, handler: Handler, only_active: bool) -> None:

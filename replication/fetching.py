@@ -482,14 +482,14 @@ class ParkedFetch:
         If an equal fetch was just answered, this one gets the same results without another look.
         """
         if answers is None:
-            if self._is_enough(position):
+            if self._count_available(position):
                 self._end(self._read())
             return
         asked = self._what_is_asked()
         shared = answers.get(asked)
         if shared is not None:
             self._end(shared)
-        elif self._is_enough(position):
+        elif self._count_available(position):
             results = self._read()
             if all(result.may_be_shared for result in results):
                 results = answers[asked] = SharedResults(results)
@@ -519,7 +519,8 @@ class ParkedFetch:
             )
         return tuple(asked)
 
-    def _is_enough(self, position: int) -> bool:
+    def _count_available(self, position: int) -> bool:
+        """Count the bytes available in a partition again. True: all are enough now, or the partition has an error."""
         requested = self._requested[position]
         partition = self._fetching.find(self._params, requested)
         if not isinstance(partition, Partition):

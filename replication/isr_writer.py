@@ -126,7 +126,7 @@ class IsrWriter:
                     await self._clock.sleep(RETRY_BACKOFF_MS)
                 self._is_busy = False
                 if self._writing is not None:
-                    self._writing.came_round()
+                    self._writing.note_event()
             self._changed.clear()
 
     async def _do_one(self) -> None:

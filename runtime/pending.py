@@ -62,7 +62,7 @@ class Pending(Generic[T]):
         else:
             self._callback = callback
 
-    def taken(self) -> T:
+    def take(self) -> T:
         """Take the value, once, instead of calling `then`. It must be there (`done`)."""
         box: list[T] = []
         self.then(box.append)

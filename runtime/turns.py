@@ -126,7 +126,7 @@ class Turns:
             if waits_for is not None:
                 if not waits_for.done:
                     break
-                value, waits_for = waits_for.taken(), None
+                value, waits_for = waits_for.take(), None
         pending: Pending[T] = Pending()
         work = Work(pieces, pending.complete, pending.fail)
         if not to_the_end:
@@ -205,7 +205,7 @@ class Turns:
                     if not waits_for.done:
                         self._wait_for(waits_for, work)
                         return now
-                    value = waits_for.taken()
+                    value = waits_for.take()
                 if now >= ends:
                     work.value = value
                     self._works.append(work)

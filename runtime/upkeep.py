@@ -240,7 +240,7 @@ class Task(Generic[Item]):
 class Follower:
     """A coroutine that handles events as long as the broker lives: `run` ends only when it is cancelled.
 
-    `is_behind` says whether there are events to handle. `run` calls `came_round` after each event. The follower is
+    `is_behind` says whether there are events to handle. `run` calls `note_event` after each event. The follower is
     overdue when it was behind for `late_ms` and handled no event.
     """
 
@@ -277,7 +277,7 @@ class Follower:
         if not self._is_stopped and (self.task is None or self.task.done()):
             self.task = asyncio.get_running_loop().create_task(self._live())
 
-    def came_round(self) -> None:
+    def note_event(self) -> None:
         """Note that an event was handled."""
         self.rounds += 1
 

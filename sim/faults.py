@@ -294,7 +294,7 @@ FAULTS = (
         "await coordination.set(paths.PRODUCER_ID_BLOCK, block.encode(), stat.version)",
         "pass",
         "a producer id is given once",
-        1,
+        52,
     ),
     Fault(
         "fetch without its timer",

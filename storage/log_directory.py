@@ -278,6 +278,7 @@ class LogDirectory:
     def create(self, topic: str, partition: int) -> Log:
         """Make a log. OSError when it cannot be made."""
         key = (topic, partition)
+        self._check_that_it_is_there()
         self._check_that_place_is_free(self.path_of(f"{topic}-{partition}"))
         self._recovery_points.pop(key, None)
         log = at_once(self._open_log(key, None, 0, clean=False))
@@ -285,6 +286,12 @@ class LogDirectory:
         self._sync_names_soon()
         logger.debug("Made the log %s", log.name)
         return log
+
+    def _check_that_it_is_there(self) -> None:
+        """It may have been moved, removed or unmounted since. What is made in its place then is not found again."""
+        lock = self.path_of(checkpoints.LOCK)
+        if not self._env.disk.exists(lock):
+            raise FileNotFoundError(errno.ENOENT, "the data directory was moved, removed or unmounted", lock)
 
     def _check_that_place_is_free(self, path: str) -> None:
         """A folder of that name may not be ours: it would be renamed when the topic is deleted."""

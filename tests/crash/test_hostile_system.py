@@ -195,6 +195,28 @@ def test_a_start_after_a_kill_says_few_of_many_elections(start: Callable[..., Pr
     assert "61 partitions in all have a leader in a new epoch, 0 of them unclean" in text, "__consumer_offsets has one"
 
 
+@pytest.mark.parametrize("left", ["nothing", "a mount point"])
+def test_nothing_is_made_where_the_data_directory_was(start: Callable[..., Process], tmp_path: Path, left: str) -> None:
+    process = start()
+    client = Client(process.port)
+    assert client.create_topic("here", 1) == 0
+    assert client.produce("here", 0, batch([b"1"])).error_code == 0
+    data, moved = tmp_path / "data", tmp_path / "moved"
+    data.rename(moved)
+    if left == "a mount point":
+        data.mkdir()
+    client.create_topic("later", 1)
+    assert client.produce("later", 0, batch([b"1"])).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert not list(tmp_path.glob("data/later*"))
+    process.end()
+    assert "the data directory was moved, removed or unmounted" in process.log.read_text()
+    shutil.rmtree(data, ignore_errors=True)
+    moved.rename(data)
+    client = Client(start().port)
+    assert client.values("here", 0) == [b"1"]
+    assert client.produce("later", 0, batch([b"1"])).error_code == 0
+
+
 def test_a_deletion_that_a_kill_interrupted_goes_on_and_is_no_loss(
     start: Callable[..., Process], tmp_path: Path
 ) -> None:

@@ -21,7 +21,7 @@ from barnabas.runtime.turns import Turns
 
 logger = logging.getLogger("barnabas.replication")
 
-ELECTIONS_SAID_MAX = 20  # of those that are made together; a broker may have thousands of partitions
+ELECTIONS_SAID_MAX = 20  # if one step has more, their lines are for debug only, and one line counts them
 
 Elect = Callable[[TopicPartition, LeaderAndIsr], LeaderAndIsr | None]
 

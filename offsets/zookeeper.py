@@ -15,6 +15,7 @@ from barnabas.coordination.port import Coordination, CoordinationError, NodeExis
 from barnabas.offsets.manager import Offsets
 from barnabas.offsets.records import CommittedOffset, GroupOffsets, TopicPartition
 from barnabas.protocol.errors import ErrorCode
+from barnabas.replication.topic_admin import topic_name_problem
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Env
 
@@ -29,6 +30,11 @@ NODE_CHARACTERS = re.compile("[\\x20-\\x7e\\xa0-\\ud7ff\\uf900-\\uffef]+")
 def names_a_node(group_id: str) -> bool:
     """Whether ZooKeeper allows this group id as a part of a path."""
     return NODE_CHARACTERS.fullmatch(group_id) is not None and not {"", ".", ".."}.intersection(group_id.split("/"))
+
+
+def of_possible_topics(partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
+    """Without those of topics that cannot exist: nothing is committed there, and the name may be no part of a path."""
+    return [(topic, partition) for topic, partition in partitions if topic_name_problem(topic) is None]
 
 
 class ZooKeeperOffsetManager:
@@ -60,20 +66,12 @@ class ZooKeeperOffsetManager:
     ) -> Pending[Offsets]:
         """Read the nodes. Every node is stable, because the tree has no transactions."""
         pending: Pending[Offsets] = Pending()
+        committed: GroupOffsets = {}
 
         async def run() -> None:
-            if not names_a_node(group_id):
-                pending.complete(Offsets(ErrorCode.INVALID_GROUP_ID, {}))
-                return
-            try:
-                committed = await self.read(group_id, partitions)
-            except CoordinationError as error:
-                logger.warning("group %s: offsets could not be read: %s", group_id, error)
-                pending.complete(Offsets(ErrorCode.COORDINATOR_NOT_AVAILABLE, {}))
-            else:
-                pending.complete(Offsets(ErrorCode.NONE, committed))
+            committed.update(await self.read(group_id, partitions))
 
-        self._start(run())
+        self._start(self._tell(group_id, run(), lambda error: pending.complete(Offsets(error, committed))))
         return pending
 
     def put(self, shard: object, group_id: str, commits: GroupOffsets, done: Done) -> None:
@@ -95,7 +93,7 @@ class ZooKeeperOffsetManager:
                 with contextlib.suppress(NoNodeError, NotEmptyError):  # members of an old consumer are still in it
                     await self._coordination.delete(paths.consumer(group_id))
                 return
-            for topic, partition in partitions:
+            for topic, partition in of_possible_topics(partitions):
                 await _ignore_missing(self._coordination.delete(paths.consumer_offset(group_id, topic, partition)))
 
         self._start(self._tell(group_id, run(), done))
@@ -143,6 +141,7 @@ class ZooKeeperOffsetManager:
         """The offsets of these partitions; None: all of the group. CoordinationError when the tree cannot be read."""
         if partitions is None:
             partitions = await self._all_partitions(group_id)
+        partitions = of_possible_topics(partitions)
         nodes = [paths.consumer_offset(group_id, topic, partition) for topic, partition in partitions]
         committed: GroupOffsets = {}
         for (topic, partition), node in zip(partitions, await self._coordination.get_many(nodes), strict=True):
@@ -185,8 +184,11 @@ class ZooKeeperOffsetManager:
         try:
             await work
         except CoordinationError as error:
-            logger.warning("group %s: offsets could not be written: %s", group_id, error)
+            logger.warning("group %r: its offsets in the tree could not be read or written: %s", group_id, error)
             done(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        except Exception:  # a bug: who waits for an answer gets one
+            logger.exception("group %r: its offsets in the tree could not be read or written", group_id)
+            done(ErrorCode.UNKNOWN_SERVER_ERROR)
         else:
             done(ErrorCode.NONE)
 

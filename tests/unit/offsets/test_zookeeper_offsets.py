@@ -62,3 +62,30 @@ def test_offsets_storage_zookeeper_serves_the_newer_versions_too(tmp_path: Path)
 def test_a_node_that_holds_no_number_is_no_offset(world: TreeWorld) -> None:
     world.env.run(world.tree.create("/consumers/g/offsets/t/0", b"what", make_parents=True))
     assert world.fetch_tree([0]) == [(-1, "", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)]
+
+
+@pytest.mark.parametrize("topic", ["", ".", "..", "a/b", "a\nb", "x" * 250])
+def test_a_topic_that_cannot_exist_has_no_offset(tmp_path: Path, topic: str) -> None:
+    world = TreeWorld(tmp_path, offsets_storage="zookeeper")
+    assert world.fetch_tree([0], version=5, topic=topic) == [(-1, "", 0)]
+    world.env.run(world.tree.close())
+    world.settle()
+
+
+def test_a_bug_in_the_tree_is_answered_with_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = TreeWorld(tmp_path, offsets_storage="zookeeper")
+
+    async def broken(*_: object) -> None:
+        raise RuntimeError("planted")
+
+    monkeypatch.setattr(world.tree, "get_many", broken)
+    monkeypatch.setattr(world.tree, "set", broken)
+    make = messages.OffsetFetchRequest
+    asked = make(group_id="g", topics=[make.OffsetFetchRequestTopic(name="t", partition_indexes=[0])])
+    assert world.ask_tree("offset_fetch", asked, 5).error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+    assert world.commit_tree({0: 5}, version=8) == [ErrorCode.UNKNOWN_SERVER_ERROR]
+    assert len([record for record in caplog.records if record.exc_info]) == 2
+    world.env.run(world.tree.close())
+    world.settle()

@@ -13,7 +13,6 @@ stopped or killed, does one to three deeds of a table, and starts a broker after
 import asyncio
 import shutil
 import tempfile
-import time
 import traceback
 from collections.abc import Callable
 from functools import cache
@@ -21,237 +20,17 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-from barnabas.broker.broker import Broker
-from barnabas.config.broker import BrokerConfig
-from barnabas.coordination.port import CoordinationError
-from barnabas.groups.hashing import partition_for
 from barnabas.protocol import messages
 from barnabas.protocol.api_keys import ApiKey
-from barnabas.protocol.errors import ErrorCode
-from barnabas.runtime.env import real
 from barnabas.sim.operator import BROKER_SETTINGS, FOREIGN, TOPIC_SETTINGS
 from barnabas.storage.checkpoints import META_PROPERTIES
-from barnabas.storage.directory_contents import TREE_FILE, DataDirectoryError
-from broker_process import Client, batch
+from barnabas.storage.directory_contents import TREE_FILE
+from broker_process import Client
 from bugs import heard
-from directory_state import changes, state
-from files import ADVICE
+from machine import LATE_TOPIC, TOPICS, Machine, Partition, Trouble, WrongError, expect
 from mutations import case, spoil
 
 CASES_PER_IMAGE = 10
-PATIENCE_SECONDS = 30.0
-TOPICS = {"events": 3, "letters": 2}
-LATE_TOPIC = "late"  # an older copy of the tree does not know it
-GROUPS = ("readers", "writers", "others")
-OFFSETS_TOPIC, OFFSETS_PARTITIONS = "__consumer_offsets", 2
-RETRIED = (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR)
-SETTINGS = {
-    "listeners": "PLAINTEXT://127.0.0.1:0",
-    "offsets.topic.num.partitions": str(OFFSETS_PARTITIONS),
-    "auto.create.topics.enable": "false",
-}
-
-Partition = tuple[str, int]
-
-
-class WrongError(Exception):
-    """What does not hold."""
-
-
-class Trouble(NamedTuple):
-    """A state of the machine that a start may refuse, and how it is ended."""
-
-    undo: Callable[[], None]
-    must_refuse: bool = False
-    may_set_aside: frozenset[str] = frozenset()  # topics that the tree does not know
-    is_partial: bool = False  # a directory is missing, and all else goes on meanwhile
-
-
-class Machine:
-    """Directories, settings, and what was acknowledged."""
-
-    def __init__(self, random: Random, home: Path, other: Path | None) -> None:
-        self.random = random
-        self.home = home
-        self.other = other  # the directory of another broker
-        self.directories: list[Path] = []
-        self.settings = dict(SETTINGS)
-        self.records: dict[Partition, list[bytes]] = {}
-        self.commits: dict[str, int] = {}
-        self.foreign: dict[Path, dict[str, bytes]] = {}
-        self.older_tree_knows_offsets = True
-        self.work: list[Callable[[Client], None]] = []  # for the next life
-        self.names = 0
-
-    @property
-    def older_tree(self) -> Path:
-        """A copy from an earlier time."""
-        return self.home / "older"
-
-    def new_path(self, what: str) -> Path:
-        """A path on the machine that nobody has."""
-        self.names += 1
-        return self.home / f"{what}-{self.names}"
-
-    def held(self) -> set[Partition]:
-        """The partitions whose folders are in the directories that the next start is told of."""
-        every = [*self.records, *((OFFSETS_TOPIC, index) for index in range(OFFSETS_PARTITIONS))]
-        return {
-            key for key in every if any(any((place / f"{key[0]}-{key[1]}").glob("*.log")) for place in self.directories)
-        }
-
-    @property
-    def tree(self) -> Path:
-        """The file of the coordination tree."""
-        named = self.settings.get("coordination.path")
-        places = [Path(named)] if named else [place / TREE_FILE for place in self.directories]
-        return next(path for path in places if path.exists())
-
-    @property
-    def formatted(self) -> list[Path]:
-        """The directories that a broker uses, of those that it is told of."""
-        return [place for place in self.directories if (place / META_PROPERTIES).exists()]
-
-    @property
-    def has_own_tree_at_hand(self) -> bool:
-        """Whether the tree is in a directory that can be seen."""
-        return "coordination.path" not in self.settings and any((p / TREE_FILE).exists() for p in self.directories)
-
-    # -- lives
-
-    async def live(self, what: Callable[[Client], None]) -> None:
-        """Start a broker, do something as its client, stop it or kill it. What a start raises is for the caller."""
-        broker = Broker(real(), BrokerConfig.of(self.settings), tuple(map(str, self.directories)))
-        await broker.start()
-        try:
-            client = Client(int(broker.addresses.bootstrap.rpartition(":")[2]))
-            try:
-                await asyncio.to_thread(what, client)
-            finally:
-                client.close()
-            if self.random.random() < 0.5:
-                shutil.copytree(self.home, self._killed)
-        finally:
-            await broker.stop()
-        if self._killed.exists():
-            shutil.rmtree(self.home)
-            self._killed.rename(self.home)
-
-    @property
-    def _killed(self) -> Path:
-        return self.home.with_name("killed")
-
-    def start(self, trouble: Trouble | None) -> None:
-        """A life after a deed; WrongError when something does not hold."""
-        held = self.held()
-        before = state(self.home)
-        try:
-            asyncio.run(asyncio.wait_for(self.live(lambda client: self._look(client, held, trouble)), PATIENCE_SECONDS))
-        except (DataDirectoryError, CoordinationError, OSError) as error:
-            if trouble is None:
-                raise WrongError(f"refused: {error}") from error
-            if changed := changes(before, state(self.home)):
-                raise WrongError(f"refused ({error}), and changed {changed}") from error
-            sentence = str(error)
-            if not any(word in sentence.lower() for word in ADVICE) or str(self.home) not in sentence:
-                raise WrongError(f"refused without advice: {error!r}") from error
-        else:
-            if trouble is not None and trouble.must_refuse:
-                raise WrongError("such a start is to be refused")
-        self._look_at_foreign()
-
-    # -- what a client does and finds
-
-    def fill(self, client: Client, topics: dict[str, int]) -> None:
-        """Make topics, and write."""
-        self.make_topics(client, topics)
-        for _ in range(2):
-            for key in self.records:
-                self._produce(client, key)
-        for group in GROUPS:
-            self._commit(client, group)
-
-    def make_topics(self, client: Client, topics: dict[str, int]) -> None:
-        """With so many partitions."""
-        for topic, count in topics.items():
-            _expect(client.create_topic(topic, count), 0, f"making {topic}")
-            self.records |= {(topic, index): [] for index in range(count)}
-
-    def _look(self, client: Client, held: set[Partition], trouble: Trouble | None) -> None:
-        if trouble is None or trouble.is_partial:
-            before = set(self.records)
-            for work in self.work:
-                work(client)
-            self.work.clear()
-            held = held | self.records.keys() - before
-        set_aside = trouble.may_set_aside if trouble else frozenset()
-        for key, values in self.records.items():
-            if key in held and key[0] not in set_aside:
-                found = client.values(*key)
-                _expect(found, values, f"{key[0]}-{key[1]}")
-                self._produce(client, key)
-            elif values:
-                answer = client.produce(*key, batch([b"nobody may keep this"]))
-                if answer.error_code == 0 and not (key[0] in set_aside and answer.base_offset == len(values)):
-                    raise WrongError(f"{key}: its {len(values)} records are elsewhere, one has {answer.base_offset}")
-                if answer.error_code == 0:
-                    values.append(b"nobody may keep this")
-        for group, offset in self.commits.items():
-            place = OFFSETS_TOPIC, partition_for(group, OFFSETS_PARTITIONS)
-            if place in held:
-                error, found_offset = self._committed(client, group)
-                _expect((error, found_offset), (0, offset), f"the commit of {group}")
-                self._commit(client, group)
-            else:
-                error, found_offset = client.committed(group, "events", 0)
-                if error == 0 and (OFFSETS_TOPIC, place[1]) not in held:
-                    _expect(found_offset, offset, f"the commit of {group}, which is elsewhere")
-
-    def _produce(self, client: Client, key: Partition) -> None:
-        values = self.records[key]
-        value = f"{key[0]} {key[1]} {len(values)}".encode().ljust(self.random.choice((1, 200, 5_000)), b".")
-        answer = client.produce(*key, batch([value]))
-        _expect((answer.error_code, answer.base_offset), (0, len(values)), f"a record for {key}")
-        values.append(value)
-
-    def _commit(self, client: Client, group: str) -> None:
-        commit = messages.OffsetCommitRequest
-        offset = self.commits.get(group, 0) + 1
-        rows = [commit.OffsetCommitRequestPartition(partition_index=0, committed_offset=offset)]
-        topics = [commit.OffsetCommitRequestTopic(name="events", partitions=rows)]
-        request = commit(group_id=group, generation_id_or_member_epoch=-1, topics=topics)
-
-        def once() -> tuple[int, int]:
-            find = messages.FindCoordinatorRequest(key=group, key_type=0)
-            client.ask(ApiKey.FIND_COORDINATOR, 2, find)
-            answer = client.ask(ApiKey.OFFSET_COMMIT, 7, request)
-            return answer.topics[0].partitions[0].error_code, 0
-
-        _expect(_settled(once)[0], 0, f"a commit of {group}")
-        self.commits[group] = offset
-
-    def _committed(self, client: Client, group: str) -> tuple[int, int]:
-        return _settled(lambda: client.committed(group, "events", 0))
-
-    def _look_at_foreign(self) -> None:
-        for place, files in self.foreign.items():
-            for name, content in files.items():
-                path = place / name
-                if not path.is_file() or path.read_bytes() != content:
-                    raise WrongError(f"{path} is not ours, and was changed")
-
-
-def _expect(found: object, wanted: object, what: str) -> None:
-    if found != wanted:
-        raise WrongError(f"{what}: {str(found)[:300]}, not {str(wanted)[:300]}")
-
-
-def _settled(ask: Callable[[], tuple[int, int]]) -> tuple[int, int]:
-    """The answer, once the group is loaded."""
-    deadline = time.monotonic() + PATIENCE_SECONDS / 3
-    while (answer := ask())[0] in RETRIED and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return answer
 
 
 # ------------------------------------------------------------------ deeds that every start must take as they are
@@ -315,7 +94,7 @@ def change_a_topic(machine: Machine) -> None:
     """In the next life, for the one after it."""
     name, values = machine.random.choice(list(TOPIC_SETTINGS["events"].items()))
     configs = {name: machine.random.choice(values)}
-    machine.work.append(lambda client: _expect(client.set_config("events", **configs), 0, f"setting {configs}"))
+    machine.work.append(lambda client: expect(client.set_config("events", **configs), 0, f"setting {configs}"))
 
 
 def make_a_topic(machine: Machine) -> None:
@@ -330,7 +109,7 @@ def delete_a_topic(machine: Machine) -> None:
         delete = messages.DeleteTopicsRequest(topic_names=["letters"], timeout_ms=10_000)
         answer = client.ask(ApiKey.DELETE_TOPICS, 5, delete).responses[0]
         if ("letters", 0) in machine.records:
-            _expect(answer.error_code, 0, "deleting letters")
+            expect(answer.error_code, 0, "deleting letters")
         machine.records = {key: values for key, values in machine.records.items() if key[0] != "letters"}
 
     machine.work.append(work)
@@ -342,7 +121,7 @@ def add_partitions(machine: Machine) -> None:
         create = messages.CreatePartitionsRequest
         rows = [create.CreatePartitionsTopic(name="events", count=count + 1, assignments=None)]
         answer = client.ask(ApiKey.CREATE_PARTITIONS, 2, create(topics=rows, timeout_ms=10_000))
-        _expect(answer.results[0].error_code, 0, "adding a partition")
+        expect(answer.results[0].error_code, 0, "adding a partition")
         machine.records["events", count] = []
 
     machine.work.append(work)
@@ -418,7 +197,7 @@ def name_something_foreign(machine: Machine) -> Trouble:
 
 
 def copy_a_partition(machine: Machine) -> Trouble | None:
-    folders = [path for place in machine.directories for path in place.glob("*/partition.metadata")]
+    folders = [path for place in machine.directories for path in place.glob("*-?/partition.metadata")]
     others = [place for place in machine.directories if folders and place != folders[0].parents[1]]
     if not others:
         return None
@@ -433,12 +212,12 @@ def remove_the_tree(machine: Machine) -> Trouble:
 
 
 def older_tree(machine: Machine) -> Trouble:
-    """It does not know one topic, which is set aside; or the offsets topic neither, which is a reason to ask."""
+    """It does not know what came later, which is set aside; or not even the offsets topic: a reason to ask."""
     return _replace_tree(
         machine,
         machine.older_tree,
         must_refuse=not machine.older_tree_knows_offsets,
-        may_set_aside=frozenset((LATE_TOPIC,)),
+        may_set_aside=frozenset(key for key in machine.records if key[1] >= TOPICS.get(key[0], 0)),
     )
 
 
@@ -488,7 +267,7 @@ def _replace_tree(
     by: Path | None,
     *,
     must_refuse: bool = False,
-    may_set_aside: frozenset[str] = frozenset(),
+    may_set_aside: frozenset[Partition] = frozenset(),
 ) -> Trouble:
     place, elsewhere = machine.tree.parent, machine.new_path("right-tree")
     _move_tree(place, elsewhere)
@@ -546,7 +325,7 @@ def _another_broker() -> Path:
     machine = Machine(Random(0), home, None)
     home.mkdir()
     machine.directories = [home / "theirs"]
-    asyncio.run(machine.live(lambda client: _expect(client.create_topic("theirs", 2), 0, "making a topic")))
+    asyncio.run(machine.live(lambda client: expect(client.create_topic("theirs", 2), 0, "making a topic")))
     (home / "theirs").rename(kept)
     shutil.rmtree(home)
     return kept

@@ -15,7 +15,7 @@ import fuzz
 import wire
 
 SEED = 1
-CASES = {"batches": 1_000, "files": 200, "tree": 10, "operator": 20, "properties": 300}
+CASES = {"batches": 1_000, "files": 200, "tree": 10, "operator": 12, "properties": 300}
 FRAMES = 5_000
 CLOSING_CLIENTS = 40
 

@@ -177,9 +177,7 @@ class ProducerStateManager:
         self.directory = directory
         self.entries: dict[int, ProducerEntry] = {}
         self._ongoing: dict[int, int] = {}  # first offset -> producer id, in rising order of offsets
-        self._ended: dict[
-            int, int
-        ] = {}  # first offset -> offset of the marker, as long as the marker is not replicated
+        self._ended: dict[int, int] = {}  # first offset -> offset of the marker, until that is replicated
         self.snapshots: list[int] = sorted(snapshots)
         self.last_snapshot_offset = _NONE
         self.map_end_offset = 0
@@ -297,9 +295,7 @@ class ProducerStateManager:
             if passed - piece >= _BYTES_PER_PIECE:
                 yield passed
                 piece = passed
-            if (
-                batch.producer_id < 0
-            ):  # the first batch may begin below `start`, because a log start can lie inside of a batch
+            if batch.producer_id < 0:  # the first batch may begin below `start`: a log start can lie inside of one
                 continue
             if batch.attributes & CONTROL:
                 marker = marker_of(segment.batch_bytes(batch))

@@ -337,9 +337,7 @@ class Segment:
         if not self.size:
             return self.base_offset
         position = 0
-        if (
-            self._loaded or self.size > WINDOW_BYTES
-        ):  # for a small segment, one read of the log is cheaper than to load the indexes
+        if self._loaded or self.size > WINDOW_BYTES:  # else one read is cheaper than to load the indexes
             self.load()
             position = self.offset_index.last_position()
         return self._next_offset_from(position)

@@ -25,9 +25,7 @@ class Troubles:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._following: dict[
-            str, list[Log]
-        ] = {}  # by state: not said yet, because the span of the last line is not over
+        self._following: dict[str, list[Log]] = {}  # by state: to be said when the span of the last line ends
         self._hindered: dict[Log, float | None] = {}  # logs for which that was said, and since when it is over
 
     def tell(self, state: str, log: Log) -> None:

@@ -608,6 +608,7 @@ class GroupCoordinator:
 def chain(reply: Any, pending: Pending[Any]) -> None:
     """Complete `pending` with a reply: at once, or when it is there."""
     if isinstance(reply, Pending):
+        reply.on_failure = pending.fail
         reply.then(pending.complete)
     else:
         pending.complete(reply)

@@ -100,7 +100,12 @@ class Pending(Generic[T]):
             if len(found) == len(pendings):
                 every.complete([found[position] for position in range(len(pendings))])
 
+        def give_up(error: Exception) -> None:
+            if not every.done:
+                every.fail(error)
+
         for position, pending in enumerate(pendings):
+            pending.on_failure = give_up
             pending.then(partial(take, position))
         if not pendings:
             every.complete([])

@@ -165,12 +165,19 @@ class Turns:
             self._clock.call_soon(self._give)
 
     def _wait_for(self, pending: Pending[Any], work: Work) -> None:
-        def resume(value: Any) -> None:
+        def go_on(value: Any) -> None:
             work.value = value
             if not work.is_cancelled:
                 self._wait(work)
 
-        pending.then(resume)
+        def give_up(error: Exception) -> None:
+            if work.failed is None:
+                raise error
+            if not work.is_cancelled:
+                work.failed(error)
+
+        pending.on_failure = give_up
+        pending.then(go_on)
 
     def _give(self) -> None:
         """Give the works the rest of the budget, in equal shares. At least one piece of one work is done."""

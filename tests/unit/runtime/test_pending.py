@@ -48,6 +48,19 @@ def test_all_values_come_in_their_order_with_the_last() -> None:
     assert heard == [["a", "b", "c"]]
 
 
+def test_all_fail_with_the_first_that_fails() -> None:
+    pendings: list[Pending[str]] = [Pending() for _ in range(3)]
+    heard: list[Exception] = []
+    every = Pending.all(pendings)
+    every.on_failure = heard.append
+    every.then(lambda values: None)
+    errors = [ValueError("first"), ValueError("second")]
+    pendings[0].complete("a")
+    pendings[2].fail(errors[0])
+    pendings[1].fail(errors[1])
+    assert heard == errors[:1]
+
+
 def test_all_of_none_are_there() -> None:
     nothing: list[Pending[int]] = []
     assert Pending.all(nothing).done

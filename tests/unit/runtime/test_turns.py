@@ -240,3 +240,19 @@ def test_a_work_that_waits_is_sent_what_it_waited_for(env):
     env.run(story())
     assert log == ["later", "at once", "end"]
     assert env.clock.work_ms() - before < 20 * WORK_STEP_MS, "it was looked at only when it could go on"
+
+
+def test_who_waits_for_a_work_learns_that_what_the_work_waits_for_failed(env):
+    later = Pending()
+
+    def waiting():
+        yield later
+
+    heard = []
+    result = env.turns.run(waiting())
+    result.on_failure = heard.append
+    result.then(heard.append)
+    error = ValueError("planted")
+    later.fail(error)
+    env.clock.advance(1)
+    assert heard == [error]

@@ -27,6 +27,7 @@ STORAGE_ERROR_VERSION = 6
 
 # From this size on, the records of a partition are sent from the file. To read fewer bytes into memory costs less.
 BY_REFERENCE_FROM = 128 * 1024
+UNCOUNTED_BYTES = 1 << 62  # more than any fetch waits for
 # When an answer has read so many bytes into memory, the rest is sent from files, and `min_bytes` ends the answer.
 COPIED_BYTES_MAX = 128 * 1024
 
@@ -204,6 +205,14 @@ def bytes_max(requested: FetchPartition) -> int:
     return max(1, requested.max_bytes)
 
 
+def bytes_between(partition: Partition, offset: int, bound: int) -> int:
+    """About how many bytes lie between two offsets. If the log cannot tell, plenty: a read then tells the error."""
+    try:
+        return partition.log.bytes_between(offset, bound)
+    except (OSError, CorruptBatchError):
+        return UNCOUNTED_BYTES
+
+
 class Fetching:
     """Serves fetches from the partitions of one broker."""
 
@@ -256,7 +265,7 @@ class Fetching:
         bound = self.upper_bound(params, partition)
         if result.next_offset >= bound:
             return read_bytes
-        left_bytes = partition.log.bytes_between(result.next_offset, bound)
+        left_bytes = bytes_between(partition, result.next_offset, bound)
         return max(read_bytes, min(read_bytes + left_bytes, bytes_max(requested)))
 
     def read(
@@ -481,19 +490,30 @@ class ParkedFetch:
 
         If an equal fetch was just answered, this one gets the same results without another look.
         """
+        try:
+            results = self._results_after(position, answers)
+        except Exception as error:  # a bug. It ends this wait, because the next look would meet it again
+            self._fail(error)
+        else:
+            if results is not None:
+                self._end(results)
+
+    def _results_after(
+        self, position: int, answers: dict[Any, SharedResults] | None
+    ) -> list[FetchResult] | SharedResults | None:
+        """What ends the wait after a partition moved; None if nothing does."""
         if answers is None:
-            if self._count_available(position):
-                self._end(self._read())
-            return
+            return self._read() if self._count_available(position) else None
         asked = self._what_is_asked()
         shared = answers.get(asked)
         if shared is not None:
-            self._end(shared)
-        elif self._count_available(position):
-            results = self._read()
-            if all(result.may_be_shared for result in results):
-                results = answers[asked] = SharedResults(results)
-            self._end(results)
+            return shared
+        if not self._count_available(position):
+            return None
+        results = self._read()
+        if all(result.may_be_shared for result in results):
+            results = answers[asked] = SharedResults(results)
+        return results
 
     def _what_is_asked(self) -> tuple[object, ...]:
         """Everything that the results depend on, except the state of the partitions."""
@@ -532,7 +552,10 @@ class ParkedFetch:
         if requested.last_fetched_epoch >= 0 and diverging_epoch(partition, offset, requested.last_fetched_epoch):
             return True
         bound = self._fetching.upper_bound(self._params, partition)
-        available = min(log.bytes_between(offset, bound), bytes_max(requested)) if bound > offset else 0
+        left_bytes = bytes_between(partition, offset, bound) if bound > offset else 0
+        if left_bytes == UNCOUNTED_BYTES:
+            return True
+        available = min(left_bytes, bytes_max(requested))
         self._total += available - self._available[position]
         self._available[position] = available
         return self._total >= self._enough_bytes
@@ -541,13 +564,23 @@ class ParkedFetch:
         return self._fetching.read(self._params, self._requested, acknowledges=False)[0]
 
     def _time_is_up(self) -> None:
-        self._end(self._read())
+        try:
+            results = self._read()
+        except Exception as error:
+            self._fail(error)
+        else:
+            self._end(results)
 
     def _leave(self) -> None:
         self._timer.cancel()
         self._fetching.parked_count -= 1
         for partition in self._partitions:
             partition.fetch_waiters.pop(self, None)
+
+    def _fail(self, error: Exception) -> None:
+        if not self.pending.done and not self.pending.cancelled:
+            self._leave()
+            self.pending.fail(error)
 
     def _end(self, results: list[FetchResult]) -> None:
         if not self.pending.done and not self.pending.cancelled:

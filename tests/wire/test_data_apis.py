@@ -1,5 +1,6 @@
 """Produce and Fetch over the wire, in virtual time: acks, waiting, sessions, limits. Kafka's answers are in replay."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from barnabas.protocol.messages import (
     ProduceRequest,
 )
 from barnabas.protocol.record_batch import Record
+from barnabas.replication.fetching import Fetching
 from barnabas.sim.disk import SimFile
 
 World = Any  # of conftest.py
@@ -268,6 +270,49 @@ def test_a_fetch_that_waits_is_refused_when_its_session_has_gone_on_without_it(w
         assert (refused.error_code, refused.responses) == (ErrorCode.INVALID_FETCH_SESSION_EPOCH, [])
 
     world.env.run(run())
+
+
+def wait_far_behind(world: World, meanwhile: Callable[[], object]) -> Any:
+    """The answer to a fetch that waits for more than there is. While it waits, a record more is produced."""
+    size = len(batch(b"x" * 4000))
+    world.create_topic("far", 1, segment_bytes=str(1 << 20))
+
+    async def run() -> Any:
+        waiting, producing = await world.connect(), await world.connect()
+        for _ in range(600):  # more than two segments
+            await producing.ask(ApiKey.PRODUCE, 9, produce("far", batch(b"x" * 4000)))
+        limit = 1000 * size
+        request = fetch("far", (0, 5), max_bytes=limit, min_bytes=limit, max_wait_ms=600_000)
+        waiting.send(ApiKey.FETCH, 12, request)
+        await world.env.clock.sleep(10_000)  # meanwhile the indexes of older segments are given back
+        assert not waiting.data
+        meanwhile()
+        await producing.ask(ApiKey.PRODUCE, 9, produce("far", batch(b"one more")))
+        await world.env.clock.sleep(1_000)
+        assert waiting.data, "no answer"
+        answer = await waiting.answer()
+        return frames.decode_response(ApiKey.FETCH, 12, memoryview(answer))[1]
+
+    answer = world.env.run(run())
+    assert world.escaped == []
+    world.env.run(world.broker.stop())
+    return answer
+
+
+def test_a_fetch_that_waits_is_told_that_the_disk_cannot_be_read(make_world: type[World]) -> None:
+    world = make_world(log_retention_check_interval_ms="1000")
+    answer = wait_far_behind(world, lambda: world.env.disk.fail("open", "/far-0/", times=99))
+    assert partitions(answer)[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def test_a_bug_ends_one_fetch_that_waits(make_world: type[World], monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("planted")
+
+    world = make_world()
+    answer = wait_far_behind(world, lambda: monkeypatch.setattr(Fetching, "find", broken))
+    assert answer.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+    assert world.broker.server.handler_failures == 1
 
 
 def test_by_topic_id(world: World) -> None:

@@ -255,7 +255,10 @@ class ReplicaManager:
         if not isinstance(partition, Partition):
             return partition, []
         bound = partition.log_end_offset if replica_id >= 0 else partition.high_watermark
-        segments = offset_lookup.segment_times(partition.log, self._env.disk, self.clock.now_ms())
+        try:
+            segments = offset_lookup.segment_times(partition.log, self._env.disk, self.clock.now_ms())
+        except OSError as error:
+            return partition.log.unreadable(error), []
         return ErrorCode.NONE, offset_lookup.offsets_before(segments, timestamp, max_offsets, bound, replica_id < 0)
 
     def offset_for_leader_epoch(

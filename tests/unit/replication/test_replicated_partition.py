@@ -657,6 +657,14 @@ def test_list_offsets_version_0(host):
     assert host.manager.list_offsets_version_0("u", 0, -2, 5) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, [])
 
 
+def test_list_offsets_version_0_of_a_segment_that_is_gone(env, host):
+    host.live(1)
+    host.lead()
+    host.append(acks=1, count=3)
+    env.disk.remove(next(iter(partition_of(host).log.segments)).path)
+    assert host.manager.list_offsets_version_0("t", 0, -1, 5) == (ErrorCode.KAFKA_STORAGE_ERROR, [])
+
+
 # --- delete records ---
 
 

@@ -316,7 +316,8 @@ class Connection(asyncio.BufferedProtocol):
     # ------------------------------------------------------------------ requests
 
     def _handle_frame(self, frame: memoryview) -> None:
-        self.last_active_ms = self._server.env.clock.monotonic_ms()
+        server = self._server
+        self.last_active_ms = server.env.clock.monotonic_ms()
         try:
             header, position = frames.decode_request_header(frame)
             api = TABLE.get(header.api_key)
@@ -329,7 +330,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         except Exception:  # a bug of the broker, not of the client
             logger.exception("a request of %s cannot be decoded; closing its connection", self.client_host)
-            self._server.handler_failures += 1
+            server.handler_failures += 1
             self.close()
             return
         context = RequestContext(
@@ -341,15 +342,15 @@ class Connection(asyncio.BufferedProtocol):
             self.listener_name,
             self.dialled_host,
             self.dialled_port,
-            self._server.read_buffer.in_use,
+            server.read_buffer.in_use,
         )
-        self._server.requests += 1
+        server.requests += 1
         try:
-            reply = api.handler(self._server.broker, request, context)
+            reply = api.handler(server.broker, request, context)
         except Exception:
-            reply = self._server.answer_failure(api, context, request)
+            reply = server.answer_failure(api, context, request)
         if isinstance(reply, NOT_YET):
-            reply = self._server.outcome(api, context, request, reply)
+            reply = server.outcome(api, context, request, reply)
         if isinstance(reply, Pending):
             if self._is_lost and reply.cancel():
                 return

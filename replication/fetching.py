@@ -241,7 +241,7 @@ class Fetching:
         results, size, is_final = self.read(params, partitions, acknowledges=params.replica_id >= 0)
         if is_final or size >= params.min_bytes or params.max_wait_ms <= 0 or not partitions:
             return results
-        enough_bytes = self._enough_bytes(params, partitions)
+        enough_bytes = 1 if params.min_bytes <= 1 else self._enough_bytes(params, partitions)
         if size:
             available = [self._available(params, *pair) for pair in zip(partitions, results, strict=True)]
             if sum(available) >= enough_bytes:
@@ -252,8 +252,6 @@ class Fetching:
 
     def _enough_bytes(self, params: FetchParams, partitions: Sequence[FetchPartition]) -> int:
         """How many bytes end a wait: `min_bytes`, but no more than an answer can hold."""
-        if params.min_bytes <= 1:
-            return 1
         most = min(params.max_bytes, self._config.fetch_max_bytes, sum([bytes_max(each) for each in partitions]))
         return max(1, min(params.min_bytes, most))
 
@@ -311,9 +309,8 @@ class Fetching:
         if requested.topic_id != NO_TOPIC_ID and partition.topic_id not in (None, requested.topic_id):
             return ErrorCode.INCONSISTENT_TOPIC_ID
         epoch = requested.current_leader_epoch
-        error = partition.epoch_error(epoch)
-        if error is not ErrorCode.NONE:
-            return error
+        if epoch >= 0 and epoch != partition.leader_epoch:
+            return partition.epoch_error(epoch)
         if partition.is_leader:
             if params.replica_id >= 0 and params.replica_id not in partition.remote:
                 return ErrorCode.UNKNOWN_LEADER_EPOCH if epoch >= 0 else ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -327,7 +324,7 @@ class Fetching:
     def upper_bound(params: FetchParams, partition: Partition) -> int:
         """The first offset that this fetcher must not see."""
         if params.replica_id >= 0 or params.replica_id == FUTURE_REPLICA:
-            return partition.log.log_end_offset
+            return partition.log.segments.end_offset
         if params.isolation_level == READ_COMMITTED:
             return partition.log.last_stable_offset
         return partition.log.high_watermark
@@ -346,7 +343,7 @@ class Fetching:
             return self._refusal(requested, partition)
         log = partition.log
         offset = requested.fetch_offset
-        log_end_offset = log.log_end_offset
+        log_end_offset = log.segments.end_offset
         if requested.last_fetched_epoch >= 0:
             divergence = diverging_epoch(partition, offset, requested.last_fetched_epoch)
             if isinstance(divergence, ErrorCode):

@@ -158,7 +158,8 @@ class Partition:
     @property
     def minimum_isr_size(self) -> int:
         """min.insync.replicas, but never more than there are replicas."""
-        return min(self.log.config.min_insync_replicas, len(self.replicas))
+        wanted, most = self.log.config.min_insync_replicas, len(self.replicas)
+        return wanted if wanted < most else most
 
     # --- LeaderAndIsr ---
 
@@ -330,7 +331,7 @@ class Partition:
         True if it moved.
         """
         log = self.log
-        candidate = log.log_end_offset
+        candidate = log.segments.end_offset
         if candidate <= log.high_watermark or len(self.isr) < self.minimum_isr_size:
             return False
         if self.remote:

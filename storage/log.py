@@ -131,7 +131,8 @@ class Log:
 
     def set_high_watermark(self, offset: int) -> None:
         """Move it, within [log start, log end]."""
-        self.high_watermark = min(max(offset, self.log_start_offset), self.segments.end_offset)
+        start, end = self.log_start_offset, self.segments.end_offset
+        self.high_watermark = start if offset < start else end if offset > end else offset
         self.producers.high_watermark_moved(self.high_watermark)
 
     @property
@@ -216,7 +217,8 @@ class Log:
 
         A writable buffer is changed.
         """
-        if not self.health.is_writable:
+        health = self.health
+        if health.failed is not None or health.closed:
             return self._refuse_failed()
         if type(records) is Validated or type(records) is AppendResult:
             validated: Validated | AppendResult = records
@@ -253,7 +255,8 @@ class Log:
             header.base_offset = next_offset
             last_offset = next_offset + header.last_offset_delta
             batches.append(AppendedBatch(position, header.base_offset, last_offset, header.max_timestamp))
-            max_timestamp = max(max_timestamp, header.max_timestamp)
+            if header.max_timestamp > max_timestamp:
+                max_timestamp = header.max_timestamp
             next_offset = last_offset + 1
         failure = self._write(view, batches, base_offset, next_offset, max_timestamp, now_ms)
         if failure is not None:

@@ -108,7 +108,10 @@ def produce(broker: Broker, request: ProduceRequest, context: RequestContext) ->
             else:
                 assert name is not None
                 assert records is not None
-                if len(records) > CONVERTED_AT_ONCE_BYTES_MAX or record_count(records) > OPENED_AT_ONCE_MAX:
+                if (
+                    len(records) > CONVERTED_AT_ONCE_BYTES_MAX
+                    or INT32.unpack_from(records, RECORD_COUNT_AT)[0] > OPENED_AT_ONCE_MAX
+                ):
                     has_large = True
                 entries.append((name, partition.index, records))
                 places.append((name, partition.index))
@@ -154,12 +157,6 @@ def appends_per_piece(entries: Sequence[tuple[str, int, Buffer]]) -> int:
         return APPENDS_PER_PIECE
     is_compressed = any(records[ATTRIBUTES_LOW] & CODEC_MASK for *_, records in entries)
     return COMPRESSED_PER_PIECE if is_compressed else APPENDS_PER_PIECE
-
-
-def record_count(records: Buffer) -> int:
-    """How many records the header of a batch says that it has."""
-    count: int = INT32.unpack_from(records, RECORD_COUNT_AT)[0]
-    return count
 
 
 def slots_that_take_long(broker: Broker, entries: Sequence[tuple[str, int, Buffer]]) -> dict[int, TopicConfig]:

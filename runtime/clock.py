@@ -3,10 +3,13 @@
 import asyncio
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Timer
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
 
 T = TypeVar("T")
 
@@ -14,7 +17,10 @@ T = TypeVar("T")
 class RealClock:
     """The clock of this machine. Delayed calls are made by the asyncio loop that runs when they are requested."""
 
-    __slots__ = ()
+    __slots__ = ("_worker",)
+
+    def __init__(self) -> None:
+        self._worker: ThreadPoolExecutor | None = None
 
     def now_ms(self) -> int:
         """Wall clock, milliseconds since 1970."""
@@ -33,7 +39,7 @@ class RealClock:
         asyncio.get_running_loop().call_soon(callback)
 
     def in_thread(self, work: Callable[[], T]) -> Pending[T]:
-        """Do the work in a thread of the loop's executor."""
+        """Do the work in a thread: one work after the other, so that all take the memory of one."""
         pending: Pending[T] = Pending()
 
         def ended(future: "asyncio.Future[T]") -> None:
@@ -43,7 +49,11 @@ class RealClock:
             elif not future.cancelled():
                 pending.complete(future.result())
 
-        asyncio.get_running_loop().run_in_executor(None, work).add_done_callback(ended)
+        if self._worker is None:
+            from concurrent.futures import ThreadPoolExecutor  # late, because few brokers need it
+
+            self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="work")
+        asyncio.get_running_loop().run_in_executor(self._worker, work).add_done_callback(ended)
         return pending
 
     def call_later(self, delay_ms: float, callback: Callable[[], None]) -> Timer:

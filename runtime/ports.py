@@ -59,7 +59,10 @@ class Clock(Protocol):
         """Call after the current event has been handled. Callbacks run in the order of these requests."""
 
     def in_thread(self, work: Callable[[], T]) -> Pending[T]:
-        """A Pending of the result of `work`, computed beside the loop. Nothing else may change the values it uses."""
+        """A Pending of the result of `work`, computed beside the loop, one work after the other.
+
+        Nothing else may change the values that it uses.
+        """
 
     def call_later(self, delay_ms: float, callback: Callable[[], None]) -> Timer:
         """Call once, no sooner than `delay_ms` from now."""

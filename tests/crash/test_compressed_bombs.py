@@ -8,6 +8,7 @@ from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.compression import Compression, compress
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.record_batch import Record, build, checksum
+from barnabas.storage.validation import OPENED_AT_ONCE_MAX
 from broker_process import Client, Process, batch, produce_request
 
 PRODUCERS = 8
@@ -21,10 +22,10 @@ def peak_bytes(process: Process) -> int:
     return int(line.split()[1]) * 1024
 
 
-def bomb(size: int) -> bytearray:
-    """A batch of one record whose compressed part unpacks to `size` bytes."""
-    plain = build([Record(timestamp=0, value=bytes(size - 100))])
-    header = build([Record(timestamp=0, value=b"")], compression=Compression.ZSTD)[:61]
+def bomb(size: int, count: int) -> bytearray:
+    """A batch of `count` records whose compressed part unpacks to nearly `size` bytes."""
+    plain = build([Record(timestamp=0, value=bytes((size - 100) // count - 20))] * count)
+    header = build([Record(timestamp=0, value=b"")] * count, compression=Compression.ZSTD)[:61]
     whole = header + compress(Compression.ZSTD, bytes(plain[61:]))
     whole[8:12] = (len(whole) - 12).to_bytes(4, "big")
     whole[17:21] = checksum(memoryview(whole), 0, len(whole)).to_bytes(4, "big")
@@ -33,12 +34,13 @@ def bomb(size: int) -> bytearray:
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is looked up in /proc")
 @pytest.mark.parametrize("codec", ["producer", "lz4"])
-def test_many_bombs_at_once_take_the_memory_of_one(start: Callable[..., Process], codec: str) -> None:
+@pytest.mark.parametrize("count", [1, OPENED_AT_ONCE_MAX + 1])
+def test_many_bombs_at_once_take_the_memory_of_one(start: Callable[..., Process], codec: str, count: int) -> None:
     broker = start()
     neighbour = Client(broker.port)
     assert neighbour.create_topic("struck", 1, compression_type=codec) == ErrorCode.NONE
     before = peak_bytes(broker)
-    within, beyond = bomb(TAKEN_BYTES), bomb(TAKEN_BYTES * 2)
+    within, beyond = bomb(TAKEN_BYTES, count), bomb(TAKEN_BYTES * 2, count)
     producers = [Client(broker.port, 60) for _ in range(PRODUCERS)]
     for number, producer in enumerate(producers):
         producer.send(ApiKey.PRODUCE, 9, produce_request([("struck", 0, beyond if number % 2 else within)]))

@@ -12,7 +12,7 @@ the start is refused until the operator decides (`--adopt`, `--set-aside`).
 """
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from barnabas.broker.auto_topics import internal_settings
@@ -114,8 +114,15 @@ class Plan(NamedTuple):
     strays: list[Partition]
 
 
-def check_place_of_tree(found: Sequence[DirectoryContents], tree_path: str) -> None:
-    """Raise DataDirectoryError if these directories were used with another tree."""
+def tree_outside(found: Sequence[DirectoryContents], tree_path: str | None) -> str | None:
+    """The file of the tree, if it has an absolute path and is not in one of these directories."""
+    if tree_path is None or not tree_path.startswith("/"):
+        return None
+    return None if tree_path.rpartition("/")[0] in [contents.path for contents in found] else tree_path
+
+
+def check_place_of_tree(found: Sequence[DirectoryContents], tree_path: str, exists: Callable[[str], bool]) -> None:
+    """Raise DataDirectoryError if these directories were used with another tree, which still `exists`."""
     trees = [f"{contents.path}/{TREE_FILE}" for contents in found if contents.has_tree]
     if len(trees) > 1:
         raise DataDirectoryError(
@@ -127,6 +134,14 @@ def check_place_of_tree(found: Sequence[DirectoryContents], tree_path: str) -> N
             f"The coordination tree of this broker is {trees[0]}, but coordination.path names {tree_path}. Start "
             f"without coordination.path. To use the other tree, move {trees[0]} away first, with its -wal and -shm."
         )
+    for contents in found:
+        known = contents.meta.tree_path
+        if known is not None and known != tree_path and exists(known):
+            raise DataDirectoryError(
+                f"The coordination tree of {contents.path} is {known}, and this start would use {tree_path}. Start "
+                f"with --set coordination.path={known}. To use the other tree, move {known} away first, with its -wal and "
+                "-shm."
+            )
 
 
 def decide(

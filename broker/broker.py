@@ -134,7 +134,8 @@ class Broker:
         await in_tree(lambda: adoption.adopt(env, self.config, tree, self.log_manager, node_id, plan.adopted))
         await in_tree(lambda: adoption.catch_up(tree, self.log_manager.all(), node_id))
         self.cluster_id = await in_tree(lambda: registration.cluster_id(env, tree, self.log_manager.meta.cluster_id))
-        self.log_manager.initialise(node_id, self.cluster_id)
+        tree_path = adoption.tree_outside(self.log_manager.contents, self.tree_path)
+        self.log_manager.initialise(node_id, self.cluster_id, tree_path)
         await self.server.listen()
         self.group_coordinator.start()
         self.replica_manager.start()
@@ -152,7 +153,7 @@ class Broker:
         log_manager, tree = self.log_manager, self.coordination
         log_manager.open(self.node_id, self.choice)
         if self.tree_path is not None:
-            adoption.check_place_of_tree(log_manager.contents, self.tree_path)
+            adoption.check_place_of_tree(log_manager.contents, self.tree_path, self.env.disk.exists)
         await tree.look()
         view = await self._in_tree(lambda: adoption.look_at_tree(tree, log_manager.contents, self.node_id))
         lost = adoption.lost_directories(log_manager)

@@ -31,6 +31,7 @@ _SET_ASIDE_FOLDER = re.compile(r".+\.[0-9a-f]{32}-(stray|future)\Z")
 _BESIDE_THE_TREE = re.compile(r"(-wal|-shm|-journal|\.session-\d+)?\Z")
 _KAFKA_NAMES = frozenset(("__cluster_metadata-0", "bootstrap.checkpoint", "remote-log-index-cache"))
 _DIRECTORY_KEY = "barnabas.directory."  # in meta.properties, before the id of another directory of the same broker
+_TREE_KEY = "barnabas.coordination"  # in meta.properties: the file of the coordination tree, if it is elsewhere
 _CHECKPOINT_NAMES = (*OFFSET_CHECKPOINTS, checkpoints.CLEANER_OFFSETS)
 
 
@@ -46,6 +47,7 @@ class Meta:
     cluster_id: str | None = None
     directory_id: str | None = None
     others: dict[str, str] = field(default_factory=dict)  # the broker's other directories: id, and where it was last
+    tree_path: str | None = None  # the file of the coordination tree, if it is not in a data directory
     properties: Mapping[str, str] | None = None  # all that the file says; None if there is no file
 
     def text_of(self, others: Mapping[str, str]) -> dict[str, str]:
@@ -54,8 +56,11 @@ class Meta:
         node_key = "node.id" if properties["version"] == "1" else "broker.id"
         properties |= {node_key: str(self.node_id), "cluster.id": self.cluster_id or ""}
         properties["directory.id"] = self.directory_id or ""
-        kept = {key: value for key, value in properties.items() if not key.startswith(_DIRECTORY_KEY)}
-        return kept | {f"{_DIRECTORY_KEY}{key}": quote(path) for key, path in sorted(others.items())}
+        kept = {
+            key: value for key, value in properties.items() if not key.startswith(_DIRECTORY_KEY) and key != _TREE_KEY
+        }
+        tree = {} if self.tree_path is None else {_TREE_KEY: quote(self.tree_path)}
+        return kept | tree | {f"{_DIRECTORY_KEY}{key}": quote(path) for key, path in sorted(others.items())}
 
 
 def read_meta(disk: Disk, data_directory: str) -> Meta:
@@ -81,6 +86,7 @@ def read_meta(disk: Disk, data_directory: str) -> Meta:
         properties.get("cluster.id"),
         properties.get("directory.id"),
         others,
+        unquote(properties[_TREE_KEY]) if _TREE_KEY in properties else None,
         properties,
     )
 

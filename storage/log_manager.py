@@ -231,8 +231,8 @@ class LogManager:
         """What was found in each directory."""
         return [directory.contents for directory in self.directories]
 
-    def initialise(self, node_id: int, cluster_id: str) -> None:
-        """Write into each directory whose it is, if that was missing, and which the others are."""
+    def initialise(self, node_id: int, cluster_id: str, tree_path: str | None = None) -> None:
+        """Write into each directory whose it is, which the others are, and where the tree is if not in one of them."""
         check_node(self.contents, node_id)  # once more, because another broker may have made the tree meanwhile
         check_cluster(self.contents, cluster_id)
         for directory in self.open_directories:
@@ -242,6 +242,7 @@ class LogManager:
             paths = self._plan.remembered | paths
         for directory in self.open_directories:
             others = {key: path for key, path in paths.items() if key != directory.meta.directory_id}
+            directory.meta.tree_path = tree_path
             directory.write_meta(node_id, cluster_id, others)
 
     def shutdown(self) -> None:

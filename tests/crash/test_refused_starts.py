@@ -565,6 +565,30 @@ def test_new_directories_where_the_tree_has_partitions_of_this_broker_are_a_reas
     process.end()
 
 
+def test_a_mistyped_place_of_the_tree_makes_no_other_tree(tmp_path: Path) -> None:
+    tree = f"{tmp_path}/trees/mine.sqlite"
+    settings = {"coordination.path": tree, "log.dirs": f"{tmp_path}/d"}
+    process = Process(tmp_path / "d", settings=settings)
+    client = Client(process.port)
+    assert client.create_topic("orders", 1, retention_ms="86400000") == 0
+    assert client.produce("orders", 0, batch([b"one"])).error_code == 0
+    process.end()
+    before = state(tmp_path)
+    for words in ([], ["--set", f"coordination.path={tmp_path}/trees/mime.sqlite"]):
+        ended = start("--data", f"{tmp_path}/d", *words)
+        assert ended.returncode == 1
+        assert f"Start with --set coordination.path={tree}" in ended.stderr
+        assert changes(before, state(tmp_path)) == []
+    process = Process(tmp_path / "d", settings=settings)
+    assert Client(process.port).values("orders", 0) == [b"one"]
+    process.end()
+    moved = f"{tmp_path}/trees/moved.sqlite"
+    Path(tree).rename(moved)
+    process = Process(tmp_path / "d", settings=settings | {"coordination.path": moved})
+    assert Client(process.port).values("orders", 0) == [b"one"]
+    process.end()
+
+
 def test_a_tree_of_another_name_in_a_data_directory_is_not_foreign(tmp_path: Path) -> None:
     tree = {"coordination.path": f"{tmp_path}/d/tree.sqlite"}
     Process(tmp_path / "d", settings=tree).end(signal.SIGKILL)

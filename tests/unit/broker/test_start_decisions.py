@@ -3,12 +3,13 @@
 from collections.abc import Callable
 
 import pytest
-from barnabas.broker.adoption import Plan, TreeView, check_place_of_tree, decide
+from barnabas.broker.adoption import Plan, TreeView, check_place_of_tree, decide, tree_outside
 from barnabas.coordination.payloads import TopicAssignment
 from barnabas.replication.registration import BrokerIdInUseError
 from barnabas.storage.directory_contents import DataDirectoryError, DirectoryContents, LogFolder, Meta
 from barnabas.storage.directory_plan import StartChoice
 
+NOTHING_ELSE: set[str] = set()  # of files
 OTHER_ID = bytes(15) + b"\x02"
 ASK, ADOPT, SET_ASIDE = StartChoice(), StartChoice(adopt=True), StartChoice(set_aside=True)
 
@@ -25,7 +26,7 @@ def directory(
 
 def holding(logs: dict[tuple[str, int], bytes | None], cluster_id: str | None = "c") -> DirectoryContents:
     folders = {key: LogFolder(f"{key[0]}-{key[1]}", [], topic_id, []) for key, topic_id in logs.items()}
-    return DirectoryContents("/d", meta=Meta(1, cluster_id, "A", {}, {"version": "1"}), folders=folders)
+    return DirectoryContents("/d", meta=Meta(1, cluster_id, "A", properties={"version": "1"}), folders=folders)
 
 
 def tree(*known: str, of: DirectoryContents, cluster_id: str | None = "c", node_id: int = 1) -> TreeView:
@@ -109,13 +110,25 @@ def test_new_directories_and_partitions_in_the_tree() -> None:
 
 def test_there_is_one_tree() -> None:
     mine, other = DirectoryContents("/d", names=["coordination.sqlite"]), DirectoryContents("/e")
-    check_place_of_tree([mine, other], "/d/coordination.sqlite")
-    check_place_of_tree([other], "/elsewhere/tree")
+    check_place_of_tree([mine, other], "/d/coordination.sqlite", NOTHING_ELSE.__contains__)
+    check_place_of_tree([other], "/elsewhere/tree", NOTHING_ELSE.__contains__)
     with pytest.raises(DataDirectoryError, match=r"is /d/coordination\.sqlite, but coordination.path names /x"):
-        check_place_of_tree([mine, other], "/x")
+        check_place_of_tree([mine, other], "/x", NOTHING_ELSE.__contains__)
     second = DirectoryContents("/e", names=["coordination.sqlite"])
     with pytest.raises(DataDirectoryError, match="two coordination trees"):
-        check_place_of_tree([mine, second], "/d/coordination.sqlite")
+        check_place_of_tree([mine, second], "/d/coordination.sqlite", NOTHING_ELSE.__contains__)
+
+
+def test_a_directory_knows_its_tree_outside_of_it() -> None:
+    found = DirectoryContents("/d", meta=Meta(0, "c", "id", tree_path="/elsewhere/tree"))
+    check_place_of_tree([found], "/elsewhere/tree", {"/elsewhere/tree"}.__contains__)
+    with pytest.raises(DataDirectoryError, match="The coordination tree of /d is /elsewhere/tree"):
+        check_place_of_tree([found], "/mistyped/tree", {"/elsewhere/tree"}.__contains__)
+    check_place_of_tree([found], "/moved/tree", {"/moved/tree"}.__contains__)
+    assert tree_outside([found], "/elsewhere/tree") == "/elsewhere/tree"
+    assert tree_outside([found], "/d/coordination.sqlite") is None
+    assert tree_outside([found], ":memory:") is None
+    assert tree_outside([found], None) is None
 
 
 @pytest.mark.parametrize("choice", [ASK, ADOPT])

@@ -139,8 +139,8 @@ def check_place_of_tree(found: Sequence[DirectoryContents], tree_path: str, exis
         if known is not None and known != tree_path and exists(known):
             raise DataDirectoryError(
                 f"The coordination tree of {contents.path} is {known}, and this start would use {tree_path}. Start "
-                f"with --set coordination.path={known}. To use the other tree, move {known} away first, with its -wal and "
-                "-shm."
+                f"with --set coordination.path={known}. To use the other tree, move {known} away first, with its "
+                "-wal and -shm."
             )
 
 

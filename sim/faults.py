@@ -273,7 +273,7 @@ FAULTS = (
         "high watermark before the write",
         "world",
         "storage.log:Log.set_high_watermark",
-        "min(max(offset, self.log_start_offset), self.segments.end_offset)",
+        "start if offset < start else end if offset > end else offset",
         "offset + 1",
         "the high watermark is in the log",
         1,

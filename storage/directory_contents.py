@@ -47,8 +47,8 @@ class Meta:
     cluster_id: str | None = None
     directory_id: str | None = None
     others: dict[str, str] = field(default_factory=dict)  # the broker's other directories: id, and where it was last
-    tree_path: str | None = None  # the file of the coordination tree, if it is not in a data directory
     properties: Mapping[str, str] | None = None  # all that the file says; None if there is no file
+    tree_path: str | None = None  # the file of the coordination tree, if it is not in a data directory
 
     def text_of(self, others: Mapping[str, str]) -> dict[str, str]:
         """What the file should say. It keeps what Kafka has written, so that Kafka can read it again."""
@@ -86,8 +86,8 @@ def read_meta(disk: Disk, data_directory: str) -> Meta:
         properties.get("cluster.id"),
         properties.get("directory.id"),
         others,
-        unquote(properties[_TREE_KEY]) if _TREE_KEY in properties else None,
         properties,
+        unquote(properties[_TREE_KEY]) if _TREE_KEY in properties else None,
     )
 
 

@@ -7,6 +7,7 @@ from functools import partial
 
 from barnabas.config.topic import TopicConfig
 from barnabas.protocol.errors import CorruptBatchError
+from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import DirectoryLock, Env, Timer
 from barnabas.runtime.turns import at_once, chunks
 from barnabas.storage import checkpoints
@@ -70,7 +71,7 @@ class LogDirectory:
         self._lock: DirectoryLock | None = None
         self._recovery_points: dict[tuple[str, int], int] = {}
         self._written: dict[str, dict[tuple[str, int], int]] = {}  # by checkpoint file
-        self._writing: dict[str, object] = {}
+        self._writing: dict[str, list[Pending[None]]] = {}  # by checkpoint file: those that wait until it is written
         self._not_writable: set[str] = set()  # checkpoint files that could not be written the last time
         self._names_timer: Timer | None = None
         self._unsynced_deletions: set[tuple[str, int]] = set()
@@ -307,7 +308,7 @@ class LogDirectory:
         """
         stale = False
         for name in OFFSET_CHECKPOINTS:
-            self._writing.pop(name, None)
+            self._end_writing(name)
             stale = stale or self._written.get(name, {}).get(key, 0) > 0
         if stale:
             self.checkpoint()
@@ -377,6 +378,16 @@ class LogDirectory:
         """
         self._write_now(checkpoints.LOG_START_OFFSETS)
 
+    def write_log_starts_later(self) -> Pending[None]:
+        """As `write_log_starts`, without blocking: a sync may take long on a busy disk."""
+        durable: Pending[None] = Pending()
+
+        def written(_: None) -> None:
+            self._env.disk.sync_in_background([], lambda error: durable.complete(None), [self.path])
+
+        self.write_later(checkpoints.LOG_START_OFFSETS).then(written)
+        return durable
+
     def _collect(self, name: str) -> dict[tuple[str, int], int]:
         """The offsets that an offset checkpoint has to say now."""
         logs = self.logs.items()
@@ -398,12 +409,13 @@ class LogDirectory:
 
     def _write_now(self, name: str) -> OSError | None:
         offsets = self._collect(name)
-        self._writing.pop(name, None)
         try:
             checkpoints.write_offsets(self._env.disk, self.path_of(name), offsets)
         except OSError as error:
             self._not_written(name, error)
             return error
+        finally:
+            self._end_writing(name)
         self._was_written(name, offsets)
         return None
 
@@ -422,19 +434,23 @@ class LogDirectory:
             self._not_writable.add(name)
             logger.error("%s could not be written: %s", self.path_of(name), error)
 
-    def write_later(self, name: str) -> None:
-        """Write a checkpoint if anything has changed. The file gets its name when a thread has synced it."""
+    def write_later(self, name: str) -> Pending[None]:
+        """Write a checkpoint if anything has changed. The file gets its name when a thread has synced it.
+
+        The Pending completes then, or when the file could not be written.
+        """
+        ended: Pending[None] = Pending()
         offsets = self._collect(name)
-        if self._written.get(name) == offsets:
-            return
+        if self._written.get(name) == offsets and name not in self._writing:
+            ended.complete(None)
+            return ended
         disk, path = self._env.disk, self.path_of(name)
         temporary = path + ".tmp"
-        token = self._writing[name] = object()
+        waiting = self._writing[name] = [*self._writing.get(name, ()), ended]
 
         def synced(error: OSError | None) -> None:
-            if self._writing.get(name) is not token:  # a newer file is on its way, or was written at once
+            if self._writing.get(name) is not waiting:  # a newer file is on its way, or was written at once
                 return
-            del self._writing[name]
             try:
                 if error is not None:
                     raise error
@@ -443,6 +459,7 @@ class LogDirectory:
                 self._not_written(name, failure)
             else:
                 self._was_written(name, offsets)
+            self._end_writing(name)
 
         try:
             file = disk.open(temporary, create=True)
@@ -454,3 +471,10 @@ class LogDirectory:
                 file.close()
         except OSError as error:
             self._not_written(name, error)
+            self._end_writing(name)
+        return ended
+
+    def _end_writing(self, name: str) -> None:
+        """No file of that name is on its way any more: tell those that wait for it."""
+        for ended in self._writing.pop(name, ()):
+            ended.complete(None)

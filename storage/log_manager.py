@@ -13,7 +13,7 @@ from barnabas.config.topic import TopicConfig
 from barnabas.protocol import uuids
 from barnabas.runtime.ports import NO_ROOM, Env
 from barnabas.runtime.turns import at_once
-from barnabas.runtime.upkeep import Task
+from barnabas.runtime.upkeep import Task, Work
 from barnabas.storage import checkpoints, retention
 from barnabas.storage.cleaner import Cleaner
 from barnabas.storage.directory_contents import (
@@ -486,6 +486,9 @@ class LogManager:
     def apply_retention(self) -> None:
         """Delete what is too old or too much, and give back the memory of indexes that nobody reads."""
         for item in self._to_retain():
+            if isinstance(item, LogDirectory):
+                item.write_log_starts()
+                continue
             for _ in self._retain(item):
                 pass
         for log in self.all():
@@ -501,12 +504,12 @@ class LogManager:
                 yield directory
                 yield from map(_Shortened, shortened)
 
-    def _retain(self, item: "Log | LogDirectory | _Shortened") -> Iterator[None]:
+    def _retain(self, item: "Log | LogDirectory | _Shortened") -> Work:
         if isinstance(item, LogDirectory):
-            item.write_log_starts()
+            yield item.write_log_starts_later()
         elif isinstance(item, _Shortened):
             while retention.remove_segments_below_start(item.log):
-                yield
+                yield None
         else:
             if retention.raise_log_start(item, self._env.clock.now_ms()):
                 self._shortened.append(item)

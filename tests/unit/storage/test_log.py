@@ -4,7 +4,7 @@ import pytest
 from barnabas.protocol.compression import Compression
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.record_batch import Record, batches, build, read_header
-from barnabas.storage import truncation
+from barnabas.storage import checkpoints, retention, truncation
 from barnabas.storage.validation import AppendOrigin
 
 
@@ -341,13 +341,27 @@ def test_retention_of_very_many_segments_goes_in_pieces(world):
     log = world.log(segment_bytes=200, retention_ms=10_000, file_delete_delay_ms=0)
     world.fill(log, 130)
     world.clock.advance(20_000)
-    pieces = 0
-    for _ in (piece for item in world.manager._to_retain() for piece in world.manager._retain(item)):
-        pieces += 1
-    assert pieces == 3
+    pieces = [piece for item in world.manager._to_retain() for piece in world.manager._retain(item)]
+    assert pieces.count(None) == 3
     assert len(log.segments) == 1
     world.clock.advance(1)
     assert [name for name in world.disk.list_directory("/data/t-0") if name.endswith(".deleted")] == []
+
+
+def test_no_segment_goes_before_the_log_start_is_durable(world):
+    log = world.log(segment_bytes=200, retention_ms=10_000, file_delete_delay_ms=0)
+    world.fill(log, 20)
+    (directory,) = world.manager.open_directories
+    world.clock.advance(20_000)
+    assert retention.raise_log_start(log, world.now())
+    first, second = directory.write_log_starts_later(), directory.write_log_starts_later()
+    assert not first.done
+    world.clock.advance(1_000)
+    assert first.done
+    assert second.done
+    path = directory.path_of(checkpoints.LOG_START_OFFSETS)
+    assert checkpoints.read_offsets(world.disk, path) == {("t", 0): log.log_start_offset}
+    assert len(log.segments) > 1, "they go in the next step of a round"
 
 
 def test_roll_when_an_index_is_full(world):

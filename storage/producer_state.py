@@ -28,6 +28,7 @@ _SNAPSHOT_HEADER = Struct(">hIi")
 _SNAPSHOT_ENTRY = Struct(">qhiqiqiq")
 _SNAPSHOT_VERSION = 1
 _NONE = -1
+_REPLAYED_AFTER_CRASH_BYTES = 4 << 20  # at least, if the log has as many
 _BYTES_PER_PIECE = 4 << 20  # how many bytes of batches a replay passes before it yields
 
 
@@ -279,12 +280,23 @@ class ProducerStateManager:
 
     # -- from the log
 
-    def rebuild(self, segments: Segments, log_start_offset: int) -> Generator[int, None, None]:
-        """Take up the newest snapshot and replay the batches behind it, piece by piece. CorruptBatchError, OSError.
+    def rebuild(
+        self, segments: Segments, log_start_offset: int, *, after_crash: bool = False
+    ) -> Generator[int, None, None]:
+        """Take up a snapshot and replay the batches behind it, piece by piece. CorruptBatchError, OSError.
 
-        Yields how many bytes of batches it has passed.
+        Yields how many bytes of batches it has passed. The newest snapshot is taken, but `after_crash` one with enough
+        batches behind it. A snapshot has only the last batch of each producer, and producers that have lost their
+        connection send up to five again.
         """
-        start = self.load_snapshot(log_start_offset, segments.end_offset)
+        latest = segments.end_offset
+        bytes_behind = 0
+        for segment in reversed(segments) if after_crash else ():
+            latest = segment.base_offset
+            bytes_behind += segment.size
+            if bytes_behind >= _REPLAYED_AFTER_CRASH_BYTES:
+                break
+        start = self.load_snapshot(log_start_offset, segments.end_offset, latest)
         yield from self.replay(segments, start)
 
     def replay(self, segments: Segments, start: int) -> Generator[int, None, None]:
@@ -363,13 +375,15 @@ class ProducerStateManager:
             self.snapshots.sort()
         return path
 
-    def load_snapshot(self, log_start_offset: int, log_end_offset: int) -> int:
-        """Load the newest usable snapshot ≤ `log_end_offset`; the offset from which batches must be replayed."""
+    def load_snapshot(self, log_start_offset: int, log_end_offset: int, latest: int | None = None) -> int:
+        """Load the newest usable snapshot ≤ `latest`; the offset from which batches must be replayed.
+
+        `latest` is the log end by default. Snapshots above the log end are removed.
+        """
         self.clear()
         for offset in [offset for offset in self.snapshots if offset > log_end_offset]:
             self.remove_snapshot(offset)
-        while self.snapshots:
-            offset = self.snapshots[-1]
+        for offset in [offset for offset in reversed(self.snapshots) if latest is None or offset <= latest]:
             path = self.snapshot_path(offset)
             try:
                 entries = read_snapshot(self._disk, path)

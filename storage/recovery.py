@@ -122,7 +122,7 @@ def open_log(
     )
     if before and before != [(segment.base_offset, segment.size) for segment in segments]:
         log.durability.sync_new_with_next_flush(segments[-1].path)  # it was cut
-    for passed_bytes in log.producers.rebuild(log.segments, log.log_start_offset):
+    for passed_bytes in log.producers.rebuild(log.segments, log.log_start_offset, after_crash=not clean):
         yield Progress(log.name, passed_bytes, log.size_bytes)
     log.producers.keep_snapshots_of(segment.base_offset for segment in segments)
     return log

@@ -108,6 +108,19 @@ def test_the_state_is_the_same_after_replaying_the_log(world):
             assert log.producers.first_unstable_offset == unstable or log.last_stable_offset == 41
 
 
+def test_a_crash_behind_a_roll_forgets_no_batch_that_may_be_sent_again(world):
+    log = world.log()
+    for number in range(5):
+        assert produce(world, log, number * 2).error == 0
+        log.roll()
+    log.flush()
+    log = world.crash("kept").get("t", 0)
+    for number in range(5):
+        again = produce(world, log, number * 2)
+        assert (again.error, again.duplicate, again.base_offset) == (0, True, number * 2)
+    assert produce(world, log, 10).base_offset == 10
+
+
 def test_a_restart_reads_only_what_is_behind_the_snapshot(world):
     log = world.log()
     for number in range(20):

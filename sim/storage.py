@@ -16,7 +16,7 @@ from barnabas.protocol.record_batch import CONTROL_ABORT, CONTROL_COMMIT, Record
 from barnabas.sim.disk import SimDisk
 from barnabas.sim.env import SimEnv, sim_env
 from barnabas.sim.violation import Violation
-from barnabas.storage import truncation
+from barnabas.storage import producer_state, truncation
 from barnabas.storage.directory_contents import DataDirectoryError
 from barnabas.storage.log import Log
 from barnabas.storage.log_manager import LogManager
@@ -535,7 +535,13 @@ def check_log(log: Log, settled_from: int = 0) -> None:
 
 
 def run(seed: int, steps: int = 60, keep_every: int = 1, fates: tuple[str, ...] = FATES, focus: str = "") -> int:
-    """Crash at each point with each fate; returns how many crashes. Violation, also if the workload itself fails."""
+    """Crash at each point with each fate; returns how many crashes. Violation, also if the workload itself fails.
+
+    These logs are so short that all of them would be replayed after each crash. So most seeds take up the newest
+    snapshot, however few batches are behind it.
+    """
+    replayed_bytes = producer_state.REPLAYED_AFTER_CRASH_BYTES
+    producer_state.REPLAYED_AFTER_CRASH_BYTES = 0 if seed % 3 else replayed_bytes
     count = 0
     try:
         for point in Workload(seed, steps).crash_points(keep_every, focus):
@@ -546,4 +552,6 @@ def run(seed: int, steps: int = 60, keep_every: int = 1, fates: tuple[str, ...] 
         raise
     except Exception as error:
         raise Violation("nothing escapes", repr(error)) from error
+    finally:
+        producer_state.REPLAYED_AFTER_CRASH_BYTES = replayed_bytes
     return count

@@ -28,7 +28,7 @@ _SNAPSHOT_HEADER = Struct(">hIi")
 _SNAPSHOT_ENTRY = Struct(">qhiqiqiq")
 _SNAPSHOT_VERSION = 1
 _NONE = -1
-_REPLAYED_AFTER_CRASH_BYTES = 4 << 20  # at least, if the log has as many
+REPLAYED_AFTER_CRASH_BYTES = 4 << 20  # at least, if the log has as many
 _BYTES_PER_PIECE = 4 << 20  # how many bytes of batches a replay passes before it yields
 
 
@@ -292,10 +292,10 @@ class ProducerStateManager:
         latest = segments.end_offset
         bytes_behind = 0
         for segment in reversed(segments) if after_crash else ():
+            if bytes_behind >= REPLAYED_AFTER_CRASH_BYTES:
+                break
             latest = segment.base_offset
             bytes_behind += segment.size
-            if bytes_behind >= _REPLAYED_AFTER_CRASH_BYTES:
-                break
         start = self.load_snapshot(log_start_offset, segments.end_offset, latest)
         yield from self.replay(segments, start)
 

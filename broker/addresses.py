@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 
 from barnabas.broker.context import RequestContext
+from barnabas.cluster.metadata_cache import Endpoint as RegisteredEndpoint
+from barnabas.cluster.metadata_cache import MetadataCache
 from barnabas.config.broker import BrokerConfig
 from barnabas.config.listeners import Endpoint
-from barnabas.replication.metadata_cache import Endpoint as RegisteredEndpoint
-from barnabas.replication.metadata_cache import MetadataCache
 
 WILDCARD_HOSTS = ("", "0.0.0.0", "::")
 LOOPBACK = "127.0.0.1"

@@ -15,9 +15,14 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from barnabas.broker import before_registering
 from barnabas.broker.auto_topics import internal_settings
 from barnabas.broker.open_transactions import end_open_transactions
+from barnabas.cluster.leader_and_isr import LeaderAndIsr
+from barnabas.cluster.registration import BrokerIdInUseError
 from barnabas.config.broker import BrokerConfig
+from barnabas.controller.topic_admin import topic_name_problem
+from barnabas.controller.tree import PARTITIONS_PER_WRITE
 from barnabas.coordination import paths
 from barnabas.coordination.payloads import (
     ProducerIdBlock,
@@ -28,12 +33,7 @@ from barnabas.coordination.payloads import (
 )
 from barnabas.coordination.port import Coordination, CoordinationError, Create, NoNodeError, Operation
 from barnabas.groups.coordinator import OFFSETS_TOPIC
-from barnabas.replication import registration
-from barnabas.replication.controller_tree import PARTITIONS_PER_WRITE
-from barnabas.replication.election import LeaderAndIsr
-from barnabas.replication.registration import BrokerIdInUseError
 from barnabas.replication.replica_manager import INTERNAL_TOPICS
-from barnabas.replication.topic_admin import topic_name_problem
 from barnabas.runtime.ports import Env
 from barnabas.runtime.turns import chunks
 from barnabas.storage.directory_contents import TREE_FILE, DataDirectoryError, DirectoryContents, names_in_a_line
@@ -372,7 +372,7 @@ async def catch_up(coordination: Coordination, logs: Sequence[Log], node_id: int
     would wait for it for ever.
     """
     latest = {(log.topic, log.partition): log.leader_epochs.latest for log in logs}
-    later = await registration.raise_leader_epochs(coordination, latest)
+    later = await before_registering.raise_leader_epochs(coordination, latest)
     if later:
         logger.warning(
             "The tree is an older copy: %d partitions have records of later leader epochs than it says (%s). They go "

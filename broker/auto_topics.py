@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from barnabas.config.broker import BrokerConfig
+from barnabas.controller.topic_admin import topic_name_problem
 from barnabas.coordination.port import CoordinationError
 from barnabas.groups.coordinator import OFFSETS_TOPIC
 from barnabas.protocol.errors import ErrorCode
-from barnabas.replication.topic_admin import topic_name_problem
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.turns import ended
 

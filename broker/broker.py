@@ -5,28 +5,28 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from barnabas.broker import adoption
+from barnabas.broker import adoption, before_registering
 from barnabas.broker import api as _handlers  # noqa: F401  (importing it fills the table of APIs)
 from barnabas.broker.addresses import Addresses
 from barnabas.broker.auto_topics import AutoTopics
 from barnabas.broker.fetch_sessions import FetchSessionCache
 from barnabas.broker.refusals import Refusals
 from barnabas.broker.server import Server
+from barnabas.cluster import registration
+from barnabas.cluster.config_changes import ConfigChanges
+from barnabas.cluster.metadata_cache import MetadataCache
+from barnabas.cluster.producer_ids import ProducerIds
 from barnabas.config.broker import BrokerConfig
+from barnabas.controller.channels import LocalChannel
+from barnabas.controller.controller import Controller
+from barnabas.controller.topic_admin import TopicAdmin
 from barnabas.coordination import paths
 from barnabas.coordination.port import ConnectionLossError, Coordination
 from barnabas.groups.coordinator import OFFSETS_TOPIC, GroupCoordinator
 from barnabas.groups.runtime import CoordinatorLog, PartitionLog
 from barnabas.protocol.errors import ErrorCode
-from barnabas.replication import registration
-from barnabas.replication.broker_channel import LocalChannel
-from barnabas.replication.config_changes import ConfigChanges
-from barnabas.replication.controller import Controller
-from barnabas.replication.metadata_cache import MetadataCache
 from barnabas.replication.partition import Partition
-from barnabas.replication.producer_ids import ProducerIds
 from barnabas.replication.replica_manager import INTERNAL_TOPICS, ReplicaManager
-from barnabas.replication.topic_admin import TopicAdmin
 from barnabas.runtime.ports import Env
 from barnabas.storage.directory_contents import number_of_directories, place_of_tree
 from barnabas.storage.directory_plan import NO_CHOICE, StartChoice
@@ -141,7 +141,7 @@ class Broker:
         self.replica_manager.start()
         if not self.log_manager.was_clean:  # it may have lost records of which the tree says that it has them
             left: list[tuple[str, int]] = []
-            await in_tree(lambda: registration.leave_isrs(tree, node_id, left))
+            await in_tree(lambda: before_registering.leave_isrs(tree, node_id, left))
         await in_tree(self._register)
         await self._hear_from_the_controller()
         self.producer_ids.start()

@@ -17,10 +17,10 @@ from barnabas.config.broker import check_dynamic
 from barnabas.config.broker_settings import BROKER_SETTINGS
 from barnabas.config.describe import ConfigRow
 from barnabas.config.settings import ConfigError, Table
+from barnabas.controller.topic_admin import DONE, Outcome, topic_name_problem
 from barnabas.coordination import paths
 from barnabas.coordination.port import NodeExistsError, NoNodeError
 from barnabas.protocol.errors import ErrorCode
-from barnabas.replication.topic_admin import DONE, Outcome, topic_name_problem
 
 if TYPE_CHECKING:
     from barnabas.broker.broker import Broker

@@ -8,9 +8,9 @@ import random
 from collections.abc import Iterable
 from typing import Final
 
+from barnabas.cluster.metadata_cache import NO_TOPIC_ID
 from barnabas.protocol.errors import ErrorCode
 from barnabas.replication.fetching import FetchPartition
-from barnabas.replication.metadata_cache import NO_TOPIC_ID
 
 EPOCH_FINAL: Final = -1  # a full request without a session; closes the session it names
 EPOCH_INITIAL: Final = 0  # a full request that asks for a session

@@ -10,12 +10,12 @@ import logging
 import re
 from collections.abc import Callable, Collection, Coroutine, Sequence
 
+from barnabas.controller.topic_admin import topic_name_problem
 from barnabas.coordination import paths, payloads
 from barnabas.coordination.port import Coordination, CoordinationError, NodeExistsError, NoNodeError, NotEmptyError
 from barnabas.offsets.manager import Offsets
 from barnabas.offsets.records import CommittedOffset, GroupOffsets, TopicPartition
 from barnabas.protocol.errors import ErrorCode
-from barnabas.replication.topic_admin import topic_name_problem
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Env
 

@@ -7,9 +7,9 @@ end. The fetch offset of a follower acknowledges the records below it.
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
+from barnabas.cluster.metadata_cache import NO_TOPIC_ID, MetadataCache
 from barnabas.config.broker import BrokerConfig
 from barnabas.protocol.errors import CorruptBatchError, ErrorCode
-from barnabas.replication.metadata_cache import NO_TOPIC_ID, MetadataCache
 from barnabas.replication.partition import Partition
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Buffer, Clock, Timer

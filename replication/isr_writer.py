@@ -7,6 +7,7 @@ outcome is safe (KIP-497). The controller learns of changes by `/isr_change_noti
 import asyncio
 from collections import deque
 
+from barnabas.cluster.leader_and_isr import LeaderAndIsr
 from barnabas.coordination import paths, payloads
 from barnabas.coordination.port import (
     BadVersionError,
@@ -15,7 +16,6 @@ from barnabas.coordination.port import (
     NoNodeError,
     SessionExpiredError,
 )
-from barnabas.replication.election import LeaderAndIsr
 from barnabas.replication.partition import Partition
 from barnabas.runtime.ports import Env
 from barnabas.runtime.upkeep import Follower, Task

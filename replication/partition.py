@@ -9,9 +9,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from barnabas.cluster.leader_and_isr import NO_LEADER, LeaderAndIsr
 from barnabas.protocol.errors import ErrorCode
 from barnabas.replication import isr as isr_policy
-from barnabas.replication.election import NO_LEADER, LeaderAndIsr
 from barnabas.replication.isr import RemoteReplica
 from barnabas.replication.parked import Parked, Ticket
 from barnabas.replication.wakes import Wakes

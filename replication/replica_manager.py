@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Generic, TypeVar
 
+from barnabas.cluster.leader_and_isr import EPOCH_DURING_DELETE, LeaderAndIsr
+from barnabas.cluster.metadata_cache import NO_TOPIC_ID, MetadataCache
 from barnabas.config.broker import BrokerConfig
 from barnabas.coordination.port import Coordination
 from barnabas.protocol.errors import CorruptBatchError, ErrorCode
@@ -17,10 +19,8 @@ from barnabas.protocol.messages import (
     UpdateMetadataResponse,
 )
 from barnabas.replication import offset_lookup
-from barnabas.replication.election import EPOCH_DURING_DELETE, LeaderAndIsr
 from barnabas.replication.fetching import Fetching, FetchParams, FetchPartition, FetchResult, leader_of
 from barnabas.replication.isr_writer import IsrWriter
-from barnabas.replication.metadata_cache import NO_TOPIC_ID, MetadataCache
 from barnabas.replication.offset_lookup import EpochEndOffset, ListOffsetResult
 from barnabas.replication.parked import Ticket
 from barnabas.replication.partition import ALL_IN_SYNC, Partition

@@ -290,7 +290,7 @@ FAULTS = (
     Fault(
         "producer ids given twice",
         "world",
-        "replication.producer_ids:take_block",
+        "cluster.producer_ids:take_block",
         "await coordination.set(paths.PRODUCER_ID_BLOCK, block.encode(), stat.version)",
         "pass",
         "a producer id is given once",
@@ -457,7 +457,7 @@ FAULTS = (
     Fault(
         "ids of deleted topics stay known",
         "world",
-        "replication.metadata_cache:MetadataCache._set_topic_id",
+        "cluster.metadata_cache:MetadataCache._set_topic_id",
         "self._names.pop(known, None)",
         "pass",
         "a deleted topic takes nothing",

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from barnabas.broker.context import Reply, RequestContext
 from barnabas.broker.dispatch import api
+from barnabas.controller.topic_admin import topic_name_problem
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import DescribeProducersRequest, DescribeProducersResponse
-from barnabas.replication.topic_admin import topic_name_problem
 
 if TYPE_CHECKING:
     from barnabas.broker.broker import Broker

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from barnabas.broker.auto_topics import absence_error
 from barnabas.broker.context import Reply, RequestContext
 from barnabas.broker.dispatch import api
+from barnabas.cluster.metadata_cache import NO_TOPIC_ID, PartitionMetadata
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import MetadataRequest, MetadataResponse
-from barnabas.replication.metadata_cache import NO_TOPIC_ID, PartitionMetadata
 from barnabas.runtime.turns import Pieces
 
 if TYPE_CHECKING:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 from barnabas.broker.context import RequestContext
 from barnabas.broker.dispatch import api
+from barnabas.cluster.metadata_cache import NO_TOPIC_ID
+from barnabas.controller.topic_admin import topic_name_problem
 from barnabas.coordination import paths
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
@@ -24,8 +26,6 @@ from barnabas.protocol.messages import (
     DeleteTopicsRequest,
     DeleteTopicsResponse,
 )
-from barnabas.replication.metadata_cache import NO_TOPIC_ID
-from barnabas.replication.topic_admin import topic_name_problem
 from barnabas.runtime.turns import ended
 
 if TYPE_CHECKING:

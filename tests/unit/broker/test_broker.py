@@ -5,11 +5,11 @@ import asyncio
 import pytest
 from barnabas.broker.broker import Broker
 from barnabas.broker.context import RequestContext
+from barnabas.cluster.metadata_cache import BrokerMetadata, Endpoint
 from barnabas.config.broker import BrokerConfig
 from barnabas.protocol import record_batch
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.record_batch import Record
-from barnabas.replication.metadata_cache import BrokerMetadata, Endpoint
 from barnabas.replication.partition import Partition
 from barnabas.runtime.pending import Pending
 from barnabas.sim.env import SimEnv, sim_env

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 from barnabas.broker.adoption import Plan, TreeView, check_place_of_tree, decide, tree_outside
+from barnabas.cluster.registration import BrokerIdInUseError
 from barnabas.coordination.payloads import TopicAssignment
-from barnabas.replication.registration import BrokerIdInUseError
 from barnabas.storage.directory_contents import DataDirectoryError, DirectoryContents, LogFolder, Meta
 from barnabas.storage.directory_plan import StartChoice
 

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from barnabas.broker.api.describe_topic_partitions import describe_page, describe_topic_partitions
 from barnabas.broker.context import RequestContext
+from barnabas.cluster.metadata_cache import BrokerMetadata, MetadataCache, PartitionMetadata
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import DescribeTopicPartitionsRequest as Request
 from barnabas.protocol.messages import DescribeTopicPartitionsResponse as Response
-from barnabas.replication.metadata_cache import BrokerMetadata, MetadataCache, PartitionMetadata
 from barnabas.runtime.turns import at_once
 from barnabas.sim.env import sim_env
 

@@ -2,16 +2,16 @@
 
 import asyncio
 
+from barnabas.cluster import registration
+from barnabas.cluster.config_changes import ConfigChanges
+from barnabas.cluster.metadata_cache import Endpoint, MetadataCache
 from barnabas.config.broker import BrokerConfig
+from barnabas.controller.channels import LocalChannel
+from barnabas.controller.controller import Controller
+from barnabas.controller.topic_admin import TopicAdmin
 from barnabas.protocol import record_batch
 from barnabas.protocol.messages import LeaderAndIsrRequest, UpdateMetadataRequest
-from barnabas.replication import registration
-from barnabas.replication.broker_channel import LocalChannel
-from barnabas.replication.config_changes import ConfigChanges
-from barnabas.replication.controller import Controller
-from barnabas.replication.metadata_cache import Endpoint, MetadataCache
 from barnabas.replication.replica_manager import ReplicaManager
-from barnabas.replication.topic_admin import TopicAdmin
 from barnabas.runtime.pending import Pending
 from barnabas.storage.log_manager import LogManager
 

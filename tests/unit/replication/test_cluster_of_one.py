@@ -4,13 +4,14 @@ import json
 from itertools import pairwise
 
 import pytest
+from barnabas.broker import before_registering
+from barnabas.cluster import registration
+from barnabas.cluster.producer_ids import ProducerIds
+from barnabas.controller.requests import FOLDERS_PER_REQUEST
 from barnabas.coordination.embedded import EmbeddedCoordination
 from barnabas.coordination.port import Create, Delete, Set
 from barnabas.protocol.errors import ErrorCode
-from barnabas.replication import registration
-from barnabas.replication.controller_requests import FOLDERS_PER_REQUEST
 from barnabas.replication.fetching import FetchParams, FetchPartition
-from barnabas.replication.producer_ids import ProducerIds
 from replication_world import Host, Observed, batch, offsets_of, result_of
 
 
@@ -229,7 +230,7 @@ def test_after_an_unclean_stop_the_lead_is_won_again_in_a_new_epoch(env):
         await create(first)
         await first.controller.stop()
         left = []
-        await registration.leave_isrs(first.coordination, 1, left)
+        await before_registering.leave_isrs(first.coordination, 1, left)
         assert len(left) == 1
         state = json.loads((await first.coordination.get("/brokers/topics/orders/partitions/0/state"))[0])
         assert (state["leader"], state["isr"], state["leader_epoch"]) == (-1, [1], 1)
@@ -256,7 +257,7 @@ def test_leaving_isrs_leaves_others_in(env):
             path = f"/brokers/topics/t/partitions/{index}/state"
             await create_node(path, json.dumps(data).encode(), make_parents=True)
         left = []
-        await registration.leave_isrs(host.coordination, 1, left)
+        await before_registering.leave_isrs(host.coordination, 1, left)
         assert len(left) == 2
         found = []
         for index in range(3):

@@ -1,10 +1,10 @@
 """Settings follow the change notices, whatever the tree does meanwhile."""
 
 import pytest
+from barnabas.cluster import registration
+from barnabas.cluster.config_changes import ConfigChanges
 from barnabas.config.broker import BrokerConfig
 from barnabas.coordination.port import Create, Set
-from barnabas.replication import registration
-from barnabas.replication.config_changes import ConfigChanges
 from barnabas.sim.coordination import Fate, SimCoordination, SimTree
 
 

@@ -3,6 +3,8 @@
 import json
 
 import pytest
+from barnabas.cluster import registration
+from barnabas.controller.controller import Controller
 from barnabas.coordination.embedded import EmbeddedCoordination
 from barnabas.coordination.payloads import BrokerEndpoint, BrokerRegistration
 from barnabas.coordination.port import ConnectionLossError, Create, Delete, MultiError, Set
@@ -16,8 +18,6 @@ from barnabas.protocol.messages import (
     UpdateMetadataRequest,
     UpdateMetadataResponse,
 )
-from barnabas.replication import registration
-from barnabas.replication.controller import Controller
 from replication_world import Host
 
 VERSIONS = {LeaderAndIsrRequest: 7, UpdateMetadataRequest: 8, StopReplicaRequest: 4}

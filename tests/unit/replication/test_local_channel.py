@@ -3,9 +3,9 @@
 from typing import Any
 
 import pytest
+from barnabas.controller.channels import LocalChannel
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import LeaderAndIsrRequest, StopReplicaRequest, UpdateMetadataRequest
-from barnabas.replication.broker_channel import LocalChannel
 from barnabas.sim.env import sim_env
 
 

@@ -1,17 +1,18 @@
 """The pure policies: elections, assignment, ISR, preferred replica, version 0 offsets, names."""
 
 import pytest
-from barnabas.protocol.errors import ErrorCode
-from barnabas.replication import election, isr, topic_admin
-from barnabas.replication.assignment import AssignmentError, assign, fixed_start, rack_alternated
-from barnabas.replication.controller_state import (
+from barnabas.cluster.leader_and_isr import NO_LEADER, LeaderAndIsr
+from barnabas.controller import election, topic_admin
+from barnabas.controller.assignment import AssignmentError, assign, fixed_start, rack_alternated
+from barnabas.controller.state import (
     PARTITION_TRANSITIONS,
     REPLICA_TRANSITIONS,
     ControllerState,
     PartitionState,
     ReplicaState,
 )
-from barnabas.replication.election import NO_LEADER, LeaderAndIsr
+from barnabas.protocol.errors import ErrorCode
+from barnabas.replication import isr
 from barnabas.replication.fetching import ReplicaView, select_rack_aware
 from barnabas.replication.offset_lookup import offsets_before
 

@@ -10,7 +10,7 @@ from barnabas.coordination.port import Coordination, CoordinationError, NoNodeEr
 from barnabas.runtime.ports import Env
 from barnabas.runtime.upkeep import Follower
 
-logger = logging.getLogger("barnabas.replication")
+logger = logging.getLogger("barnabas.cluster")
 
 NOTICE_RETENTION_MS = 15 * 60 * 1000
 RETRY_BACKOFF_MS = 100

@@ -14,10 +14,9 @@ from barnabas.protocol.messages import (
     UpdateMetadataRequest,
     UpdateMetadataResponse,
 )
-from barnabas.replication.replica_manager import ReplicaManager
 from barnabas.runtime.ports import Clock
 
-logger = logging.getLogger("barnabas.replication")
+logger = logging.getLogger("barnabas.controller")
 
 ControlRequest = LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest
 ControlResponse = LeaderAndIsrResponse | UpdateMetadataResponse | StopReplicaResponse
@@ -36,20 +35,37 @@ class BrokerChannel(Protocol):
         """Send; `done` is called later with the answer, or None when the broker went away first."""
 
 
+class Receiver(Protocol):
+    """The broker that does what the controller says: its replica manager."""
+
+    @property
+    def node_id(self) -> int:
+        """The id of the broker."""
+
+    def leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
+        """Lead or follow partitions."""
+
+    def update_metadata(self, request: UpdateMetadataRequest) -> UpdateMetadataResponse:
+        """Know the cluster."""
+
+    def stop_replica(self, request: StopReplicaRequest) -> StopReplicaResponse:
+        """Stop, and perhaps delete, replicas."""
+
+
 class LocalChannel:
     """The channel to the broker of this process: requests go through the loop, not through a socket.
 
     The loop handles one request per pass, so that clients are served between two of them.
     """
 
-    def __init__(self, clock: Clock, replica_manager: ReplicaManager) -> None:
+    def __init__(self, clock: Clock, receiver: Receiver) -> None:
         self._clock = clock
-        self._replica_manager = replica_manager
+        self._receiver = receiver
         self._waiting: deque[Callable[[], None]] = deque()
 
     def send(self, broker_id: int, request: ControlRequest, done: Callable[[ControlResponse | None], None]) -> None:
         """Have the replica manager handle the request after the current event."""
-        assert broker_id == self._replica_manager.node_id
+        assert broker_id == self._receiver.node_id
 
         def deliver() -> None:
             try:
@@ -65,10 +81,10 @@ class LocalChannel:
 
     def _handle(self, request: ControlRequest) -> ControlResponse:
         if isinstance(request, LeaderAndIsrRequest):
-            return self._replica_manager.leader_and_isr(request)
+            return self._receiver.leader_and_isr(request)
         if isinstance(request, UpdateMetadataRequest):
-            return self._replica_manager.update_metadata(request)
-        return self._replica_manager.stop_replica(request)
+            return self._receiver.update_metadata(request)
+        return self._receiver.stop_replica(request)
 
     def _deliver_next(self) -> None:
         try:

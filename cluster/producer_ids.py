@@ -8,7 +8,7 @@ from barnabas.coordination.payloads import ProducerIdBlock
 from barnabas.coordination.port import BadVersionError, Coordination, CoordinationError, NodeExistsError, NoNodeError
 from barnabas.runtime.ports import Clock
 
-logger = logging.getLogger("barnabas.replication")
+logger = logging.getLogger("barnabas.cluster")
 
 REFILL_BELOW = 500
 RETRY_BACKOFF_MS = 100

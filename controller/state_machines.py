@@ -6,20 +6,20 @@ Order within a step: tree first, memory second, brokers last (`RequestBatch.send
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
 
-from barnabas.replication import election
-from barnabas.replication.controller_requests import RequestBatch
-from barnabas.replication.controller_state import (
+from barnabas.cluster.leader_and_isr import NO_LEADER, LeaderAndIsr
+from barnabas.controller import election
+from barnabas.controller.requests import RequestBatch
+from barnabas.controller.state import (
     ControllerState,
     PartitionState,
     Replica,
     ReplicaState,
     TopicPartition,
 )
-from barnabas.replication.controller_tree import ControllerTree
-from barnabas.replication.election import LeaderAndIsr
+from barnabas.controller.tree import ControllerTree
 from barnabas.runtime.turns import Turns
 
-logger = logging.getLogger("barnabas.replication")
+logger = logging.getLogger("barnabas.controller")
 
 ELECTIONS_SAID_MAX = 20  # if one step has more, their lines are for debug only, and one line counts them
 
@@ -180,5 +180,5 @@ class StateMachines:
             for partition in await self._tree.change_states(partitions, decide):
                 others = [replica for replica in self._state.replicas(partition) if replica != broker_id]
                 self._batch.add_leader_and_isr(others, partition)
-                if self._state.states[partition].leader == election.NO_LEADER:
+                if self._state.states[partition].leader == NO_LEADER:
                     self._enter(partition, PartitionState.OFFLINE)

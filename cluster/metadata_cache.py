@@ -3,8 +3,8 @@
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple
 
+from barnabas.cluster.leader_and_isr import LEADER_DURING_DELETE
 from barnabas.protocol.messages import UpdateMetadataRequest
-from barnabas.replication.election import LEADER_DURING_DELETE
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Clock, Timer
 

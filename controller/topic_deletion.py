@@ -3,13 +3,13 @@
 import logging
 from collections.abc import Collection, Iterable, Sequence
 
+from barnabas.controller.requests import RequestBatch
+from barnabas.controller.state import ControllerState, PartitionState, Replica, ReplicaState
+from barnabas.controller.state_machines import StateMachines
+from barnabas.controller.tree import ControllerTree
 from barnabas.coordination import paths
-from barnabas.replication.controller_requests import RequestBatch
-from barnabas.replication.controller_state import ControllerState, PartitionState, Replica, ReplicaState
-from barnabas.replication.controller_tree import ControllerTree
-from barnabas.replication.state_machines import StateMachines
 
-logger = logging.getLogger("barnabas.replication")
+logger = logging.getLogger("barnabas.controller")
 
 
 class TopicDeletion:

@@ -6,10 +6,9 @@ tables say which state may follow which, as in Kafka's PartitionStateMachine and
 
 from collections.abc import Iterable, Iterator
 from enum import Enum
-from typing import NamedTuple
 
-from barnabas.replication.election import NO_LEADER, LeaderAndIsr
-from barnabas.replication.metadata_cache import Endpoint
+from barnabas.cluster.leader_and_isr import NO_LEADER, LeaderAndIsr
+from barnabas.cluster.registration import LiveBroker
 
 TopicPartition = tuple[str, int]
 Replica = tuple[str, int, int]  # topic, partition, broker
@@ -56,15 +55,6 @@ REPLICA_TRANSITIONS: dict[ReplicaState, frozenset[ReplicaState]] = {
     ReplicaState.DELETION_INELIGIBLE: frozenset({ReplicaState.OFFLINE, ReplicaState.DELETION_STARTED}),
     ReplicaState.NON_EXISTENT: frozenset({ReplicaState.DELETION_SUCCESSFUL}),
 }
-
-
-class LiveBroker(NamedTuple):
-    """A registered broker. `epoch` is the change that made its node: a new life has a larger one."""
-
-    broker_id: int
-    epoch: int
-    endpoints: tuple[Endpoint, ...]
-    rack: str | None = None
 
 
 class ControllerState:

@@ -2,6 +2,10 @@
 
 from collections.abc import Callable, Iterable
 
+from barnabas.cluster.leader_and_isr import EPOCH_DURING_DELETE, LEADER_DURING_DELETE, NO_LEADER
+from barnabas.cluster.metadata_cache import NO_TOPIC_ID
+from barnabas.controller.channels import BrokerChannel, ControlResponse
+from barnabas.controller.state import ControllerState, Replica, TopicPartition
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import (
     LeaderAndIsrRequest,
@@ -10,10 +14,6 @@ from barnabas.protocol.messages import (
     StopReplicaResponse,
     UpdateMetadataRequest,
 )
-from barnabas.replication.broker_channel import BrokerChannel, ControlResponse
-from barnabas.replication.controller_state import ControllerState, Replica, TopicPartition
-from barnabas.replication.election import EPOCH_DURING_DELETE, LEADER_DURING_DELETE, NO_LEADER
-from barnabas.replication.metadata_cache import NO_TOPIC_ID
 from barnabas.runtime.turns import Turns, chunks
 
 RECOVERING = 1

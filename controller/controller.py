@@ -11,8 +11,22 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 
+from barnabas.cluster.registration import LiveBroker, decode_broker
 from barnabas.config.broker import BrokerConfig
 from barnabas.config.topic import TopicConfig
+from barnabas.controller import election
+from barnabas.controller.channels import BrokerChannel
+from barnabas.controller.requests import RequestBatch
+from barnabas.controller.state import (
+    ControllerState,
+    PartitionState,
+    Replica,
+    ReplicaState,
+    TopicPartition,
+)
+from barnabas.controller.state_machines import StateMachines
+from barnabas.controller.topic_deletion import TopicDeletion
+from barnabas.controller.tree import ControllerMovedError, ControllerTree
 from barnabas.coordination import paths, payloads
 from barnabas.coordination.port import (
     BadVersionError,
@@ -29,21 +43,6 @@ from barnabas.coordination.port import (
     Watch,
     WatchEvent,
 )
-from barnabas.replication import election
-from barnabas.replication.broker_channel import BrokerChannel
-from barnabas.replication.controller_requests import RequestBatch
-from barnabas.replication.controller_state import (
-    ControllerState,
-    LiveBroker,
-    PartitionState,
-    Replica,
-    ReplicaState,
-    TopicPartition,
-)
-from barnabas.replication.controller_tree import ControllerMovedError, ControllerTree
-from barnabas.replication.registration import decode_broker
-from barnabas.replication.state_machines import StateMachines
-from barnabas.replication.topic_deletion import TopicDeletion
 from barnabas.runtime.ports import Env, Timer
 from barnabas.runtime.upkeep import Follower, Task
 

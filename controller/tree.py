@@ -3,6 +3,8 @@
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from barnabas.cluster.leader_and_isr import LeaderAndIsr
+from barnabas.controller.state import ControllerState, TopicPartition
 from barnabas.coordination import paths
 from barnabas.coordination.port import (
     BadVersionError,
@@ -19,12 +21,10 @@ from barnabas.coordination.port import (
     Set,
     Stat,
 )
-from barnabas.replication.controller_state import ControllerState, TopicPartition
-from barnabas.replication.election import LeaderAndIsr
 from barnabas.runtime.ports import Clock
 from barnabas.runtime.turns import chunks
 
-logger = logging.getLogger("barnabas.replication")
+logger = logging.getLogger("barnabas.controller")
 
 CONNECTION_BACKOFF_MS = 100
 # ZooKeeper refuses transactions of a megabyte, and a transaction of the embedded tree blocks the loop until it ends.

@@ -8,9 +8,11 @@ import logging
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 
+from barnabas.cluster.metadata_cache import MetadataCache
 from barnabas.config import topic as topic_settings
 from barnabas.config.broker import BrokerConfig
 from barnabas.config.settings import ConfigError
+from barnabas.controller.assignment import AssignmentError, assign, fixed_start
 from barnabas.coordination import paths
 from barnabas.coordination.payloads import TopicAssignment, decode_config, encode_config, encode_config_change
 from barnabas.coordination.port import (
@@ -26,11 +28,9 @@ from barnabas.coordination.port import (
     Set,
 )
 from barnabas.protocol.errors import ErrorCode
-from barnabas.replication.assignment import AssignmentError, assign, fixed_start
-from barnabas.replication.metadata_cache import MetadataCache
 from barnabas.runtime.ports import Env
 
-logger = logging.getLogger("barnabas.replication")
+logger = logging.getLogger("barnabas.controller")
 
 NAME_LENGTH_MAX = 249
 PARTITIONS_MAX = 100_000  # of one topic, because its node must stay below a megabyte

@@ -99,6 +99,17 @@ class BrokerConfig(BrokerAttributes):
         """The addresses that clients are told. Empty: each client is told the address that it dialled."""
         return own_endpoints(self.advertised_listeners or "", self.controller_listener_names)
 
+    @property
+    def inter_broker_listener(self) -> str:
+        """The name of the listener at which brokers reach each other: inter.broker.listener.name.
+
+        If that is not set, it is the listener that is called like the security protocol, as in Kafka. If there is none
+        of that name, Kafka refuses to start; here it is the first.
+        """
+        names = [endpoint.name for endpoint in self.endpoints]
+        name = (self.inter_broker_listener_name or self.security_inter_broker_protocol).upper()
+        return name if name in names else names[0]
+
     def text(self, name: str) -> str | None:
         """The text in force for a setting, None where it is not set."""
         for level in (self.dynamic_broker, self.dynamic_cluster, self.file):

@@ -28,6 +28,7 @@ __all__ = [
     "decode_request_header",
     "decode_response",
     "encode_request",
+    "encode_request_in_pieces",
     "encode_response",
     "request_class",
     "response_class",
@@ -109,6 +110,19 @@ def encode_request(
     api_key: int, api_version: int, correlation_id: int, client_id: str | None, message: Message
 ) -> bytes:
     """A whole request frame, size included."""
+    out = _request_start(api_key, api_version, correlation_id, client_id)
+    return b"".join(_sized(message, api_version, out))
+
+
+def encode_request_in_pieces(
+    api_key: int, api_version: int, correlation_id: int, client_id: str | None, message: Message
+) -> "Generator[None, None, EncodedFrame]":
+    """Encode the same frame in a generator, which pauses after every structure in an array."""
+    out = _request_start(api_key, api_version, correlation_id, client_id)
+    return (yield from _in_pieces(message, api_version, out))
+
+
+def _request_start(api_key: int, api_version: int, correlation_id: int, client_id: str | None) -> bytearray:
     out = bytearray(_REQUEST_START.pack(0, api_key, api_version, correlation_id))
     if api_key != ApiKey.CONTROLLED_SHUTDOWN or api_version > 0:
         encoded = (client_id or "").encode()
@@ -116,7 +130,7 @@ def encode_request(
         out += encoded
     if messages.flexible(api_key, api_version):
         out.append(0)
-    return b"".join(_sized(message, api_version, out))
+    return out
 
 
 def encode_response(
@@ -139,7 +153,7 @@ def _response_start(api_key: int, api_version: int, correlation_id: int, message
 
 
 class EncodedFrame:
-    """A whole response frame, ready to be sent."""
+    """A whole frame, ready to be sent."""
 
     __slots__ = ("parts",)
 
@@ -152,9 +166,7 @@ def encode_response_in_pieces(
 ) -> Generator[None, None, EncodedFrame]:
     """Encode the same frame in a generator, which pauses after every structure in an array."""
     out = _response_start(api_key, api_version, correlation_id, message)
-    parts: list[Any] = []
-    parts.append((yield from encoder_in_pieces(type(message), api_version)(message, out, parts)))
-    return EncodedFrame(_with_size(out, parts))
+    return (yield from _in_pieces(message, api_version, out))
 
 
 class EncodedResponse:
@@ -193,6 +205,13 @@ def _sized(message: Message, version: int, out: bytearray) -> list[Any]:
     encode = type(message).ENCODERS.get(version) or encoder(type(message), version)
     parts.append(encode(message, out, parts))
     return _with_size(out, parts)
+
+
+def _in_pieces(message: Message, version: int, out: bytearray) -> Generator[None, None, EncodedFrame]:
+    """The same for a generator."""
+    parts: list[Any] = []
+    parts.append((yield from encoder_in_pieces(type(message), version)(message, out, parts)))
+    return EncodedFrame(_with_size(out, parts))
 
 
 def _with_size(out: bytearray, parts: list[Any]) -> list[Any]:

@@ -253,6 +253,7 @@ ONCE = {
     "offsets/zookeeper.py": "one commit",
     "controller/controller.py": "the first balance after taking over",
     "replication/fetching.py": "the end of a long poll",
+    "cluster/broker_client.py": "one attempt to connect; the deadline of the oldest request",
     "cluster/metadata_cache.py": "the end of a request's wait",
     "cluster/producer_ids.py": "one block, begun again by the next request",
     "replication/replica_manager.py": "the end of a request's wait",

@@ -14,6 +14,7 @@ made and deleted again in between brings none. A read may show a change up to `P
 """
 
 import logging
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -39,6 +40,7 @@ from barnabas.runtime.upkeep import Task
 
 logger = logging.getLogger("barnabas.coordination")
 
+SESSION_TIMEOUT_MS = 6_000.0
 POLL_MS = 50.0  # how soon a change by another process is noticed
 POLL_ALONE_MS = 200.0  # while no other process is registered: how soon the first one is noticed
 LIVENESS_MS = 200.0  # how soon the death of another process is noticed
@@ -53,8 +55,10 @@ class _Watched(NamedTuple):
 class EmbeddedCoordination:
     """One session with the tree at `path`. Implements the Coordination port."""
 
-    def __init__(self, env: Env, path: str) -> None:
+    def __init__(self, env: Env, path: str, session_timeout_ms: float = SESSION_TIMEOUT_MS) -> None:
         self.session_id = 0
+        self.session_timeout_ms = session_timeout_ms
+        self.last_confirmed_ms = -math.inf
         self._env = env
         self._path = path
         self._shared = path != ":memory:"
@@ -176,11 +180,19 @@ class EmbeddedCoordination:
             self._polling.stop()
             self._polling = None
 
+    async def confirm(self) -> None:
+        """Ask the file whether the session lives."""
+        sent_ms = self._env.clock.monotonic_ms()
+        if not self._opened().has_session(self.session_id):
+            raise SessionExpiredError("", f"session {self.session_id} was ended by another process")
+        self.last_confirmed_ms = sent_ms
+
     def on_session_expired(self, callback: Callable[[], None]) -> None:
         """Have `callback` called after this session was ended by another process and a new one begun."""
         self._on_expired.append(callback)
 
     def _begin_session(self) -> None:
+        sent_ms = self._env.clock.monotonic_ms()
         with self._write(any_session=True) as file:
             session_id = file.take_session_id()
             if self._shared:  # locked before others can see the session, so that none takes it for dead
@@ -189,6 +201,7 @@ class EmbeddedCoordination:
             self.session_id = session_id
             self._end_dead_sessions(file)
             self._compared_zxid = file.zxid()
+        self.last_confirmed_ms = sent_ms
         self._data_version = file.data_version()
 
     def _end_dead_sessions(self, file: TreeFile) -> None:
@@ -220,6 +233,7 @@ class EmbeddedCoordination:
             self._env.clock.call_soon(callback)
 
     def _forget_session(self) -> None:
+        self.last_confirmed_ms = -math.inf
         self._data_watches.clear()
         self._child_watches.clear()
 

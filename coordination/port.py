@@ -10,6 +10,8 @@ What every implementation promises (tests/unit/coordination holds them to it):
   `children` leaves a child watch (CHILDREN, or DELETED when the node itself goes). A read that raises leaves no watch.
 * When a session has expired, its watches and its ephemeral nodes are gone, and a new session exists already:
   `session_id` is the new one when the callbacks of `on_session_expired` run.
+* A session lives on, whatever happens to its process, for `session_timeout_ms` after `last_confirmed_ms`. Who relies on
+  this compares `session_id` too, because a new session has its own `last_confirmed_ms`.
 * Operations before `start` and after `close` raise SessionExpiredError. But `look` opens the tree without a session:
   after it the tree can be read, without watches.
 """
@@ -140,6 +142,20 @@ class Coordination(Protocol):
     @property
     def session_id(self) -> int:
         """Owner of the ephemerals made now; 0 before `start`."""
+
+    @property
+    def session_timeout_ms(self) -> float:
+        """How long the session lives on when nothing more is heard from it."""
+
+    @property
+    def last_confirmed_ms(self) -> float:
+        """By the monotonic clock: when the newest round trip that was answered in this session was *sent*.
+
+        -inf when there was none. An operation may count as such a round trip; `confirm` always does.
+        """
+
+    async def confirm(self) -> None:
+        """Make one cheap round trip, which raises `last_confirmed_ms`. ConnectionLossError, SessionExpiredError."""
 
     async def look(self) -> None:
         """Make the tree readable before `start`. This opens no session, and changes no file. No effect after `start`.

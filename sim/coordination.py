@@ -5,6 +5,7 @@ decides the fate of each operation: it is done, or the connection is lost before
 late and in order. A session expires when a test says so, or `session_timeout_ms` after its process has died.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import NamedTuple, TypeVar
@@ -247,12 +248,23 @@ class SimCoordination:
 
     def __init__(self, clock: Clock, tree: SimTree) -> None:
         self.session_id = 0
+        self.last_confirmed_ms = -math.inf
         self.tree = tree
         self._clock = clock
         self._open = False
         self._looks = False  # the tree may be read, although there is no session yet
         self._next_event_ms = 0.0
         self._on_expired: list[Callable[[], None]] = []
+
+    @property
+    def session_timeout_ms(self) -> float:
+        """The same for all sessions with the tree."""
+        return self.tree.session_timeout_ms
+
+    async def confirm(self) -> None:
+        """Ask the server for nothing."""
+        self._check_open()
+        await self._read("confirm", lambda: None)
 
     async def look(self) -> None:
         """Read before there is a session."""
@@ -262,8 +274,10 @@ class SimCoordination:
         """Begin a session."""
         self._looks = False
         if not self._open:
+            sent_ms = self._clock.monotonic_ms()
             await self._travel("start")
             self.session_id = self.tree.open(self)
+            self.last_confirmed_ms = sent_ms
             self._open = True
 
     async def close(self) -> None:
@@ -271,6 +285,7 @@ class SimCoordination:
         self._looks = False
         if self._open:
             self._open = False
+            self.last_confirmed_ms = -math.inf
             self.tree.end(self.session_id)
 
     def on_session_expired(self, callback: Callable[[], None]) -> None:
@@ -284,6 +299,7 @@ class SimCoordination:
     def expired(self) -> None:
         """The server has ended the session: begin a new one, and call the callbacks."""
         self.session_id = self.tree.open(self)
+        self.last_confirmed_ms = self._clock.monotonic_ms()
         for callback in self._on_expired:
             self._clock.call_soon(callback)
 
@@ -376,7 +392,7 @@ class SimCoordination:
     async def _read(self, name: str, work: Callable[[], T]) -> T:
         if not self._looks:
             self._check_open()
-        session_id = self.session_id
+        session_id, sent_ms = self.session_id, self._clock.monotonic_ms()
         fate = await self._travel(name)
         if not self._looks:
             self._check_open()
@@ -387,6 +403,8 @@ class SimCoordination:
         result = work()
         if fate is Fate.LOST_AFTER:
             raise ConnectionLossError("", f"simulated, after {name}")
+        if self._open:
+            self.last_confirmed_ms = max(self.last_confirmed_ms, sent_ms)
         return result
 
     async def _travel(self, name: str) -> Fate:

@@ -1,5 +1,6 @@
 """What every implementation of the Coordination port must do."""
 
+import math
 from typing import Any
 
 import pytest
@@ -275,6 +276,35 @@ async def test_an_expired_session_is_told_and_replaced(tree: Tree) -> None:
     await tree.settle()
     assert events == []  # watches went with the session
     await one.create("/e", ephemeral=True)
+
+
+async def test_a_session_is_confirmed_at_the_time_when_the_round_trip_was_sent(tree: Tree) -> None:
+    session = tree.unstarted()
+    assert session.last_confirmed_ms == -math.inf
+    with pytest.raises(SessionExpiredError):
+        await session.confirm()
+    before_ms = tree.clock.monotonic_ms()
+    await session.start()
+    assert session.session_timeout_ms > 0
+    assert before_ms <= session.last_confirmed_ms <= tree.clock.monotonic_ms()
+    await tree.clock.sleep(100)
+    before_ms = tree.clock.monotonic_ms()
+    await session.confirm()
+    assert session.last_confirmed_ms == before_ms
+    await session.close()
+    assert session.last_confirmed_ms == -math.inf
+    with pytest.raises(SessionExpiredError):
+        await session.confirm()
+
+
+async def test_a_new_session_is_confirmed_by_its_own_round_trips(tree: Tree) -> None:
+    one, two = await tree.session(), await tree.session()
+    before_ms = tree.clock.monotonic_ms()
+    await tree.expire(one, two)
+    assert before_ms <= one.last_confirmed_ms <= tree.clock.monotonic_ms()
+    before_ms = tree.clock.monotonic_ms()
+    await one.confirm()
+    assert one.last_confirmed_ms == before_ms
 
 
 # Watches

@@ -263,10 +263,14 @@ class EmbeddedCoordination:
             self._leave(self._data_watches, path, watch, existed=True)
         return node.data, node.stat
 
-    async def get_many(self, paths: Sequence[str]) -> list[tuple[bytes, Stat] | None]:
+    async def get_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[tuple[bytes, Stat] | None]:
         """Data and Stat of many nodes."""
         await self._let_others_run()
         nodes = [self._find(path) for path in paths]
+        if watch is not None:
+            for path, node in zip(paths, nodes):
+                if node is not None:
+                    self._leave(self._data_watches, path, watch, existed=True)
         return [None if node is None else (node.data, node.stat) for node in nodes]
 
     async def exists(self, path: str, watch: Watch | None = None) -> Stat | None:

@@ -187,8 +187,8 @@ class Coordination(Protocol):
     async def get(self, path: str, watch: Watch | None = None) -> tuple[bytes, Stat]:
         """Data and Stat. NoNodeError."""
 
-    async def get_many(self, paths: Sequence[str]) -> list[tuple[bytes, Stat] | None]:
-        """`get` of each path, None where there is no such node."""
+    async def get_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[tuple[bytes, Stat] | None]:
+        """`get` of each path, None (and no watch) where there is no such node. The event says which node it was."""
 
     async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Stat:
         """Replace the data. NoNodeError, BadVersionError."""

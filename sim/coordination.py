@@ -354,12 +354,15 @@ class SimCoordination:
 
         return await self._read("get", work)
 
-    async def get_many(self, paths: Sequence[str]) -> list[tuple[bytes, Stat] | None]:
+    async def get_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[tuple[bytes, Stat] | None]:
         """Data and Stat of many nodes."""
         asked = list(paths)
 
         def work() -> list[tuple[bytes, Stat] | None]:
             nodes = [self._find(path) for path in asked]
+            for path, node in zip(asked, nodes):
+                if node is not None:
+                    self._leave(path, watch)
             return [None if node is None else (node.data, node.stat()) for node in nodes]
 
         return await self._read("get_many", work)

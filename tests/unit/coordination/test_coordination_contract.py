@@ -377,6 +377,23 @@ async def test_a_child_watch_tells_of_the_nodes_own_deletion(tree: Tree) -> None
     assert events == [WatchEvent(EventType.DELETED, "/a")]
 
 
+async def test_get_many_leaves_one_watch_a_node(tree: Tree) -> None:
+    session, other = await tree.session(), await tree.session()
+    for path in ("/a", "/b", "/c"):
+        await session.create(path)
+    events = Events()
+    await session.get_many(["/a", "/missing", "/b", "/c"], events)
+    await other.set("/b", b"1")
+    await other.create("/missing")
+    await other.delete("/c")
+    await tree.settle()
+    assert events == [WatchEvent(EventType.DATA, "/b"), WatchEvent(EventType.DELETED, "/c")]
+    await other.set("/b", b"2")
+    await other.set("/a", b"1")
+    await tree.settle()
+    assert events[2:] == [WatchEvent(EventType.DATA, "/a")], "each fires once"
+
+
 async def test_a_failed_read_leaves_no_watch(tree: Tree) -> None:
     session = await tree.session()
     events = Events()

@@ -5,6 +5,12 @@
 
 A handler returns a `Reply` (context.py). ApiVersions announces the rows of this table, so an API without a handler is
 not announced.
+
+What brokers send each other. A broker of Kafka 3.9 sends LeaderAndIsr, StopReplica, UpdateMetadata and
+ControlledShutdown without asking for versions, so these are not announced: Kafka 4.1 does not announce them either,
+and clients must take this broker for a 4.1. AlterPartition and AllocateProducerIds are announced to everybody,
+because that broker asks its controller for the versions first. No client library looks at them, and Kafka 3.9
+announces them to its clients, too.
 """
 
 from collections.abc import Callable
@@ -21,6 +27,8 @@ if TYPE_CHECKING:
 Handler = Callable[["Broker", Any, RequestContext], Reply]
 # Builds the response with this error for everything that was asked. It is sent when a handler has raised.
 Failure = Callable[[Any, ErrorCode], Any]
+# Whether a broker has sent this request.
+OfBroker = Callable[[Any], bool]
 
 HandlerT = TypeVar("HandlerT", bound=Callable[..., Any])
 
@@ -28,7 +36,18 @@ HandlerT = TypeVar("HandlerT", bound=Callable[..., Any])
 class Api:
     """One row: a key, the versions served, the versions announced, and the handler."""
 
-    __slots__ = ("_decoders", "announced", "failure", "first_version", "handler", "is_wide", "key", "last_version")
+    __slots__ = (
+        "_decoders",
+        "announced",
+        "failure",
+        "first_version",
+        "handler",
+        "is_announced",
+        "is_of_brokers",
+        "is_wide",
+        "key",
+        "last_version",
+    )
 
     def __init__(
         self,
@@ -38,6 +57,8 @@ class Api:
         handler: Handler,
         failure: Failure | None,
         is_wide: bool = False,
+        is_announced: bool = True,
+        is_of_brokers: bool | OfBroker = False,
     ) -> None:
         self.key = key
         self.first_version, self.last_version = versions
@@ -45,6 +66,8 @@ class Api:
         self.handler = handler
         self.failure = failure
         self.is_wide = is_wide
+        self.is_announced = is_announced
+        self.is_of_brokers = is_of_brokers
         self._decoders: list[Callable[[memoryview, int], tuple[Any, int]] | None] = [None] * (versions[1] + 1)
 
     def serves(self, version: int) -> bool:
@@ -79,6 +102,8 @@ def api(
     announced: tuple[int, int] | None = None,
     failure: Failure | None = None,
     is_wide: bool = False,
+    is_announced: bool = True,
+    is_of_brokers: bool | OfBroker = False,
 ) -> Callable[[HandlerT], HandlerT]:
     """Register the decorated function as the handler of `key` in the versions first to last, both included.
 
@@ -87,11 +112,14 @@ def api(
     `failure(request, error)`: builds the response when the handler raises. By default it is the response with its
     top-level `error_code` set; if there is no such field, the connection is closed.
     `is_wide`: an answer may hold very many topics, partitions or groups, so it is encoded in pieces.
+    `is_announced`: whether ApiVersions announces it at all.
+    `is_of_brokers`: whether brokers send it to each other, so that it is handled as soon as this broker is registered,
+    before clients are served. If clients send it, too: a function that says whether a broker has sent this request.
     """
 
     def register(handler: HandlerT) -> HandlerT:
         assert key not in TABLE, f"two handlers for {key.name}"
-        TABLE[key] = Api(key, versions, announced or versions, handler, failure, is_wide)
+        TABLE[key] = Api(key, versions, announced or versions, handler, failure, is_wide, is_announced, is_of_brokers)
         return handler
 
     return register
@@ -99,4 +127,4 @@ def api(
 
 def announced() -> list[tuple[int, int, int]]:
     """(api key, lowest version, highest version) of all APIs that ApiVersions announces, ordered by key."""
-    return [(row.key, *row.announced) for _, row in sorted(TABLE.items())]
+    return [(row.key, *row.announced) for _, row in sorted(TABLE.items()) if row.is_announced]

@@ -4,6 +4,7 @@ from barnabas.broker.api import (  # noqa: F401
     api_versions,
     cluster,
     configs,
+    control,
     delete_records,
     describe_producers,
     describe_topic_partitions,

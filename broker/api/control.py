@@ -1,0 +1,59 @@
+"""What the controller says: LeaderAndIsr (key 4, versions 4-7), StopReplica (5, 3-4), UpdateMetadata (6, 6-8).
+
+These are the versions of Kafka 2.6 to 3.9. The replica manager compares the epochs of controller and broker, and does
+what is said. Older versions are left out: their controllers do not know all that is needed here.
+"""
+
+from typing import TYPE_CHECKING
+
+from barnabas.broker.context import RequestContext
+from barnabas.broker.dispatch import api
+from barnabas.protocol.api_keys import ApiKey
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.messages import (
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    StopReplicaRequest,
+    StopReplicaResponse,
+    UpdateMetadataRequest,
+    UpdateMetadataResponse,
+)
+
+if TYPE_CHECKING:
+    from barnabas.broker.broker import Broker
+
+LAST_VERSION_WITH_TOPIC_NAMES = 4
+UNKNOWN_BROKER_EPOCH = -1
+
+
+@api(ApiKey.LEADER_AND_ISR, versions=(4, 7), is_wide=True, is_announced=False, is_of_brokers=True)
+def leader_and_isr(broker: "Broker", request: LeaderAndIsrRequest, context: RequestContext) -> LeaderAndIsrResponse:
+    """Lead and follow partitions."""
+    if request.broker_epoch == UNKNOWN_BROKER_EPOCH:
+        return LeaderAndIsrResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
+    response = broker.replica_manager.leader_and_isr(request)
+    if context.api_version <= LAST_VERSION_WITH_TOPIC_NAMES:
+        for topic, answered in zip(request.topic_states, response.topics):
+            for partition in answered.partition_errors:
+                partition.topic_name = topic.topic_name
+            response.partition_errors += answered.partition_errors
+        response.topics = []
+    return response
+
+
+@api(ApiKey.STOP_REPLICA, versions=(3, 4), is_wide=True, is_announced=False, is_of_brokers=True)
+def stop_replica(broker: "Broker", request: StopReplicaRequest, context: RequestContext) -> StopReplicaResponse:
+    """Let go of replicas, and perhaps delete them."""
+    if request.broker_epoch == UNKNOWN_BROKER_EPOCH:
+        return StopReplicaResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
+    return broker.replica_manager.stop_replica(request)
+
+
+@api(ApiKey.UPDATE_METADATA, versions=(6, 8), is_announced=False, is_of_brokers=True)
+def update_metadata(
+    broker: "Broker", request: UpdateMetadataRequest, context: RequestContext
+) -> UpdateMetadataResponse:
+    """Know which brokers live, and the state of partitions."""
+    if request.broker_epoch == UNKNOWN_BROKER_EPOCH:
+        return UpdateMetadataResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
+    return broker.replica_manager.update_metadata(request)

@@ -55,11 +55,11 @@ class Client:
             data += more
         return bytes(data)
 
-    def create_topic(self, name: str, partitions: int, **configs: str) -> int:
+    def create_topic(self, name: str, partitions: int, factor: int = 1, **configs: str) -> int:
         """The error code. An underscore in a setting's name stands for a dot."""
         create = messages.CreateTopicsRequest
         rows = [create.CreatableTopicConfig(name=key.replace("_", "."), value=text) for key, text in configs.items()]
-        topic = create.CreatableTopic(name=name, num_partitions=partitions, replication_factor=1, configs=rows)
+        topic = create.CreatableTopic(name=name, num_partitions=partitions, replication_factor=factor, configs=rows)
         response = self.ask(ApiKey.CREATE_TOPICS, 7, create(topics=[topic], timeout_ms=20_000))
         error: int = response.topics[0].error_code
         return error

@@ -34,6 +34,9 @@ PRODUCE_AGAIN = (
     ErrorCode.LEADER_NOT_AVAILABLE,
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ErrorCode.KAFKA_STORAGE_ERROR,
+    ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    ErrorCode.REQUEST_TIMED_OUT,
 )
 
 
@@ -83,12 +86,36 @@ class Books:
         self.problems.append(text)
 
 
+class OneBroker:
+    """Where clients find what they need, if there is one broker: always there."""
+
+    def __init__(self, port: int) -> None:
+        self.bootstrap = f"127.0.0.1:{port}"
+        self._port = port
+
+    def anywhere(self) -> Client:
+        """A connection to a broker. OSError while there is none."""
+        return Client(self._port)
+
+    def leader(self, partition: Partition) -> Client:
+        """A connection to the broker that leads a partition. OSError while none does."""
+        return Client(self._port)
+
+    def coordinator(self, group: str) -> Client:
+        """A connection to the broker that coordinates a group. OSError while none does."""
+        return Client(self._port)
+
+    def reader(self, client: Client) -> Client:
+        """What reads all partitions, for a client that has this connection."""
+        return client
+
+
 class Worker(threading.Thread):
     """A client that connects again until it is told to stop."""
 
-    def __init__(self, name: str, port: int, books: Books, seed: int) -> None:
+    def __init__(self, name: str, place: OneBroker, books: Books, seed: int) -> None:
         super().__init__(name=name, daemon=True)
-        self.port = port
+        self.place = place
         self.books = books
         self.rng = random.Random(f"{seed} {name}")
         self.stopping = False
@@ -98,7 +125,7 @@ class Worker(threading.Thread):
         """Work on one connection after the other."""
         while not self.is_done:
             try:
-                client = Client(self.port)
+                client = self.connect()
                 try:
                     self.work(client)
                 finally:
@@ -108,6 +135,10 @@ class Worker(threading.Thread):
             except BaseException:
                 self.books.problem(f"{self.name}: {traceback.format_exc()}")
                 return
+
+    def connect(self) -> Client:
+        """A connection to the broker that it needs."""
+        return self.place.anywhere()
 
     @property
     def is_done(self) -> bool:
@@ -130,8 +161,10 @@ class _Sent(NamedTuple):
 class Producer(Worker):
     """Idempotent, with five requests in flight; after a cut all that was not answered is sent again, in order."""
 
-    def __init__(self, number: int, partitions: list[Partition], port: int, books: Books, seed: int, keys: int = 0):
-        super().__init__(f"producer {number}", port, books, seed)
+    def __init__(
+        self, number: int, partitions: list[Partition], place: OneBroker, books: Books, seed: int, keys: int = 0
+    ) -> None:
+        super().__init__(f"producer {number}", place, books, seed)
         self.number = number
         self.partitions = partitions
         self.keys = keys
@@ -139,6 +172,10 @@ class Producer(Worker):
         self.sent: dict[Partition, int] = {}  # records; also the next sequence
         self.known: set[Partition] = set()  # partitions that have something of it
         self.unanswered: deque[list[_Sent]] = deque()
+
+    def connect(self) -> Client:
+        """A connection to the leader of its partitions. In a cluster it has only one."""
+        return self.place.leader(self.partitions[0])
 
     @property
     def is_done(self) -> bool:
@@ -271,10 +308,14 @@ class OffsetBook:
 class Committer(Worker):
     """Commits rising offsets of some partitions, and checks the committed offsets after every kill."""
 
-    def __init__(self, number: int, partitions: list[Partition], port: int, books: Books, seed: int):
-        super().__init__(f"committer {number}", port, books, seed)
+    def __init__(self, number: int, partitions: list[Partition], place: OneBroker, books: Books, seed: int):
+        super().__init__(f"committer {number}", place, books, seed)
         self.partitions = partitions
         self.book = OffsetBook(f"committer-{number}", books)
+
+    def connect(self) -> Client:
+        """A connection to the coordinator of its group."""
+        return self.place.coordinator(self.book.group)
 
     def work(self, client: Client) -> None:
         """Check, then commit."""
@@ -294,8 +335,8 @@ class Committer(Worker):
 class PolicyChanger(Worker):
     """An operator who changes a topic's cleanup.policy again and again."""
 
-    def __init__(self, topic: str, port: int, books: Books, seed: int):
-        super().__init__("policy changer", port, books, seed)
+    def __init__(self, topic: str, place: OneBroker, books: Books, seed: int):
+        super().__init__("policy changer", place, books, seed)
         self.topic = topic
 
     def work(self, client: Client) -> None:
@@ -352,12 +393,16 @@ class _Rejoin(Exception):
 class Member(Worker):
     """A member of a group: joins, reads its partitions, commits; now and then it leaves or dies."""
 
-    def __init__(self, number: int, group: Group, port: int, books: Books, seed: int):
-        super().__init__(f"member {number}", port, books, seed)
+    def __init__(self, number: int, group: Group, place: OneBroker, books: Books, seed: int):
+        super().__init__(f"member {number}", place, books, seed)
         self.group = group
         self.id = ""
         self.generation = -1
         self.positions: dict[Partition, int] = {}
+
+    def connect(self) -> Client:
+        """A connection to the coordinator of its group."""
+        return self.place.coordinator(self.group.offsets.group)
 
     def work(self, client: Client) -> None:
         """Rebalance and read in turn."""
@@ -427,11 +472,12 @@ class Member(Worker):
         heartbeat = messages.HeartbeatRequest(
             group_id=self.group.offsets.group, generation_id=self.generation, member_id=self.id
         )
+        reader = self.place.reader(client)
         while not self.stopping:
             self._judge(client.ask(ApiKey.HEARTBEAT, 3, heartbeat).error_code)
             moved = False
             for key, position in self.positions.items():
-                row = client.fetch(*key, position, 1 << 17)
+                row = reader.fetch(*key, position, 1 << 17)
                 if row.error_code in PRODUCE_AGAIN:
                     raise AskAgainError
                 assert row.error_code == ErrorCode.NONE, f"{key} at {position}: {ErrorCode(row.error_code).name}"
@@ -463,8 +509,8 @@ def offsets_of(data: Any) -> tuple[int, int]:
 class LibrdkafkaProducer(Worker):
     """librdkafka's idempotent producer, which clients in most languages use."""
 
-    def __init__(self, number: int, partitions: list[Partition], port: int, books: Books, seed: int):
-        super().__init__(f"producer {number}", port, books, seed)
+    def __init__(self, number: int, partitions: list[Partition], place: OneBroker, books: Books, seed: int):
+        super().__init__(f"producer {number}", place, books, seed)
         self.number = number
         self.partitions = partitions
         self.sent: dict[Partition, int] = {}
@@ -476,7 +522,7 @@ class LibrdkafkaProducer(Worker):
 
         library = Library(
             {
-                "bootstrap.servers": f"127.0.0.1:{self.port}",
+                "bootstrap.servers": self.place.bootstrap,
                 "enable.idempotence": True,
                 "linger.ms": 2,
                 "log_level": 0,
@@ -517,8 +563,8 @@ class LibrdkafkaProducer(Worker):
 class LibrdkafkaMember(Worker):
     """librdkafka's consumer in a group: no record may be left out."""
 
-    def __init__(self, number: int, group: Group, port: int, books: Books, seed: int):
-        super().__init__(f"librdkafka member {number}", port, books, seed)
+    def __init__(self, number: int, group: Group, place: OneBroker, books: Books, seed: int):
+        super().__init__(f"librdkafka member {number}", place, books, seed)
         self.group = group
 
     def run(self) -> None:
@@ -527,7 +573,7 @@ class LibrdkafkaMember(Worker):
 
         consumer = Consumer(
             {
-                "bootstrap.servers": f"127.0.0.1:{self.port}",
+                "bootstrap.servers": self.place.bootstrap,
                 "group.id": self.group.offsets.group,
                 "log_level": 0,
                 "auto.offset.reset": "earliest",

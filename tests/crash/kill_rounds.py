@@ -3,6 +3,7 @@
     python tests/crash/kill_rounds.py --rounds 20                 ten producers, four committers, two groups
     python tests/crash/kill_rounds.py --rounds 20 --small         many topics, tiny segments, compaction all the time,
                                                                   its policy changed now and then
+    python tests/crash/kill_rounds.py --rounds 20 --brokers 3     a cluster: see cluster_rounds.py
     python tests/crash/kill_rounds.py --rounds 3 --command 'run-kafka {port} {data}'   another broker, in the foreground
 
 After each kill: everything that was acknowledged is there, once, in order, at the offset that was told; what was read
@@ -22,6 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,6 +40,7 @@ from kill_load import (
     LibrdkafkaMember,
     LibrdkafkaProducer,
     Member,
+    OneBroker,
     Partition,
     PolicyChanger,
     Producer,
@@ -230,6 +233,7 @@ class Rounds:
         self.books = Books()
         self.checker = Checker(self.books)
         self.port = free_port()
+        self.place = OneBroker(self.port)
         self.process: Process | None = None
         names = [f"load-{number}" for number in range(options.topics)]
         self.partitions = [(name, index) for name in names for index in range(options.partitions)]
@@ -244,7 +248,7 @@ class Rounds:
 
     def _make_workers(self) -> None:
         options = self.options
-        words = (self.port, self.books, options.seed)
+        words = (self.place, self.books, options.seed)
         for number in range(options.producers):
             if options.librdkafka and number % 4 == 3:
                 self.workers.append(LibrdkafkaProducer(number, self.partitions, *words))
@@ -291,7 +295,7 @@ class Rounds:
 
     def _begin(self) -> None:
         self._answers(self._start(), lambda client: True)
-        client = Client(self.port)
+        client = self.place.anywhere()
         for name in dict.fromkeys(name for name, _ in self.partitions):
             error = client.create_topic(name, self.options.partitions)
             assert not error, ErrorCode(error).name
@@ -366,15 +370,16 @@ class Rounds:
     # -- what is looked at
 
     def _check(self, owed: dict[Partition, dict[int, list[Acknowledged]]], exactly: bool = False) -> int:
-        client = Client(self.port)
         count = 0
         for partition in self.partitions:
-            count += self.checker.check(client, partition, owed.get(partition, {}), exactly)
+            with closing(self.place.leader(partition)) as client:
+                count += self.checker.check(client, partition, owed.get(partition, {}), exactly)
         for partition in self.compacted:
-            count += self.checker.check_compacted(client, partition, owed.get(partition, {}))
+            with closing(self.place.leader(partition)) as client:
+                count += self.checker.check_compacted(client, partition, owed.get(partition, {}))
         for committer in self.committers:
-            committer.book.check(client, committer.partitions)
-        client.close()
+            with closing(committer.connect()) as client:
+                committer.book.check(client, committer.partitions)
         return count
 
     def _answers(self, process: Process, is_right: Callable[[Client], bool]) -> float:
@@ -444,6 +449,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="when to kill, and what the clients do; random when not given")
     parser.add_argument("--small", action="store_true", help="several topics, tiny segments, compaction all the time")
     parser.add_argument("--command", help="another broker")
+    parser.add_argument("--brokers", type=int, default=1, help="a cluster of so many")
     said = parser.parse_args()
     seed = random.randrange(10**6) if said.seed is None else said.seed
     options = Options(rounds=said.rounds, seed=seed, command=said.command)
@@ -451,15 +457,21 @@ def main() -> int:
         options = options._replace(small=True, topics=8, partitions=2)
     folder = Path(tempfile.mkdtemp(prefix="kill-rounds-"))
     print(f"seed {seed}, data in {folder}")
-    print(HEADINGS)
-    rounds = Rounds(options, folder, lambda line: print(line, flush=True))
+    if said.brokers > 1:
+        from cluster_rounds import CLUSTER_HEADINGS, ClusterRounds
+
+        print(CLUSTER_HEADINGS)
+        rounds: Rounds = ClusterRounds(options, folder, lambda line: print(line, flush=True), said.brokers)
+    else:
+        print(HEADINGS)
+        rounds = Rounds(options, folder, lambda line: print(line, flush=True))
     problems = rounds.run()
     for problem in problems[:20]:
         print(f"WRONG: {problem}")
     if problems:
         print(f"{len(problems)} problems; --seed {seed}, the data stays in {folder}")
         return 1
-    for what, choose in (("median", statistics.median), ("worst", max)):
+    for what, choose in (("median", statistics.median), ("worst", max)) if rounds.rows else ():
         took = [choose(values) for values in list(zip(*rounds.rows))[5:10]]
         text = "processor time {:.0f}, metadata {:.0f}, fetch {:.0f}, offsets {:.0f}, the group goes on {:.0f} ms"
         print(f"{what}: {text.format(*took)}")

@@ -1,0 +1,324 @@
+"""Three brokers under load, and one trouble a round: kills, pauses, stops, of one broker or of all.
+
+`kill_rounds.py --brokers 3` runs this with the clients and the books of the single broker. Each round has a trouble:
+SIGKILL of the leader of a partition, of the controller, of a group's coordinator, of all brokers at once; SIGSTOP of
+one, for less or more than its session; a controlled stop. If some brokers are left, all clients must go on without the
+broker that is gone. When it is back, all replicas must come into sync, and everything that was acknowledged must be
+there, once, in order.
+"""
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from barnabas.protocol import messages
+from barnabas.protocol.api_keys import ApiKey
+from broker_process import Client, Process, free_port
+from kill_load import AskAgainError, Committer, LibrdkafkaProducer, Member, OneBroker, Partition, Producer
+from kill_rounds import GOES_ON_WITHIN_S, OFFSETS_TOPIC, Options, Rounds
+
+ANSWER_WITHIN_S = 4.0  # a broker that is paused does not answer
+IN_SYNC_WITHIN_S = 60.0
+SESSION_TIMEOUT_MS = 3_000
+
+SETTINGS = {
+    "default.replication.factor": "3",
+    "min.insync.replicas": "2",
+    "offsets.topic.replication.factor": "3",
+    "offsets.topic.num.partitions": "5",
+    "transaction.state.log.replication.factor": "3",
+    "replica.lag.time.max.ms": "3000",
+    "coordination.session.timeout.ms": str(SESSION_TIMEOUT_MS),
+    "broker.id.generation.enable": "false",
+}
+
+# name -> how often it is chosen
+TROUBLES = {
+    "kill leader": 3,
+    "kill controller": 3,
+    "kill coordinator": 3,
+    "kill all": 2,
+    "kill two": 1,
+    "pause leader": 2,
+    "pause controller": 1,
+    "pause coordinator": 1,
+    "pause shortly": 1,
+    "stop leader": 2,
+    "stop controller": 1,
+}
+
+
+class Reader:
+    """Fetches each partition from its leader."""
+
+    def __init__(self, cluster: "Cluster") -> None:
+        self._cluster = cluster
+        self._clients: dict[Partition, Client] = {}
+
+    def fetch(self, topic: str, partition: int, offset: int, max_bytes: int = 1 << 20) -> Any:
+        """The answer of the leader. OSError when it has gone or is not the leader any more."""
+        key = (topic, partition)
+        client = self._clients.get(key)
+        if client is None:
+            client = self._clients[key] = self._cluster.leader(key)
+        try:
+            row = client.fetch(topic, partition, offset, max_bytes)
+        except OSError:
+            self._clients.pop(key).close()
+            raise
+        if row.error_code:
+            self._clients.pop(key).close()
+        return row
+
+
+class Cluster(OneBroker):
+    """Where clients find leaders and coordinators: any broker tells them."""
+
+    def __init__(self, ports: list[int], seed: int) -> None:
+        super().__init__(ports[0])
+        self.ports = ports
+        self.bootstrap = ",".join(f"127.0.0.1:{port}" for port in ports)
+        self._rng = random.Random(f"{seed} cluster")
+
+    def anywhere(self) -> Client:
+        """A connection to one of the brokers that answer."""
+        for port in self._rng.sample(self.ports, len(self.ports)):
+            try:
+                return Client(port, ANSWER_WITHIN_S)
+            except OSError:
+                continue
+        raise ConnectionRefusedError("no broker")
+
+    def metadata(self) -> Any:
+        """What one of the brokers says of the cluster. OSError."""
+        with closing(self.anywhere()) as client:
+            return client.ask(ApiKey.METADATA, 9, messages.MetadataRequest(topics=None))
+
+    def leader(self, partition: Partition) -> Client:
+        """A connection to the leader, as one of the brokers knows it."""
+        answer = self.metadata()
+        ports = {broker.node_id: broker.port for broker in answer.brokers}
+        for topic in answer.topics:
+            for row in topic.partitions:
+                if (topic.name, row.partition_index) == partition and row.leader_id in ports:
+                    return Client(ports[row.leader_id], ANSWER_WITHIN_S)
+        raise AskAgainError(f"nobody leads {partition}")
+
+    def coordinator(self, group: str) -> Client:
+        """A connection to the coordinator, as one of the brokers knows it."""
+        with closing(self.anywhere()) as client:
+            found = client.ask(ApiKey.FIND_COORDINATOR, 3, messages.FindCoordinatorRequest(key=group))
+        if found.error_code:
+            raise AskAgainError(f"{group} has no coordinator")
+        return Client(found.port, ANSWER_WITHIN_S)
+
+    def reader(self, client: Client) -> Any:
+        """Reads each partition from its leader."""
+        return Reader(self)
+
+
+class ClusterRow(NamedTuple):
+    """What one round took, in milliseconds."""
+
+    trouble: str
+    broker: str
+    records: int
+    commits: int
+    produce_ms: float
+    commit_ms: float
+    group_ms: float
+    in_sync_ms: float
+    checked: int
+
+
+CLUSTER_HEADINGS = "round  trouble            broker   records  commits   produce   commit    group  in sync  checked"
+
+
+def line_of(number: int, row: ClusterRow) -> str:
+    """A line under CLUSTER_HEADINGS."""
+    times = f"{row.produce_ms:9.0f}{row.commit_ms:9.0f}{row.group_ms:9.0f}{row.in_sync_ms:9.0f}"
+    return f"{number:5}  {row.trouble:18} {row.broker:6} {row.records:9}{row.commits:9} {times}{row.checked:9}"
+
+
+class ClusterRounds(Rounds):
+    """Brokers on one coordination file (or one ZooKeeper), their clients, and the troubles."""
+
+    def __init__(
+        self,
+        options: Options,
+        folder: Path,
+        say: Callable[[str], None],
+        brokers: int = 3,
+        settings: dict[str, str] | None = None,
+        troubles: dict[str, int] | None = None,
+    ) -> None:
+        super().__init__(options, folder, say)
+        self.ports = [free_port() for _ in range(brokers)]
+        self.cluster = self.place = Cluster(self.ports, options.seed)
+        self.processes: dict[int, Process] = {}
+        self.cluster_rows: list[ClusterRow] = []
+        self._settings = {"coordination.path": str(folder / "coordination.sqlite"), **SETTINGS, **(settings or {})}
+        self._troubles = dict(TROUBLES if troubles is None else troubles)
+
+    # -- the brokers
+
+    def _start_broker(self, node_id: int) -> None:
+        settings = {"node.id": str(node_id), **self._settings}
+        data = self.folder / str(node_id)
+        self.processes[node_id] = Process(data, self.ports[node_id], settings=settings, wait=False, log_level="info")
+
+    def _begin(self) -> None:
+        for node_id in range(len(self.ports)):
+            self._start_broker(node_id)
+        self._wait_until_in_sync(lambda answer: len(answer.brokers) == len(self.ports))
+        with closing(self.place.anywhere()) as client:
+            name = self.partitions[0][0]
+            error = client.create_topic(name, self.options.partitions, factor=-1)
+            if error == 41:  # NOT_CONTROLLER
+                with closing(Client(self._port_of(self.cluster.metadata().controller_id))) as controller:
+                    error = controller.create_topic(name, self.options.partitions, factor=-1)
+            assert not error, error
+        self._wait_until_in_sync()
+        self._make_workers()
+        for worker in self.workers:
+            worker.start()
+        self._all_go_on()
+
+    def _make_workers(self) -> None:
+        """As for one broker, but each producer of ours has one partition, because it talks to one leader."""
+        super()._make_workers()
+        for worker in self.workers:
+            if isinstance(worker, Producer):
+                worker.partitions = [self.partitions[worker.number % len(self.partitions)]]
+
+    def _port_of(self, node_id: int) -> int:
+        return self.ports[node_id]
+
+    def run(self) -> list[str]:
+        """Run all rounds; returns what was wrong."""
+        try:
+            super().run()
+        finally:
+            for process in self.processes.values():
+                if process.process.poll() is None:
+                    os.kill(process.process.pid, signal.SIGCONT)
+                    process.end(signal.SIGKILL)
+        for node_id, process in self.processes.items():
+            log = process.log.read_text()
+            if "Traceback" in log:
+                self.books.problem(f"broker {node_id}: {log[max(0, log.index('Traceback') - 300) :][:3000]}")
+        return self.books.problems
+
+    # -- one round
+
+    def _round(self, number: int) -> None:
+        time.sleep(self.rng.uniform(*self.options.alive_s))
+        trouble = self.rng.choices(list(self._troubles), list(self._troubles.values()))[0]
+        chosen = self._chosen(trouble)
+        deed = trouble.split()[0]
+        records, commits = self.books.records, self.books.commits
+        for node_id in chosen:
+            self._do(deed, node_id)
+        left = len(self.ports) - len(chosen)
+        shortly = trouble.endswith("shortly")
+        gaps = {}
+        if left >= 2 and not shortly:
+            gaps = self._all_go_on()
+        if deed == "pause":
+            time.sleep(self.rng.uniform(0.2, 1.5) if shortly else self.rng.uniform(1, 3))
+        owed = self.books.snapshot()
+        for node_id in chosen:
+            if deed == "pause":
+                os.kill(self.processes[node_id].process.pid, signal.SIGCONT)
+            else:
+                self._start_broker(node_id)
+        back = time.monotonic()
+        if left < 2 or shortly:
+            gaps = self._all_go_on()
+        in_sync_ms = self._wait_until_in_sync(since=back)
+        self._all_go_on()
+        row = ClusterRow(
+            trouble, "".join(map(str, chosen)), records, commits,
+            gaps.get("produce", 0.0), gaps.get("commit", 0.0), gaps.get("group", 0.0), in_sync_ms, self._check(owed),
+        )  # fmt: skip
+        self.cluster_rows.append(row)
+        self.say(line_of(number + 1, row))
+
+    def _chosen(self, trouble: str) -> list[int]:
+        whom = trouble.split()[1]
+        everybody = list(range(len(self.ports)))
+        if whom == "all":
+            return everybody
+        if whom == "two":
+            return sorted(self.rng.sample(everybody, 2))
+        if whom == "shortly":
+            return [self.rng.choice(everybody)]
+        answer = self.cluster.metadata()
+        if whom == "controller":
+            return [answer.controller_id]
+        topics = {topic.name: topic for topic in answer.topics}
+        topic = topics[OFFSETS_TOPIC if whom == "coordinator" else self.partitions[0][0]]
+        return [self.rng.choice(topic.partitions).leader_id]
+
+    def _do(self, deed: str, node_id: int) -> None:
+        process = self.processes[node_id]
+        if deed == "pause":
+            os.kill(process.process.pid, signal.SIGSTOP)
+        else:
+            process.end(signal.SIGKILL if deed == "kill" else signal.SIGTERM)
+            if deed == "stop" and process.process.returncode:
+                self.books.problem(f"broker {node_id} ended with {process.process.returncode}")
+
+    def _all_go_on(self) -> dict[str, float]:
+        """Wait until every client has got an answer; how long the slowest of each kind took, in milliseconds."""
+        started = time.monotonic()
+        before = {worker: worker.steps for worker in self.workers}
+        kinds = {"produce": (Producer, LibrdkafkaProducer), "commit": (Committer,), "group": (Member,)}
+        waiting: list[list[Any]] = [[w] for w in self.workers if isinstance(w, (*kinds["produce"], Committer))]
+        waiting += [[w for w in self.workers if isinstance(w, Member)]]
+        took: dict[str, float] = {}
+        while waiting and not self.books.problems:
+            now = time.monotonic()
+            for some in [some for some in waiting if any(worker.steps > before[worker] for worker in some)]:
+                waiting.remove(some)
+                for kind, classes in kinds.items():
+                    if isinstance(some[0], classes):
+                        took[kind] = (now - started) * 1000
+            if now > started + GOES_ON_WITHIN_S:
+                names = ", ".join(worker.name for some in waiting for worker in some)
+                self.books.problem(f"does not go on within {GOES_ON_WITHIN_S} s: {names}")
+            time.sleep(0.005)
+        return took
+
+    def _wait_until_in_sync(
+        self, also: Callable[[Any], bool] = lambda answer: True, since: float | None = None
+    ) -> float:
+        """Wait until every replica of every partition is in sync; milliseconds since then."""
+        started = time.monotonic() if since is None else since
+        lagging: list[str] = ["nothing is known"]
+        while True:
+            try:
+                answer = self.cluster.metadata()
+                rows = [(topic.name, row) for topic in answer.topics for row in topic.partitions]
+                lagging = [
+                    f"{name}-{row.partition_index}: leader {row.leader_id}, ISR {row.isr_nodes} of {row.replica_nodes}"
+                    for name, row in rows
+                    if row.leader_id < 0 or sorted(row.isr_nodes) != sorted(row.replica_nodes)
+                ]
+                if len(answer.brokers) == len(self.ports) and not lagging and also(answer):
+                    return (time.monotonic() - started) * 1000
+            except OSError:
+                pass
+            for node_id, process in self.processes.items():
+                if process.process.poll() is not None:
+                    self.books.problem(f"broker {node_id} has ended: {process.log.read_text()[-3000:]}")
+            if time.monotonic() > started + IN_SYNC_WITHIN_S:
+                self.books.problem(f"not in sync within {IN_SYNC_WITHIN_S} s: {lagging[:10]}")
+            if self.books.problems:
+                return 0.0
+            time.sleep(0.05)

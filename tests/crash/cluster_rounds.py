@@ -158,7 +158,8 @@ class ClusterRounds(Rounds):
         troubles: dict[str, int] | None = None,
     ) -> None:
         super().__init__(options, folder, say)
-        self.ports = [free_port() for _ in range(brokers)]
+        first = free_port()
+        self.ports = [first + node_id for node_id in range(brokers)]
         self.cluster = self.place = Cluster(self.ports, options.seed)
         self.processes: dict[int, Process] = {}
         self.cluster_rows: list[ClusterRow] = []
@@ -170,7 +171,10 @@ class ClusterRounds(Rounds):
     def _start_broker(self, node_id: int) -> None:
         settings = {"node.id": str(node_id), **self._settings}
         data = self.folder / str(node_id)
-        self.processes[node_id] = Process(data, self.ports[node_id], settings=settings, wait=False, log_level="info")
+        command = None if self.options.command is None else self.options.command.replace("{id}", str(node_id))
+        self.processes[node_id] = Process(
+            data, self.ports[node_id], settings=settings, command=command, wait=False, log_level="info"
+        )
 
     def _begin(self) -> None:
         for node_id in range(len(self.ports)):

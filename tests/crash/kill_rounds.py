@@ -450,6 +450,7 @@ def main() -> int:
     parser.add_argument("--small", action="store_true", help="several topics, tiny segments, compaction all the time")
     parser.add_argument("--command", help="another broker")
     parser.add_argument("--brokers", type=int, default=1, help="a cluster of so many")
+    parser.add_argument("--troubles", default="", help="of a cluster: only those whose name begins so")
     said = parser.parse_args()
     seed = random.randrange(10**6) if said.seed is None else said.seed
     options = Options(rounds=said.rounds, seed=seed, command=said.command)
@@ -458,10 +459,13 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="kill-rounds-"))
     print(f"seed {seed}, data in {folder}")
     if said.brokers > 1:
-        from cluster_rounds import CLUSTER_HEADINGS, ClusterRounds
+        from cluster_rounds import CLUSTER_HEADINGS, TROUBLES, ClusterRounds
 
+        troubles = {name: often for name, often in TROUBLES.items() if name.startswith(said.troubles)}
         print(CLUSTER_HEADINGS)
-        rounds: Rounds = ClusterRounds(options, folder, lambda line: print(line, flush=True), said.brokers)
+        rounds: Rounds = ClusterRounds(
+            options, folder, lambda line: print(line, flush=True), said.brokers, troubles=troubles
+        )
     else:
         print(HEADINGS)
         rounds = Rounds(options, folder, lambda line: print(line, flush=True))

@@ -1,9 +1,10 @@
 """Virtual time: an asyncio loop whose clock moves only when there is nothing to do, and the Clock on it."""
 
 import asyncio
+import contextvars
 import heapq
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from barnabas.runtime.pending import Pending
@@ -37,16 +38,36 @@ def in_a_while(clock: Clock, work: Callable[[], T]) -> Pending[T]:
     return pending
 
 
+class Process:
+    """One of the processes that share the loop. All that its callbacks and tasks ask the loop to do is its own too."""
+
+    def __init__(self) -> None:
+        self.is_paused = False  # as by SIGSTOP: nothing of it runs
+        self.held: list[_Call] = []  # what it would have done while it was paused
+
+
+_owner: contextvars.ContextVar[Process | None] = contextvars.ContextVar("owner")  # of each task
+
+
+class _Task(asyncio.Task[Any]):
+    """A task that knows its process."""
+
+    owner: Process | None = None
+
+
 class _Call(asyncio.Handle):
-    """A callback to run in a pass of the loop."""
+    """A callback to run in a pass of the loop, for a process or for the world."""
 
-    # As small as possible, because a world makes millions of these. It has no context, because nothing here uses
-    # context variables.
-    __slots__ = ("arguments", "callback", "is_cancelled")
+    # As small as possible, because a world makes millions of these. It is not run in a context, because nothing here
+    # uses context variables.
+    __slots__ = ("arguments", "callback", "is_cancelled", "owner")
 
-    def __init__(self, callback: Callable[..., object], arguments: tuple[Any, ...]) -> None:
+    def __init__(
+        self, callback: Callable[..., object], arguments: tuple[Any, ...], owner: Process | None = None
+    ) -> None:
         self.callback: Callable[..., object] | None = callback
         self.arguments = arguments
+        self.owner = owner
         self.is_cancelled = False
 
     def cancel(self) -> None:
@@ -61,9 +82,12 @@ class _Call(asyncio.Handle):
 class _TimedCall(_Call):
     __slots__ = ("when_seconds",)
 
-    def __init__(self, when: float, callback: Callable[..., object], arguments: tuple[Any, ...]) -> None:
+    def __init__(
+        self, when: float, callback: Callable[..., object], arguments: tuple[Any, ...], owner: Process | None
+    ) -> None:
         self.callback = callback
         self.arguments = arguments
+        self.owner = owner
         self.is_cancelled = False
         self.when_seconds = when
 
@@ -75,7 +99,7 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
     """An asyncio loop without sockets and without waiting: hours pass in the time their events take.
 
     A pass runs all that is ready. When nothing is, the clock moves to the next timer; timers of the same instant run
-    in the order asked for.
+    in the order asked for. Several processes share the loop: `owner` is the one whose callback runs, None is the world.
     """
 
     _stopping: bool  # asyncio's; typeshed does not list it
@@ -84,6 +108,7 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
         super().__init__()
         self.now = MONOTONIC_START_MS / 1000.0
         self.calls = 0  # callbacks that were run
+        self.owner: Process | None = None
         self.after_pass: Callable[[], None] | None = None  # called after each pass, with everything settled
         self._calls: deque[_Call] = deque()  # what is ready
         self._timers: list[tuple[float, int, _TimedCall]] = []
@@ -112,8 +137,12 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
             calls.append(heapq.heappop(timers)[2])
         for _ in range(len(calls)):
             call = calls.popleft()
-            callback = call.callback
+            callback, owner = call.callback, call.owner
             if callback is not None:
+                if owner is not None and owner.is_paused:
+                    owner.held.append(call)
+                    continue
+                self.owner = owner
                 self.calls += 1
                 try:
                     callback(*call.arguments)
@@ -121,12 +150,53 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
                     raise
                 except BaseException as error:
                     self.call_exception_handler({"message": f"Exception in {callback!r}", "exception": error})
+        self.owner = None
         if self.after_pass is not None:
             self.after_pass()
 
+    # -- processes
+
+    def as_process(self, owner: Process | None, callback: Callable[..., T], *args: Any) -> T:
+        """Call now, as a callback of that process."""
+        before, self.owner = self.owner, owner
+        try:
+            return callback(*args)
+        finally:
+            self.owner = before
+
+    def hand_over(self, owner: Process | None, callback: Callable[..., object], *args: Any) -> None:
+        """Call now, as a callback of that process; or as soon as it is not paused any more."""
+        if owner is not None and owner.is_paused:
+            owner.held.append(_Call(callback, args, owner))
+        else:
+            self.as_process(owner, callback, *args)
+
+    def resume(self, owner: Process) -> None:
+        """Let a paused process go on: what it missed comes first, in order."""
+        owner.is_paused = False
+        held, owner.held = owner.held, []
+        self._calls.extend(held)
+
+    def tasks_of(self, owner: Process) -> list["asyncio.Task[Any]"]:
+        """The tasks of a process that have not ended, in the order in which they were made."""
+        tasks = [task for task in asyncio.all_tasks(self) if isinstance(task, _Task) and task.owner is owner]
+        return sorted(tasks, key=lambda task: (len(task.get_name()), task.get_name()))  # because a set has no order
+
+    # -- what asyncio asks of a loop
+
+    def create_task(  # type: ignore[override]
+        self, coro: Coroutine[Any, Any, T], *, name: str | None = None, context: Any = None
+    ) -> "asyncio.Task[T]":
+        """A task of the process whose callback runs."""
+        context = contextvars.copy_context() if context is None else context
+        context.run(_owner.set, self.owner)
+        task = _Task(coro, loop=self, name=name, context=context)
+        task.owner = self.owner
+        return task
+
     def call_soon(self, callback: Callable[..., object], *args: Any, context: Any = None) -> _Call:  # type: ignore[override]
         """Call in the next pass, after the callbacks that were asked for before."""
-        call = _Call(callback, args)
+        call = _Call(callback, args, self.owner if context is None else context.get(_owner, self.owner))
         self._calls.append(call)
         return call
 
@@ -140,7 +210,7 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
         self, when: float, callback: Callable[..., object], *args: Any, context: Any = None
     ) -> _TimedCall:
         """Call at an instant of `time()`."""
-        timer = _TimedCall(when, callback, args)
+        timer = _TimedCall(when, callback, args, self.owner)
         self._sequence += 1
         heapq.heappush(self._timers, (when, self._sequence, timer))
         return timer
@@ -159,7 +229,10 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
 
 
 class SimClock:
-    """Clock on a virtual loop. From outside call `advance`; inside a task of the loop `await sleep`."""
+    """Clock on a virtual loop. From outside call `advance`; inside a task of the loop `await sleep`.
+
+    What it calls is the world's, also if a process asks for it: a paused process does not stop the network or the tree.
+    """
 
     def __init__(self) -> None:
         self.loop = VirtualTimeLoop()
@@ -185,7 +258,7 @@ class SimClock:
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         """Call at this instant, after the callbacks that were asked for before."""
-        self.loop.call_soon(callback)
+        self.loop.call_soon(callback).owner = None
 
     def in_thread(self, work: Callable[[], T]) -> Pending[T]:
         """Do the work after THREAD_MS; returns its result."""
@@ -193,7 +266,9 @@ class SimClock:
 
     def call_later(self, delay_ms: float, callback: Callable[[], None]) -> Timer:
         """Call at a later instant."""
-        return self.loop.call_later(delay_ms / 1000.0, callback)
+        timer = self.loop.call_later(delay_ms / 1000.0, callback)
+        timer.owner = None
+        return timer
 
     async def sleep(self, delay_ms: float) -> None:
         """Suspend the calling task, which must run on this clock's loop (`SimEnv.run`)."""
@@ -203,7 +278,7 @@ class SimClock:
             if not future.done():
                 future.set_result(None)
 
-        timer = self.loop.call_later(delay_ms / 1000.0, wake)
+        timer = self.call_later(delay_ms, wake)
         try:
             await future
         finally:

@@ -13,7 +13,7 @@ from barnabas.broker.broker import Broker
 from barnabas.config.broker import BrokerConfig
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Disk, Env, File, Listener, Network, Timer
-from barnabas.sim.clock import SimClock, in_a_while
+from barnabas.sim.clock import Process, SimClock, in_a_while
 from barnabas.sim.coordination import SimCoordination, SimTree
 from barnabas.sim.disk import PowerLoss, SimDisk
 from barnabas.sim.network import SimListener, SimNetwork
@@ -39,13 +39,15 @@ class _LifeClock:
         return self._clock.work_ms()
 
     def call_soon(self, callback: Callable[[], None]) -> None:
-        self._clock.call_soon(self._life.doing(callback))
+        self._clock.loop.call_soon(self._life.doing(callback)).owner = self._life
 
     def in_thread(self, work: Callable[[], T]) -> Pending[T]:
         return in_a_while(self, work)
 
     def call_later(self, delay_ms: float, callback: Callable[[], None]) -> Timer:
-        return self._clock.call_later(delay_ms, self._life.doing(callback))
+        timer = self._clock.loop.call_later(delay_ms / 1000.0, self._life.doing(callback))
+        timer.owner = self._life
+        return timer
 
     async def sleep(self, delay_ms: float) -> None:
         await self._clock.sleep(delay_ms)
@@ -75,8 +77,7 @@ class _LifeDisk:
 
             def synced(error: OSError | None) -> None:
                 if life.alive:
-                    life.touched = True
-                    done(error)
+                    life.hand_over(lambda: done(error))
 
             self._disk.sync_in_background(files, synced, directories)
 
@@ -109,10 +110,12 @@ class _LifeNetwork:
         return self._network.unread(transport)
 
 
-class Life:
+class Life(Process):
     """One process: its environment and its broker."""
 
     def __init__(self, host: "Host", number: int, settings: Mapping[str, str], data_directories: Sequence[str]) -> None:
+        super().__init__()
+        self.host = host
         self.alive = True
         self.serving = False
         self.touched = True  # its state may have changed since the last inspection
@@ -138,9 +141,13 @@ class Life:
 
         return act
 
+    def hand_over(self, callback: Callable[[], None]) -> None:
+        """Call now, or when the process is not paused any more; never if it is dead by then."""
+        self.host.clock.loop.hand_over(self, self.doing(callback))
+
 
 class Host:
-    """The machine of one broker. `is_ours` tells which of the loop's tasks are the world's and not the broker's."""
+    """The machine of one broker. `name` is its address in the network."""
 
     def __init__(
         self,
@@ -150,7 +157,6 @@ class Host:
         network: SimNetwork,
         tree: SimTree,
         settings: dict[str, str],
-        is_ours: Callable[["asyncio.Task[Any]"], bool],
         data_directories: Sequence[str] = ("/data",),
     ) -> None:
         self.data_directories = list(data_directories)
@@ -164,7 +170,6 @@ class Host:
         self._wall_clock_errors: list[tuple[float, int]] = []  # earlier errors of the wall clock, and until when
         self.life: Life | None = None
         self.lives = 0
-        self._is_ours = is_ours
 
     @property
     def is_up(self) -> bool:
@@ -266,7 +271,5 @@ class Host:
         for listener in life.listeners:
             listener.close()
         self.tree.kill(life.coordination.session_id)
-        tasks = sorted(asyncio.all_tasks(self.clock.loop), key=lambda task: (len(task.get_name()), task.get_name()))
-        for task in tasks:  # in the order in which they were made, because a set has no order
-            if not self._is_ours(task):
-                task.cancel()
+        for task in self.clock.loop.tasks_of(life):
+            task.cancel()

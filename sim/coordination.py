@@ -8,7 +8,7 @@ late and in order. A session expires when a test says so, or `session_timeout_ms
 import math
 from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from barnabas.coordination.operations import check_version, do_all, make_above, parent_of, split
 from barnabas.coordination.port import (
@@ -28,6 +28,9 @@ from barnabas.coordination.port import (
     WatchEvent,
 )
 from barnabas.runtime.ports import Clock
+
+if TYPE_CHECKING:
+    from barnabas.sim.host import Life
 
 T = TypeVar("T")
 
@@ -69,7 +72,7 @@ class _Node(NamedTuple):
         )
 
 
-class _Session:
+class Session:
     """A session, as the server has it."""
 
     __slots__ = ("alive", "child_watches", "client", "data_watches")
@@ -90,7 +93,7 @@ class SimTree:
         self.latency_ms = 0.0
         self.watch_delay_ms: Callable[[], float] = lambda: 0.0
         self.trouble: Trouble = lambda name: Fate.DONE
-        self.sessions: dict[int, _Session] = {}
+        self.sessions: dict[int, Session] = {}
         self.zxid = 0
         self._last_session_id = 0
         self._nodes: dict[str, _Node] = {"/": _Node(b"", 0, 0, 0, 0, 0, 0, 0, 0)}
@@ -100,13 +103,21 @@ class SimTree:
 
     # -- sessions
 
+    def connect(self, clock: Clock, life: "Life") -> "SimCoordination":
+        """The client of a process."""
+        return SimCoordination(clock, self)
+
     def open(self, client: "SimCoordination") -> int:
         """Begin a session. Sessions of dead processes end now, because the new process may be their successor."""
         for session_id, session in list(self.sessions.items()):
             if not session.alive:
                 self.end(session_id)
+        return self.begin(client)
+
+    def begin(self, client: "SimCoordination") -> int:
+        """Begin a session, and nothing else; returns its id."""
         self._last_session_id += 1
-        self.sessions[self._last_session_id] = _Session(client)
+        self.sessions[self._last_session_id] = Session(client)
         return self._last_session_id
 
     def kill(self, session_id: int) -> None:
@@ -128,6 +139,10 @@ class SimTree:
                     self.delete(path, ANY_VERSION, zxid)
 
             self.change(delete)
+
+    def seems_alive(self, session: Session) -> bool:
+        """Whether who has no session yet takes the process of that session for alive."""
+        return session.alive
 
     def expire(self, session_id: int) -> None:
         """End a session whose process lives; its client gets a new one and is told."""
@@ -423,10 +438,10 @@ class SimCoordination:
         node = self.tree.find(path)
         if node is not None and node.owner and self._looks:
             session = self.tree.sessions.get(node.owner)
-            return node if session is not None and session.alive else None
+            return node if session is not None and self.tree.seems_alive(session) else None
         return node
 
-    def _session(self) -> _Session:
+    def _session(self) -> Session:
         return self.tree.sessions[self.session_id]
 
     # -- watches

@@ -153,6 +153,7 @@ class SimDisk:
         self.open_files_limit: int | None = None  # opening one more raises EMFILE
         self.open_files = 0
         self.read_only = False  # changes raise EROFS
+        self.sync_ms = 0.0  # how long a sync in the background takes; 0: until the next event
         self._root = _Directory(clock.now_ms())
         self._lose_power_at: int | None = None
         self._failures: list[tuple[str, str, OSError, list[int]]] = []
@@ -444,7 +445,15 @@ class SimDisk:
             done(failure)
 
         life = self.life
-        self.clock.call_soon(lambda: finish() if life == self.life else None)
+
+        def finish_in_this_life() -> None:
+            if life == self.life:
+                finish()
+
+        if self.sync_ms:
+            self.clock.call_later(self.sync_ms, finish_in_this_life)
+        else:
+            self.clock.call_soon(finish_in_this_life)
 
     def sync_all(self, files: Sequence[str], directories: Sequence[str] = ()) -> dict[str, OSError]:
         """Sync files, then folders, one by one."""

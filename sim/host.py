@@ -6,7 +6,7 @@ callbacks that it left in the loop cannot touch the machine, the tree or the net
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 from barnabas.broker.broker import Broker
@@ -14,9 +14,9 @@ from barnabas.config.broker import BrokerConfig
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Disk, Env, File, Listener, Network, Timer
 from barnabas.sim.clock import Process, SimClock, in_a_while
-from barnabas.sim.coordination import SimCoordination, SimTree
+from barnabas.sim.coordination import SimTree
 from barnabas.sim.disk import PowerLoss, SimDisk
-from barnabas.sim.network import SimListener, SimNetwork
+from barnabas.sim.network import LOCALHOST, SimListener, SimNetwork
 
 T = TypeVar("T")
 
@@ -99,9 +99,7 @@ class _LifeNetwork:
     async def connect(
         self, host: str, port: int, factory: Callable[[], asyncio.BaseProtocol]
     ) -> tuple[asyncio.BaseTransport, asyncio.BaseProtocol]:
-        transport, protocol = await self._network.connect(host, port, factory)
-        transport.owner = self._life
-        return transport, protocol
+        return await self._network.connect(host, port, factory, self._life.host.name, self._life)
 
     def send_file(self, transport: asyncio.Transport, file: File, position: int, length: int) -> int:
         return self._network.send_file(transport, file, position, length)
@@ -128,7 +126,7 @@ class Life(Process):
             network=cast(Network, _LifeNetwork(host.network, self)),
             rng=random.Random(f"{host.seed} broker {number}"),
         )
-        self.coordination = SimCoordination(clock, host.tree)
+        self.coordination = host.tree.connect(clock, self)
         self.broker = Broker(self.env, BrokerConfig.of(settings), tuple(data_directories), self.coordination)
 
     def doing(self, callback: Callable[[], None]) -> Callable[[], None]:
@@ -141,6 +139,11 @@ class Life(Process):
 
         return act
 
+    def spawn(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
+        """Start a task of the process."""
+        loop = self.host.clock.loop
+        return loop.as_process(self, loop.create_task, work)
+
     def hand_over(self, callback: Callable[[], None]) -> None:
         """Call now, or when the process is not paused any more; never if it is dead by then."""
         self.host.clock.loop.hand_over(self, self.doing(callback))
@@ -151,14 +154,16 @@ class Host:
 
     def __init__(
         self,
-        seed: int,
+        seed: int | str,
         clock: SimClock,
         disk: SimDisk,
         network: SimNetwork,
         tree: SimTree,
         settings: dict[str, str],
         data_directories: Sequence[str] = ("/data",),
+        name: str = LOCALHOST,
     ) -> None:
+        self.name = name
         self.data_directories = list(data_directories)
         self.seed = seed
         self.clock = clock
@@ -167,6 +172,8 @@ class Host:
         self.tree = tree
         self.settings = settings
         self.wall_clock_error_ms = 0
+        self._pauses: dict[str, None] = {}  # why the process stands still
+        self._stalls = 0
         self._wall_clock_errors: list[tuple[float, int]] = []  # earlier errors of the wall clock, and until when
         self.life: Life | None = None
         self.lives = 0
@@ -209,8 +216,8 @@ class Host:
             self.settings if settings is None else settings,
             self.data_directories if data_directories is None else data_directories,
         )
-        self.network.dark = [owner for owner in self.network.dark if owner is life]
-        task = self.clock.loop.create_task(life.broker.start())
+        self.network.dark.pop(self.name, None)
+        task = life.spawn(life.broker.start())
         try:
             await asyncio.wait([task])
         finally:
@@ -223,7 +230,7 @@ class Host:
         if error is not None:
             if isinstance(error, PowerLoss):
                 return False
-            self._end(life)
+            self._exit(life)
             raise error
         life.serving = True
         return True
@@ -233,37 +240,79 @@ class Host:
         life = self.life
         if life is None:
             return
-        task = self.clock.loop.create_task(life.broker.stop())
+        task = life.spawn(life.broker.stop())
         await asyncio.wait([task])
         if life.alive:
             if not task.cancelled() and isinstance(task.exception(), PowerLoss):
                 return  # the code that cut the power does the rest
-            self._end(life)
+            self._exit(life)
             task.result()
         else:
             task.cancelled() or task.exception()
 
-    def kill(self) -> None:
-        """Kill the process as SIGKILL does: the page cache stays, connections are reset."""
+    def kill(self, late_ms: float | None = None) -> int:
+        """Kill the process as SIGKILL does: the page cache stays, connections are reset.
+
+        With `late_ms`, what it had written and what had not arrived, and the resets, arrive so much later. Returns the
+        number of these bytes.
+        """
+        late_bytes = 0
         life = self.life
         if life is not None:
             transports = self.network.owned(life)
             self._end(life)
             self.disk.crash("kept")
             for transport in transports:
-                transport.vanish()
-                if transport.peer is not None:
-                    transport.peer.lose(ConnectionResetError(104, "its process is dead"))
+                if late_ms is None:
+                    transport.die()
+                else:
+                    late_bytes += transport.die_late(late_ms)
+        return late_bytes
 
     def lose_power(self, fate: str) -> None:
         """Cut the power: unsynced bytes meet their fate, and no connection is told."""
         life = self.life
         if life is not None:
-            self.network.dark.append(life)
+            self.network.dark[self.name] = None
             for transport in self.network.owned(life):
                 transport.vanish()
             self._end(life)
             self.disk.crash(fate)
+
+    # -- pauses
+
+    def pause(self, reason: str = "stopped") -> None:
+        """Stop the process as SIGSTOP does. Its connections stay open, and its clocks go on."""
+        if self.life is not None:
+            self._pauses[reason] = None
+            self.life.is_paused = True
+
+    def resume(self, reason: str = "stopped") -> None:
+        """Let it go on, unless there is another reason for a pause."""
+        self._pauses.pop(reason, None)
+        if self.life is not None and self.life.is_paused and not self._pauses:
+            self.clock.loop.resume(self.life)
+            self.network.resumed(self.life)
+
+    def slow_the_disk(self, sync_ms: float) -> None:
+        """Let each sync take so long from now on; a process that syncs on its loop stands still for so long."""
+        self.disk.sync_ms = sync_ms
+        self.disk.on_change = self._stall if sync_ms else None
+
+    def _stall(self, operation: str, path: str) -> None:
+        life = self.life
+        if life is not None and operation.startswith("sync") and self.clock.loop.owner is life:
+            self.pause("disk")
+            self._stalls += 1
+            stall = self._stalls
+            self.clock.call_later(self.disk.sync_ms, lambda: self.resume("disk") if stall == self._stalls else None)
+
+    def _exit(self, life: Life) -> None:
+        """The process has ended by itself; the system closes the connections that it has left open."""
+        for transport in self.network.owned(life):
+            if not transport.is_closing():
+                transport.die()
+        self._end(life)
 
     def _end(self, life: Life) -> None:
         life.alive = life.serving = False
@@ -273,3 +322,5 @@ class Host:
         self.tree.kill(life.coordination.session_id)
         for task in self.clock.loop.tasks_of(life):
             task.cancel()
+        self._pauses.clear()
+        self.clock.loop.resume(life)  # what is left of it finds that it is dead

@@ -1,4 +1,8 @@
-"""Connections in memory with the semantics of asyncio's transports, protocols and flow control."""
+"""Connections in memory with the semantics of asyncio's transports, protocols and flow control.
+
+An address is the name of a machine and a port. Bytes between two machines may be stopped, in one direction or in both.
+The bytes that arrive at a paused process wait, as they do in a kernel.
+"""
 
 import asyncio
 from collections import deque
@@ -6,8 +10,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from barnabas.runtime.ports import Buffer, File, Listener
-from barnabas.sim.clock import SimClock
+from barnabas.sim.clock import Process, SimClock
 
+LOCALHOST = "127.0.0.1"
 CONNECT_TIMEOUT_MS = 3000.0
 _WILDCARDS = ("", "0.0.0.0", "::")
 
@@ -33,13 +38,15 @@ class SimTransport(asyncio.Transport):
         self._low, self._high = 16 * 1024, 64 * 1024
         self._writing_paused = False
         self._next_delivery_ms = 0.0  # bytes arrive in order, whatever the latency of each delivery
-        self.owner: object = None  # the process whose end this is, as its listener said
-        self.gone = False  # its machine is off: it takes nothing and answers nothing
+        self.owner: Process | None = None  # the process whose end this is
+        self.gone = False  # its process is dead, or its machine is off: it takes nothing and answers nothing
+        self._is_late = False  # it is gone, but bytes that it has sent are still under way
 
-    def start(self, protocol: asyncio.BaseProtocol) -> None:
-        """Both ends exist: call the protocol's connection_made."""
-        self._protocol = protocol
-        protocol.connection_made(self)
+    def start(self, factory: Callable[[], asyncio.BaseProtocol]) -> None:
+        """Both ends exist: make the protocol and call its connection_made."""
+        if not self.gone:
+            self._protocol = factory()
+            self._protocol.connection_made(self)
 
     # -- writing
 
@@ -86,12 +93,14 @@ class SimTransport(asyncio.Transport):
     def _ask_delivery(self) -> None:
         if not self._delivery_asked:
             self._delivery_asked = True
-            self._next_delivery_ms = self._network.schedule(self._deliver, self._next_delivery_ms)
+            network = self._network
+            extra_ms = network.extra_latency_ms.get((self.local[0], self.remote[0]), 0.0)
+            self._next_delivery_ms = network.schedule(self._deliver, self._next_delivery_ms, extra_ms)
 
     def _deliver(self) -> None:
         self._delivery_asked = False
         peer = self.peer
-        if peer is None or self.gone or self._network.is_cut or self._lost:
+        if peer is None or self.gone or self._lost or self._network.is_blocked(self.local[0], self.remote[0]):
             return
         if peer._lost and not peer.gone:  # the peer has closed: a write is answered by a reset
             if self._outgoing:
@@ -100,8 +109,14 @@ class SimTransport(asyncio.Transport):
                 self.lose(None)
             return
         if peer.gone:
-            if self._outgoing and not self._network.is_dark(peer.owner):  # the machine runs, without this connection
+            is_answered = (
+                not peer._is_late and peer.local[0] not in self._network.dark
+            )  # the machine runs, without this
+            if self._outgoing and is_answered:
                 self.lose(ConnectionResetError(104, "reset by peer"))
+            return
+        if peer.owner is not None and peer.owner.is_paused:
+            self._has_arrived = bool(self._outgoing)
             return
         while self._outgoing and not peer._reading_paused and not peer._lost:
             chunk = self._outgoing.popleft()
@@ -109,23 +124,21 @@ class SimTransport(asyncio.Transport):
             if self._network.on_delivery is not None:
                 self._network.on_delivery(self, chunk)
             for piece in self._network.pieces(chunk):
-                peer.receive(piece)
+                self._network.hand_over(peer.owner, peer.receive, piece)
         self._has_arrived = bool(self._outgoing)
         if self._lost:
             return
         if self._writing_paused and self._outgoing_bytes <= self._low:
             self._writing_paused = False
             if self._protocol is not None and not self._closing:
-                self._protocol.resume_writing()
+                self._network.hand_over(self.owner, self._protocol.resume_writing)
         if not self._outgoing and not peer._reading_paused:
             if self._closing:
                 self._lost = True
                 self._network.forget(self)
-                protocol = self._protocol
-                if protocol is not None:
-                    self._network.schedule(lambda: protocol.connection_lost(None))
+                self._tell_lost(None)
             if self._closing or self._end_of_file:
-                peer.receive_end()
+                self._network.hand_over(peer.owner, peer.receive_end)
 
     # -- reading
 
@@ -200,11 +213,16 @@ class SimTransport(asyncio.Transport):
         self._outgoing.clear()
         self._outgoing_bytes = 0
         self._network.forget(self)
-        protocol = self._protocol
-        if protocol is not None and not self.gone:
-            self._network.schedule(lambda: protocol.connection_lost(error))
-        if peer is not None and not peer._lost and not self.gone and not self._network.is_cut:
+        if not self.gone:
+            self._tell_lost(error)
+        is_blocked = self._network.is_blocked(self.local[0], self.remote[0])
+        if peer is not None and not peer._lost and not self.gone and not is_blocked:
             self._network.schedule(lambda: peer.lose(error))
+
+    def _tell_lost(self, error: Exception | None) -> None:
+        protocol = self._protocol
+        if protocol is not None:
+            self._network.schedule(lambda: self._network.hand_over(self.owner, protocol.connection_lost, error))
 
     def vanish(self) -> None:
         """This end's machine stops. The other end notices it only when it writes, or by its own timers."""
@@ -212,6 +230,30 @@ class SimTransport(asyncio.Transport):
         self._outgoing.clear()
         self._outgoing_bytes = 0
         self._protocol = None
+
+    def die(self) -> None:
+        """This end's process is killed: the system resets the connection, if a reset can reach the other end."""
+        self.vanish()
+        if self.peer is not None and not self._network.is_blocked(self.local[0], self.remote[0]):
+            self.peer.lose(ConnectionResetError(104, "its process is dead"))
+
+    def die_late(self, delay_ms: float) -> int:
+        """As `die`, but the other end gets what was written, and the reset, only after a delay. Returns the bytes."""
+        late, peer = list(self._outgoing), self.peer
+        self.vanish()
+        self._is_late = True
+
+        def arrive() -> None:
+            self._is_late = False
+            if peer is not None and not peer._lost and not peer.gone:
+                for chunk in late:
+                    if self._network.on_delivery is not None:
+                        self._network.on_delivery(self, chunk)
+                    self._network.hand_over(peer.owner, peer.receive, chunk)
+                peer.lose(ConnectionResetError(104, "its process is dead"))
+
+        self._network.call_later(delay_ms, arrive)
+        return sum(map(len, late))
 
     def send_again(self) -> None:
         """The network works again: send the bytes that were written meanwhile."""
@@ -238,7 +280,7 @@ class SimListener:
         self.host = host
         self._port = port
         self.factory = factory
-        self.owner: object = None
+        self.owner: Process | None = None
         self.is_accepting = False
 
     @property
@@ -265,14 +307,24 @@ class SimNetwork:
         self.fragment: Callable[[bytes], Iterable[bytes]] | None = None
         self.on_delivery: Callable[[SimTransport, bytes], None] | None = None
         self.is_cut = False
-        self.dark: list[object] = []
+        self.blocked: dict[tuple[str, str], None] = {}  # machines between which no bytes travel in that direction
+        self.dark: dict[str, None] = {}  # machines that are off
+        self.extra_latency_ms: dict[tuple[str, str], float] = {}  # between two machines, in that direction
         self.listeners: dict[tuple[str, int], SimListener] = {}
         self.transports: dict[SimTransport, None] = {}
         self._next_port = 40_000
 
-    def schedule(self, callback: Callable[[], Any], not_before_ms: float = 0.0) -> float:
+    def hand_over(self, owner: Process | None, callback: Callable[..., object], *args: Any) -> None:
+        """Call a protocol as its process does."""
+        self._clock.loop.hand_over(owner, callback, *args)
+
+    def call_later(self, delay_ms: float, callback: Callable[[], None]) -> None:
+        """Call after a delay."""
+        self._clock.call_later(delay_ms, callback)
+
+    def schedule(self, callback: Callable[[], Any], not_before_ms: float = 0.0, extra_ms: float = 0.0) -> float:
         """Call after the latency, but not before an instant. Returns the time of the call."""
-        latency_ms = self.latency_ms if self.jitter is None else self.jitter()
+        latency_ms = (self.latency_ms if self.jitter is None else self.jitter()) + extra_ms
         if not latency_ms and not not_before_ms:
             self._clock.call_soon(callback)
             return 0.0
@@ -290,23 +342,42 @@ class SimNetwork:
         self.is_cut = True
 
     def heal(self) -> None:
-        """Bytes travel again."""
-        if self.is_cut:
+        """Bytes travel again, everywhere."""
+        if self.is_cut or self.blocked:
             self.is_cut = False
+            self.blocked.clear()
             for transport in list(self.transports):
                 transport.send_again()
+
+    def block(self, source: str, target: str) -> None:
+        """Stop all bytes from one machine to another. Neither end notices it."""
+        self.blocked[source, target] = None
+
+    def unblock(self, source: str, target: str, *, resets: bool = False) -> None:
+        """Bytes travel again; connections that waited go on, or are reset."""
+        if (source, target) in self.blocked:
+            del self.blocked[source, target]
+            for transport in list(self.transports):
+                if (transport.local[0], transport.remote[0]) == (source, target):
+                    self.reset(transport) if resets else transport.send_again()
+
+    def is_blocked(self, source: str, target: str) -> bool:
+        """Whether bytes from one machine do not reach the other."""
+        return self.is_cut or (source, target) in self.blocked
 
     def reset(self, transport: SimTransport) -> None:
         """Both ends lose the connection."""
         transport.lose(ConnectionResetError(104, "simulated"))
 
-    def owned(self, owner: object) -> list[SimTransport]:
+    def resumed(self, owner: Process) -> None:
+        """A process is not paused any more: it takes the bytes that have arrived."""
+        for transport in self.owned(owner):
+            if transport.peer is not None:
+                transport.peer.send_again()
+
+    def owned(self, owner: Process) -> list[SimTransport]:
         """The open ends of one process."""
         return [transport for transport in self.transports if transport.owner is owner]
-
-    def is_dark(self, owner: object) -> bool:
-        """Whether the machine of that process is off, so that it does not even send a reset."""
-        return owner in self.dark
 
     def forget(self, transport: SimTransport) -> None:
         """The transport is gone."""
@@ -334,23 +405,29 @@ class SimNetwork:
         raise ConnectionRefusedError(111, f"connection refused: {host}:{port}")
 
     async def connect(
-        self, host: str, port: int, factory: Callable[[], asyncio.BaseProtocol]
+        self,
+        host: str,
+        port: int,
+        factory: Callable[[], asyncio.BaseProtocol],
+        source: str = LOCALHOST,
+        owner: Process | None = None,
     ) -> tuple[SimTransport, asyncio.BaseProtocol]:
-        """Connect. ConnectionRefusedError when nobody listens."""
+        """Connect from the machine `source`. ConnectionRefusedError when nobody listens."""
         await self._clock.sleep(self.latency_ms if self.jitter is None else self.jitter())
-        if self.is_cut:
+        is_away = source != host and host in self.dark
+        if is_away or self.is_blocked(source, host) or self.is_blocked(host, source):
             await self._clock.sleep(CONNECT_TIMEOUT_MS)
             raise TimeoutError(110, f"no answer from {host}:{port}")
         listener = self._listener(host, port)
-        local = ("127.0.0.1", self._free_port())
+        local = (source, self._free_port())
         near = SimTransport(self, local, (host, port))
         far = SimTransport(self, (host, port), local)
         near.peer, far.peer = far, near
-        far.owner = listener.owner
+        near.owner, far.owner = owner, listener.owner
         self.transports[near] = self.transports[far] = None
         protocol = factory()
-        far.start(listener.factory())
-        near.start(protocol)
+        self.hand_over(far.owner, far.start, listener.factory)
+        near.start(lambda: protocol)
         return near, protocol
 
     def send_file(self, transport: asyncio.Transport, file: File, position: int, length: int) -> int:

@@ -132,12 +132,10 @@ class World:
         settings = SETTINGS | {"offsets.retention.minutes": str(self.retention_ms // 60_000)}
         if self.power_can_fail:
             settings["log.flush.interval.messages"] = "1"
-        self._tasks: dict[asyncio.Task[Any], None] = {}
         operator_rng = random.Random(f"{seed} operator")
         directories = [f"/data{number}" for number in range(operator_rng.choice((1, 2, 3)))]
-        self.host = Host(
-            seed, self.clock, self.disk, self.network, self.tree, settings, self._tasks.__contains__, directories
-        )
+        self.host = Host(seed, self.clock, self.disk, self.network, self.tree, settings, directories)
+        self.tasks: dict[asyncio.Task[Any], None] = {}  # the loop itself would forget them
         self.operator = Operator(self, operator_rng)
         commits = Commits(self.clock.monotonic_ms, self.host.wall_ms, self.host.wall_peak_ms)
         if self.offsets_in_tree:
@@ -266,9 +264,7 @@ class World:
                     logging.getLogger("barnabas.sim").exception("a model failed")
                     self.fail(Violation("the simulation itself", repr(error)))
 
-        coroutine = watched()
-        task = self.clock.loop.create_task(coroutine)
-        self._tasks[task] = None
+        self.tasks[self.clock.loop.create_task(watched())] = None
 
     def run(self) -> Verdict:
         """The verdict."""

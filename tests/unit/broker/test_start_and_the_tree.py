@@ -1,7 +1,5 @@
 """A broker starts even if an answer of the tree is lost, and it never registers without its data."""
 
-import asyncio
-
 import pytest
 from barnabas.broker.broker import Broker
 from barnabas.config.broker import BrokerConfig
@@ -45,10 +43,7 @@ def partition_of(host: Host) -> Partition | ErrorCode:
 @pytest.mark.parametrize("start", ["new", "after a kill", "adopting"])
 def test_whichever_answer_is_lost_the_broker_starts(fate: Fate, start: str) -> None:
     async def story(env: SimEnv, lost: int) -> bool:
-        main = asyncio.current_task()
-        host = Host(
-            1, env.clock, env.disk, env.network, SimTree(env.clock), SETTINGS, lambda task: task is main
-        )  # fmt: skip
+        host = Host(1, env.clock, env.disk, env.network, SimTree(env.clock), SETTINGS)
         if start == "new":
             asked = await start_losing(host, lost, fate)
         if start != "new":
@@ -107,8 +102,7 @@ def test_a_start_that_ends_at_the_tree_leaves_the_data_as_it_was() -> None:
     env = sim_env(3)
 
     async def story() -> None:
-        main = asyncio.current_task()
-        host = Host(1, env.clock, env.disk, env.network, SimTree(env.clock), SETTINGS, lambda task: task is main)
+        host = Host(1, env.clock, env.disk, env.network, SimTree(env.clock), SETTINGS)
         assert await host.start()
         assert host.life is not None
         host.life.broker.auto_topics.create("t")

@@ -44,6 +44,7 @@ class Fate(Enum):
 
 
 Trouble = Callable[[str], Fate]  # called for each operation, with its name
+Node = tuple[str, bytes | None, int]  # path, data (None: there is no such node any more), version
 
 
 class _Node(NamedTuple):
@@ -93,6 +94,7 @@ class SimTree:
         self.latency_ms = 0.0
         self.watch_delay_ms: Callable[[], float] = lambda: 0.0
         self.trouble: Trouble = lambda name: Fate.DONE
+        self.on_change: Callable[[Node], object] | None = None  # called for each node that a change has changed
         self.sessions: dict[int, Session] = {}
         self.zxid = 0
         self._last_session_id = 0
@@ -178,6 +180,10 @@ class SimTree:
             1 if path == "/" else 0 :
         ]
 
+    def nodes(self) -> list[Node]:
+        """Every node, in the order of their paths."""
+        return sorted((path, node.data, node.version) for path, node in self._nodes.items())
+
     def below(self, prefix: str) -> list[tuple[str, bytes]]:
         """Path and data of every node whose path begins with `prefix`, in order."""
         return sorted((path, node.data) for path, node in self._nodes.items() if path.startswith(prefix))
@@ -198,6 +204,11 @@ class SimTree:
         self._nodes = self._draft
         self.zxid += 1
         changes, self._changes = self._changes, []
+        if self.on_change is not None:
+            for event in changes:
+                if event.type is not EventType.CHILDREN:
+                    node = self._nodes.get(event.path)
+                    self.on_change((event.path, None, -1) if node is None else (event.path, node.data, node.version))
         for event in changes:
             for session in list(self.sessions.values()):
                 session.client.tell(session.data_watches, session.child_watches, event)

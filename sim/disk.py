@@ -187,6 +187,10 @@ class SimDisk:
                 found[below] = bytes(node.data)
         return found
 
+    def data_of(self, path: str) -> bytearray:
+        """A file's content as it is now, synced or not: no copy, to be looked at and not to be kept."""
+        return self._file(path).data
+
     def copy_tree(self, source: str, target: str) -> None:
         """Copy a folder and its content, synced or unsynced as it is. The copy's own name is durable."""
         parent, name = self._parent(target)

@@ -17,7 +17,7 @@ from barnabas.cluster.config_changes import ConfigChanges
 from barnabas.cluster.metadata_cache import MetadataCache
 from barnabas.cluster.producer_ids import ProducerIds
 from barnabas.config.broker import BrokerConfig
-from barnabas.controller.channels import LocalChannel
+from barnabas.controller.channels import BrokerChannels
 from barnabas.controller.controller import Controller
 from barnabas.controller.topic_admin import TopicAdmin
 from barnabas.coordination import paths
@@ -81,7 +81,7 @@ class Broker:
             env, config, self.node_id, self.log_manager, self.metadata_cache, coordination
         )
         self.controller = Controller(
-            env, config, self.node_id, coordination, LocalChannel(env.clock, self.replica_manager)
+            env, config, self.node_id, coordination, BrokerChannels(env, config, self.replica_manager)
         )
         self.topic_admin = TopicAdmin(env, config, coordination, self.metadata_cache)
         self.producer_ids = ProducerIds(env.clock, coordination, self.node_id)

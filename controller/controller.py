@@ -328,6 +328,7 @@ class Controller:
     def _forget_everything(self) -> None:
         self._watches = {path: watch for path, watch in self._watches.items() if path == paths.CONTROLLER}
         self._state = ControllerState()
+        self._channel.end_term()
         self._batch = RequestBatch(
             self._state,
             self._env.turns,
@@ -377,6 +378,7 @@ class Controller:
             broker = await self._read_broker(broker_id)
             if broker is not None:
                 self._state.brokers[broker_id] = broker
+        self._channel.set_live_brokers(self._state.brokers)
 
     async def _load_topics(self, topics: Iterable[str]) -> list[str]:
         """Read the assignments of topics, leave watches, give ids to topics without. Returns the topics found."""
@@ -436,12 +438,14 @@ class Controller:
         for broker_id in dead + bounced:
             del state.brokers[broker_id]
             state.failed_logs.pop(broker_id, None)
+        self._channel.set_live_brokers(state.brokers)
         if dead or bounced:
             logger.info("brokers %s are gone", sorted(dead + bounced))
             await self._brokers_failed(dead + bounced)
         started = new + bounced
         for broker_id in started:
             state.brokers[broker_id] = found[broker_id]
+        self._channel.set_live_brokers(state.brokers)
         if started:
             logger.info("brokers %s have started", sorted(started))
             await self._brokers_started(started)
@@ -486,6 +490,7 @@ class Controller:
         if known is None or broker is None or broker.epoch != known.epoch or broker == known:
             return
         self._state.brokers[broker_id] = broker
+        self._channel.set_live_brokers(self._state.brokers)
         self._batch.add_update_metadata(self._state.brokers, ())
         await self._batch.send(self.controller_epoch)
 

@@ -251,6 +251,7 @@ ONCE = {
     "groups/loading.py": "one load, tried again",
     "groups/runtime.py": "the deadline of a group (the task `group timers` looks after it), of commits under way",
     "offsets/zookeeper.py": "one commit",
+    "controller/channels.py": "one request, sent again",
     "controller/controller.py": "the first balance after taking over",
     "replication/fetching.py": "the end of a long poll",
     "cluster/broker_client.py": "one attempt to connect; the deadline of the oldest request",

@@ -4,13 +4,12 @@ import asyncio
 import os
 import struct
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from barnabas.cluster.broker_client import ANSWER_BYTES_MAX, START_BYTES, BrokerClient, BrokerClients
 from barnabas.cluster.metadata_cache import Endpoint, MetadataCache
 from barnabas.config.broker import BrokerConfig
-from barnabas.protocol import frames
 from barnabas.protocol.messages import (
     FetchRequest,
     FetchResponse,
@@ -23,39 +22,10 @@ from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Env
 from barnabas.runtime.turns import ended
 from barnabas.sim.env import SimEnv, sim_env
+from other_broker import OtherBroker
 
 ENDPOINT = Endpoint("PLAINTEXT", "b2", 9092)
 FETCH_VERSION = 12
-
-
-class OtherBroker(asyncio.Protocol):
-    """The other end of one connection: it notes the requests, and answers when the test says so."""
-
-    def __init__(self, connections: "list[OtherBroker]") -> None:
-        self.requests: list[tuple[Any, Any]] = []
-        self.is_lost = False
-        self._received = bytearray()
-        connections.append(self)
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)
-
-    def data_received(self, data: bytes) -> None:
-        self._received += data
-        while len(self._received) >= 4:
-            (size,) = struct.unpack_from(">i", self._received)
-            if len(self._received) < 4 + size:
-                break
-            self.requests.append(frames.decode_request(bytes(self._received[4 : 4 + size])))
-            del self._received[: 4 + size]
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.is_lost = True
-
-    def answer(self, position: int, message: Any) -> None:
-        header, _ = self.requests[position]
-        for part in frames.encode_response(header.api_key, header.api_version, header.correlation_id, message):
-            self.transport.write(cast(bytes, part))
 
 
 class World:

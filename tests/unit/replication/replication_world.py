@@ -6,7 +6,7 @@ from barnabas.cluster import registration
 from barnabas.cluster.config_changes import ConfigChanges
 from barnabas.cluster.metadata_cache import Endpoint, MetadataCache
 from barnabas.config.broker import BrokerConfig
-from barnabas.controller.channels import LocalChannel
+from barnabas.controller.channels import BrokerChannels
 from barnabas.controller.controller import Controller
 from barnabas.controller.topic_admin import TopicAdmin
 from barnabas.protocol import record_batch
@@ -44,7 +44,7 @@ class Host:
         self.log_manager = LogManager(env, data, self.config, self.config_changes.topic_overrides)
         self.config_changes.on_topic_change = self.log_manager.update_topic_config
         self.manager = ReplicaManager(env, self.config, 1, self.log_manager, self.metadata_cache, coordination)
-        self.controller = Controller(env, self.config, 1, coordination, LocalChannel(env.clock, self.manager))
+        self.controller = Controller(env, self.config, 1, coordination, BrokerChannels(env, self.config, self.manager))
         self.admin = TopicAdmin(env, self.config, coordination, self.metadata_cache)
         self.leading, self.following = [], []
         self.manager.on_leadership.append(self._leadership)

@@ -33,6 +33,12 @@ class Channels:
         self.failed_logs = set()  # (broker id, topic, partition)
         self.cannot_delete = set()
 
+    def set_live_brokers(self, brokers):
+        pass
+
+    def end_term(self):
+        pass
+
     def send(self, broker_id, request, done):
         version = VERSIONS[type(request)]
         request, _ = codec.decode(type(request), version, memoryview(codec.encode(request, version)))

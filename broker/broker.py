@@ -13,7 +13,9 @@ from barnabas.broker.fetch_sessions import FetchSessionCache
 from barnabas.broker.refusals import Refusals
 from barnabas.broker.server import Server
 from barnabas.cluster import registration
+from barnabas.cluster.broker_client import BrokerClients
 from barnabas.cluster.config_changes import ConfigChanges
+from barnabas.cluster.controller_client import ControllerClient
 from barnabas.cluster.metadata_cache import MetadataCache
 from barnabas.cluster.producer_ids import ProducerIds
 from barnabas.config.broker import BrokerConfig
@@ -74,6 +76,14 @@ class Broker:
             coordination = EmbeddedCoordination(env, self.tree_path)
         self.coordination = coordination
         self.metadata_cache = MetadataCache(env.clock)
+        self.broker_clients = BrokerClients(env, config, self.metadata_cache)
+        self.controller_client = ControllerClient(
+            env.clock,
+            self.node_id,
+            self.metadata_cache,
+            self.broker_clients,
+            lambda request, version: self.server.ask(request, version),
+        )
         self.config_changes = ConfigChanges(env, config, self.node_id, coordination)
         self.log_manager = LogManager(env, data_directories, config, self.config_changes.topic_overrides)
         self.config_changes.on_topic_change = self._topic_settings_changed
@@ -214,6 +224,7 @@ class Broker:
 
     async def _close(self) -> None:
         self.server.close()
+        self.broker_clients.close()
         self.producer_ids.stop()
         await self.controller.stop()
         await self.config_changes.stop()

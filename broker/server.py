@@ -6,9 +6,9 @@ from collections.abc import Coroutine, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from barnabas.broker.connection import Connection, ReadBuffer
+from barnabas.broker.connection import NOT_YET, Connection, ReadBuffer
 from barnabas.broker.context import CLOSE, RequestContext
-from barnabas.broker.dispatch import Api
+from barnabas.broker.dispatch import TABLE, Api
 from barnabas.broker.refusals import Refusals
 from barnabas.broker.senders import Senders
 from barnabas.config.broker import BrokerConfig
@@ -16,6 +16,7 @@ from barnabas.config.listeners import Endpoint
 from barnabas.config.settings import address_limits
 from barnabas.coordination.port import CoordinationError
 from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.message import Message
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Env, Listener
 from barnabas.runtime.upkeep import Task
@@ -191,6 +192,22 @@ class Server:
     ) -> Pending[Any]:
         """The answer to a request whose handler returned a coroutine or a future."""
         return self.works.outcome(work, lambda error: self.answer_failure(api, context, request, error))
+
+    def ask(self, request: Message, version: int) -> Pending[Any]:
+        """The answer to a request that this broker sends to itself, without a connection."""
+        api = TABLE[request.API_KEY]
+        context = RequestContext(request.API_KEY, version, 0, f"broker-{self.config.node_id}")
+        try:
+            reply = api.handler(self.broker, request, context)
+        except Exception:
+            reply = self.answer_failure(api, context, request)
+        if isinstance(reply, NOT_YET):
+            reply = self.outcome(api, context, request, reply)
+        if isinstance(reply, Pending):
+            return reply
+        answer: Pending[Any] = Pending()
+        answer.complete(reply)
+        return answer
 
     def answer_failure(
         self, api: Api, context: RequestContext, request: Any, error: BaseException | None = None

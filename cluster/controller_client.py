@@ -1,0 +1,57 @@
+"""What a broker asks the controller, wherever it is: in another broker, by a connection; here, without one."""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from barnabas.cluster.broker_client import BrokerClients
+from barnabas.cluster.metadata_cache import MetadataCache
+from barnabas.protocol.message import Message
+from barnabas.runtime.pending import Pending
+from barnabas.runtime.ports import Clock
+
+logger = logging.getLogger("barnabas.cluster")
+
+# Has this broker's own handler answer a request in a version.
+Here = Callable[[Message, int], Pending[Any]]
+
+
+class ControllerClient:
+    """Sends requests to the broker that is controller, as far as this broker has heard. The caller tries again."""
+
+    def __init__(
+        self, clock: Clock, node_id: int, metadata_cache: MetadataCache, clients: BrokerClients, here: Here
+    ) -> None:
+        self._clock = clock
+        self._node_id = node_id
+        self._metadata_cache = metadata_cache
+        self._clients = clients
+        self._here = here
+
+    def send(self, request: Message, version: int) -> Pending[Any]:
+        """The answer, which may be NOT_CONTROLLER; or None: no controller is known, or it did not answer."""
+        controller_id = self._metadata_cache.controller_id
+        if controller_id == self._node_id:
+            return self._send_here(request, version)
+        client = self._clients.to(controller_id, "to-controller")
+        if client is not None:
+            return client.send(request, version)
+        answer: Pending[Any] = Pending()
+        answer.complete(None)
+        return answer
+
+    def _send_here(self, request: Message, version: int) -> Pending[Any]:
+        """Later, not inside: the caller may be in the middle of a change."""
+        answer: Pending[Any] = Pending()
+
+        def failed(error: Exception) -> None:
+            logger.error("%s could not be answered here", type(request).__name__, exc_info=error)
+            answer.complete(None)
+
+        def ask() -> None:
+            reply = self._here(request, version)
+            reply.on_failure = failed
+            reply.then(answer.complete)
+
+        self._clock.call_soon(ask)
+        return answer

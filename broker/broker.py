@@ -16,6 +16,7 @@ from barnabas.cluster import registration
 from barnabas.cluster.broker_client import BrokerClients
 from barnabas.cluster.config_changes import ConfigChanges
 from barnabas.cluster.controller_client import ControllerClient
+from barnabas.cluster.lease import Lease
 from barnabas.cluster.metadata_cache import MetadataCache
 from barnabas.cluster.producer_ids import ProducerIds
 from barnabas.config.broker import BrokerConfig
@@ -75,6 +76,7 @@ class Broker:
             self.tree_path = config.coordination_path or place_of_tree(env.disk, data_directories)
             coordination = EmbeddedCoordination(env, self.tree_path)
         self.coordination = coordination
+        self.lease = Lease(env, coordination)
         self.metadata_cache = MetadataCache(env.clock)
         self.broker_clients = BrokerClients(env, config, self.metadata_cache)
         self.controller_client = ControllerClient(
@@ -88,8 +90,11 @@ class Broker:
         self.log_manager = LogManager(env, data_directories, config, self.config_changes.topic_overrides)
         self.config_changes.on_topic_change = self._topic_settings_changed
         self.replica_manager = ReplicaManager(
-            env, config, self.node_id, self.log_manager, self.metadata_cache, coordination
+            env, config, self.node_id, self.log_manager, self.metadata_cache, coordination, self.lease
         )
+        self.lease.on_lost.append(self.replica_manager.suspend)
+        self.lease.on_lapsed.append(self.replica_manager.lease_lapsed)
+        self.lease.on_regained.append(self.replica_manager.lease_regained)
         self.controller = Controller(
             env, config, self.node_id, coordination, BrokerChannels(env, config, self.replica_manager)
         )
@@ -102,6 +107,7 @@ class Broker:
             self.offsets_partition_count,
             self.metadata_cache,
             coordination,
+            self.lease,
             self.refusals.note,
         )
         self.replica_manager.on_leadership.append(self.group_coordinator.on_leadership)
@@ -134,6 +140,7 @@ class Broker:
         # From here on the start changes files and the tree.
         self.log_manager.take()
         await tree.start()
+        self.lease.start()  # hears of a lost session before all others
         await in_tree(lambda: registration.make_persistent_paths(tree))
         await in_tree(self.config_changes.start)
         self.log_manager.leave_out(plan.strays)
@@ -230,6 +237,7 @@ class Broker:
         await self.config_changes.stop()
         self.replica_manager.shutdown()
         self.log_manager.shutdown()
+        self.lease.stop()
         await self.coordination.close()
 
     # ------------------------------------------------------------------ settings

@@ -182,6 +182,17 @@ class EmbeddedCoordination:
 
     async def confirm(self) -> None:
         """Ask the file whether the session lives."""
+        self._confirm()
+
+    def confirm_at_once(self) -> bool:
+        """Ask the file whether the session lives."""
+        try:
+            self._confirm()
+        except CoordinationError:
+            return False
+        return True
+
+    def _confirm(self) -> None:
         sent_ms = self._env.clock.monotonic_ms()
         if not self._opened().has_session(self.session_id):
             raise SessionExpiredError("", f"session {self.session_id} was ended by another process")

@@ -157,6 +157,12 @@ class Coordination(Protocol):
     async def confirm(self) -> None:
         """Make one cheap round trip, which raises `last_confirmed_ms`. ConnectionLossError, SessionExpiredError."""
 
+    def confirm_at_once(self) -> bool:
+        """`confirm` without waiting. True: the session lives, and `last_confirmed_ms` is now.
+
+        False when it does not, and where it takes a message to another machine to know.
+        """
+
     async def look(self) -> None:
         """Make the tree readable before `start`. This opens no session, and changes no file. No effect after `start`.
 

@@ -112,6 +112,14 @@ class Topics(Protocol):
         """The name of the topic with this id."""
 
 
+class LeaseView(Protocol):
+    """Until when this broker may serve what only a leader may."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether it may now."""
+
+
 class LedPartition(Protocol):
     """The part of a partition that `on_leadership` needs."""
 
@@ -135,8 +143,10 @@ class GroupCoordinator:
         offsets_partition_count: Callable[[], int],
         topics: Topics,
         coordination: Coordination,
+        lease: LeaseView,
         note_refusal: NoteRefusal,
     ) -> None:
+        self.lease = lease
         self._env = env
         self.clock = env.clock
         self.turns = env.turns
@@ -149,6 +159,7 @@ class GroupCoordinator:
         self._loaders: dict[int, Loader] = {}
         self._epochs: dict[int, int] = {}  # highest leader epoch seen of each partition, also of those unloaded
         self.is_active = False
+        self.unloads = 0
         self._timers: Task[GroupInShard[Shard]] | None = None
         self.legacy_offsets = ZooKeeperOffsetManager(env, coordination)  # OffsetCommit and OffsetFetch v0, always
         self.kafka_offsets = KafkaOffsetManager(env, config, self.shards)
@@ -224,6 +235,7 @@ class GroupCoordinator:
             loader.cancel()
         shard = self.shards.pop(partition, None)
         if shard is not None:
+            self.unloads += 1
             level = logging.INFO if shard.groups else logging.DEBUG
             logger.log(level, "offsets partition %d: unloaded, was of epoch %d", partition, shard.leader_epoch)
             shard.close()
@@ -256,11 +268,16 @@ class GroupCoordinator:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         count = self._offsets_partition_count()
         shard = self.shards.get(partition_for(group_id, count)) if count > 0 else None
-        if shard is None:
+        if shard is None or not self.lease.holds:
             return ErrorCode.NOT_COORDINATOR
         if shard.loading:
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         return shard
+
+    @property
+    def ownership(self) -> tuple[int, bool]:
+        """Changes when this broker may have lost a group."""
+        return self.unloads, self.lease.holds
 
     def owned_shards(self) -> list[Shard]:
         """All shards that are loaded."""

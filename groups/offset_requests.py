@@ -213,8 +213,19 @@ _Asked = tuple[str | None, bytes, list[int]]
 
 def offset_fetch(coordinator: GroupCoordinator, request: OffsetFetchRequest, context: Context) -> FetchReply:
     """Committed offsets of one group (v0-7) or of several (v8+)."""
-    fetch = _fetch_groups if context.api_version >= 8 else _fetch_flat
-    return coordinator.turns.run(fetch(coordinator, request, context.api_version))
+    return coordinator.turns.run(_fetch_while_it_owns(coordinator, request, context.api_version))
+
+
+def _fetch_while_it_owns(
+    coordinator: GroupCoordinator, request: OffsetFetchRequest, version: int
+) -> Pieces[OffsetFetchResponse]:
+    """Fetch again if this broker lost a group between the pieces: another coordinator may have newer offsets."""
+    fetch = _fetch_groups if version >= 8 else _fetch_flat
+    while True:
+        before = coordinator.ownership
+        response = yield from fetch(coordinator, request, version)
+        if version == 0 or coordinator.ownership == before:
+            return response
 
 
 def _fetch_flat(

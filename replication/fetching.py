@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from barnabas.cluster.metadata_cache import NO_TOPIC_ID, MetadataCache
 from barnabas.config.broker import BrokerConfig
 from barnabas.protocol.errors import CorruptBatchError, ErrorCode
-from barnabas.replication.partition import Partition
+from barnabas.replication.partition import LeaseView, Partition
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Buffer, Clock, Timer
 from barnabas.storage.open_files import FileRange
@@ -222,8 +222,10 @@ class Fetching:
         clock: Clock,
         config: BrokerConfig,
         metadata_cache: MetadataCache,
+        lease: LeaseView,
         find: Callable[[str, int], Partition | ErrorCode],
     ) -> None:
+        self._lease = lease
         self._node_id = node_id
         self.clock = clock
         self._config = config
@@ -275,13 +277,17 @@ class Fetching:
         size = copied = 0
         is_final = False
         results = []
+        may_lead = params.replica_id != CONSUMER or self._lease.holds
         for requested in partitions:
             limit, by_reference_from = budget - size, BY_REFERENCE_FROM
             if copied >= COPIED_BYTES_MAX:
                 by_reference_from = 1
                 if size >= params.min_bytes:
                     limit = 0
-            result = self._read_one(params, requested, limit, at_least_one, by_reference_from, acknowledges)
+            if may_lead or not self._is_led(requested):
+                result = self._read_one(params, requested, limit, at_least_one, by_reference_from, acknowledges)
+            else:
+                result = self._refusal(requested, ErrorCode.NOT_LEADER_OR_FOLLOWER)
             length = len(result.records)
             if length:
                 size += length
@@ -314,11 +320,17 @@ class Fetching:
         if partition.is_leader:
             if params.replica_id >= 0 and params.replica_id not in partition.remote:
                 return ErrorCode.UNKNOWN_LEADER_EPOCH if epoch >= 0 else ErrorCode.NOT_LEADER_OR_FOLLOWER
-        elif params.replica_id >= 0 or (params.replica_id == CONSUMER and params.version < FOLLOWER_FETCH_VERSION):
+        elif params.replica_id >= 0 or (
+            params.replica_id == CONSUMER and (params.version < FOLLOWER_FETCH_VERSION or partition.is_suspended)
+        ):
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         if params.version < ZSTD_VERSION and partition.log.config.compression_type == "zstd":
             return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
         return partition
+
+    def _is_led(self, requested: FetchPartition) -> bool:
+        partition = None if requested.topic is None else self._find(requested.topic, requested.index)
+        return isinstance(partition, Partition) and partition.is_leader
 
     @staticmethod
     def upper_bound(params: FetchParams, partition: Partition) -> int:

@@ -24,8 +24,18 @@ logger = logging.getLogger("barnabas.replication")
 ALL_IN_SYNC = -1  # required acks of a produce that waits for the high watermark
 
 
+class LeaseView(Protocol):
+    """Until when this broker may serve what only a leader may (cluster/lease.py)."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether it may now."""
+
+
 class PartitionHost(Protocol):
     """The part of the host broker that a partition needs."""
+
+    lease: LeaseView
 
     node_id: int
     clock: Clock
@@ -66,6 +76,7 @@ class Partition:
         "fetch_waiters",
         "index",
         "is_leader",
+        "is_suspended",
         "isr",
         "leader_epoch",
         "leader_epoch_start_offset",
@@ -92,6 +103,7 @@ class Partition:
         self.controller_epoch = -1
         self.leader_epoch_start_offset = -1
         self.is_leader = False
+        self.is_suspended = False  # led in a session that was lost: neither leader nor follower until LeaderAndIsr
         self.isr: tuple[int, ...] = ()
         self.replicas: tuple[int, ...] = ()
         self.adding_replicas: tuple[int, ...] = ()
@@ -107,7 +119,7 @@ class Partition:
         self._failing: deque[tuple[Callable[[ErrorCode], None], ErrorCode]] = deque()
 
     def __repr__(self) -> str:
-        role = "leader" if self.is_leader else "follower"
+        role = "leader" if self.is_leader else "suspended leader" if self.is_suspended else "follower"
         return f"<Partition {self.topic}-{self.index} {role} epoch {self.leader_epoch}>"
 
     def epoch_error(self, leader_epoch: int) -> ErrorCode:
@@ -175,7 +187,7 @@ class Partition:
         removing: Sequence[int] = (),
         recovering: bool = False,
     ) -> bool:
-        """Lead from now on, or go on leading in a new epoch. True when this broker did not lead before.
+        """Lead from now on, or go on leading, also after a suspension. True when this broker did not lead before.
 
         `recovering`: elected from outside the ISR; confirmed by a write of the state node (KIP-704).
         """
@@ -184,6 +196,7 @@ class Partition:
         node_id = self._host.node_id
         now_ms = self._host.clock.monotonic_ms()
         was_leader = self.is_leader
+        keeps_followers = was_leader or self.is_suspended
         epoch_is_new = leader_epoch > self.leader_epoch
         if epoch_is_new or partition_epoch > self.partition_epoch:
             self.pending_isr = None  # the controller has decided since, so a write under way does not count
@@ -204,7 +217,7 @@ class Partition:
             if replica_id == node_id:
                 continue
             remote = previous.get(replica_id)
-            known = was_leader and remote is not None
+            known = keeps_followers and remote is not None
             if remote is None:
                 remote = RemoteReplica(replica_id)
             if epoch_is_new or not known:
@@ -214,6 +227,7 @@ class Partition:
             self.remote[replica_id] = remote
         self.leader_id = node_id
         self.is_leader = True
+        self.is_suspended = False
         if recovering and self.pending_isr is None:
             self._propose_isr(self.isr)
         self.raise_high_watermark()
@@ -243,7 +257,7 @@ class Partition:
         self.leader_id = leader_id
         self.leader_epoch = leader_epoch
         self.leader_epoch_start_offset = -1
-        self.is_leader = False
+        self.is_leader = self.is_suspended = False
         self.isr = ()
         self.remote = {}
         self.pending_isr = None
@@ -251,9 +265,19 @@ class Partition:
         self._fail_waiters(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return changed
 
+    def suspend(self) -> None:
+        """The session of this leader was lost, so another broker may lead: serve nothing until LeaderAndIsr.
+
+        The epoch and what is known of followers stay, because the controller may find that nothing has changed.
+        """
+        self.is_leader = False
+        self.is_suspended = True
+        self.pending_isr = None
+        self._fail_waiters(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
     def stop(self, error: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER) -> None:
         """This broker no longer hosts the partition: fail the requests that wait."""
-        self.is_leader = False
+        self.is_leader = self.is_suspended = False
         self.leader_id = NO_LEADER
         self.isr = ()
         self.remote = {}
@@ -414,6 +438,10 @@ class Partition:
         if self.fetch_waiters or self._parked or self._delete_waiters or self._failing:
             self._host.wakes.mark(self)
 
+    def wake_later(self) -> None:
+        """Look at all waiting requests, in the next wake."""
+        self._wake_later()
+
     def fail_waiters(self, error: ErrorCode) -> None:
         """Fail all waiting requests, in the next wake."""
         self._fail_waiters(error)
@@ -430,7 +458,7 @@ class Partition:
         while self._failing:
             waiter, error = self._failing.popleft()
             waiter(error)
-        if self.is_leader:
+        if self.is_leader and (self._parked or self._delete_waiters) and self._host.lease.holds:
             if self._parked:
                 enough = len(self.maximal_isr) >= self.minimum_isr_size
                 error = ErrorCode.NONE if enough else ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND

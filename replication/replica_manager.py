@@ -19,11 +19,11 @@ from barnabas.protocol.messages import (
     UpdateMetadataResponse,
 )
 from barnabas.replication import offset_lookup
-from barnabas.replication.fetching import Fetching, FetchParams, FetchPartition, FetchResult, leader_of
+from barnabas.replication.fetching import CONSUMER, Fetching, FetchParams, FetchPartition, FetchResult, leader_of
 from barnabas.replication.isr_writer import IsrWriter
 from barnabas.replication.offset_lookup import EpochEndOffset, ListOffsetResult
 from barnabas.replication.parked import Ticket
-from barnabas.replication.partition import ALL_IN_SYNC, Partition
+from barnabas.replication.partition import ALL_IN_SYNC, LeaseView, Partition
 from barnabas.replication.wakes import Wakes
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Clock, Env, Timer
@@ -65,8 +65,10 @@ class ReplicaManager:
         log_manager: LogManager,
         metadata_cache: MetadataCache,
         coordination: Coordination,
+        lease: LeaseView,
     ) -> None:
         self.node_id = node_id
+        self.lease = lease
         self._env = env
         self.clock = env.clock
         self.wakes = Wakes(env.clock)
@@ -78,11 +80,12 @@ class ReplicaManager:
         self.partitions: dict[TopicPartition, Partition] = {}
         self.on_leadership: list[LeadershipListener] = []
         self.on_deleted: list[Callable[[list[TopicPartition]], None]] = []
-        self.fetching = Fetching(node_id, env.clock, config, metadata_cache, self.partition)
+        self.fetching = Fetching(node_id, env.clock, config, metadata_cache, lease, self.partition)
         log_manager.on_failed.append(self._log_went_offline)
         self._isr_writer = IsrWriter(env, coordination, node_id)
         self._shrinking: Task[Partition] | None = None
         self._failed_logs: set[TopicPartition] = set()
+        self._waiting: dict[ReplicaWait[AppendResult], None] = {}  # acks=all, parked
 
     # --- life ---
 
@@ -126,6 +129,28 @@ class ReplicaManager:
         self._isr_writer.report_log_failure()
         for listener in self.on_leadership:
             listener([], [partition])
+
+    # --- the session (cluster/lease.py) ---
+
+    def suspend(self) -> None:
+        """The session was lost: serve nothing that only a leader may, until the controller has said what holds now."""
+        suspended = list(self.led_partitions())
+        if suspended:
+            logger.warning("the session was lost: %d led partitions wait for the controller", len(suspended))
+            for partition in suspended:
+                partition.suspend()
+            for listener in self.on_leadership:
+                listener([], suspended)
+
+    def lease_lapsed(self) -> None:
+        """Tell producers that wait to look for the leader, which may be another broker soon. Their records stay."""
+        for wait in list(self._waiting):
+            wait.fail(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def lease_regained(self) -> None:
+        """Serve what was reached meanwhile."""
+        for partition in self.led_partitions():
+            partition.wake_later()
 
     # --- what partitions ask (PartitionHost) ---
 
@@ -191,6 +216,8 @@ class ReplicaManager:
         """
         if not -1 <= required_acks <= 1:
             return [AppendResult(ErrorCode.INVALID_REQUIRED_ACKS) for _ in entries]
+        if required_acks == ALL_IN_SYNC and not self.lease.holds:
+            return [AppendResult(self._without_lease(topic, index)) for topic, index, _ in entries]
         results: list[AppendResult] = []
         wait: ReplicaWait[AppendResult] | None = None
         partitions = self.partitions
@@ -214,8 +241,14 @@ class ReplicaManager:
             results.append(result)
         if wait is None:
             return results
+        self._waiting[wait] = None
+        wait.on_end = self._waiting.pop
         wait.begin(self.clock, timeout_ms)
         return wait.pending
+
+    def _without_lease(self, topic: str, index: int) -> ErrorCode:
+        partition = self.partition(topic, index)
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER if isinstance(partition, Partition) else partition
 
     # --- fetch and look-ups of offsets ---
 
@@ -281,6 +314,8 @@ class ReplicaManager:
             return error
         if not partition.is_leader and replica_id != offset_lookup.DEBUGGING_CONSUMER:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if replica_id == CONSUMER and not self.lease.holds:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
         return partition
 
     # --- delete records ---
@@ -325,8 +360,11 @@ class ReplicaManager:
         if topic in INTERNAL_TOPICS:
             return ErrorCode.INVALID_TOPIC_EXCEPTION
         partition = self.leader_partition(topic, index)
-        if isinstance(partition, Partition) and "delete" not in partition.log.config.cleanup_policy:
-            return ErrorCode.POLICY_VIOLATION
+        if isinstance(partition, Partition):
+            if "delete" not in partition.log.config.cleanup_policy:
+                return ErrorCode.POLICY_VIOLATION
+            if not self.lease.holds:
+                return ErrorCode.NOT_LEADER_OR_FOLLOWER
         return partition
 
     # --- the controller's word ---
@@ -390,7 +428,7 @@ class ReplicaManager:
                 return ErrorCode.INCONSISTENT_TOPIC_ID
             if state.leader_epoch < partition.leader_epoch:
                 return ErrorCode.STALE_CONTROLLER_EPOCH
-            if state.leader_epoch == partition.leader_epoch:
+            if state.leader_epoch == partition.leader_epoch and not partition.is_suspended:
                 if partition.topic_id is None and known_id is not None:
                     partition.topic_id = known_id
                     self.log_manager.get_or_create(topic, index, known_id)
@@ -511,13 +549,14 @@ class ReplicaWait(Generic[R]):
     `ended(result, error)` makes the final result of a partition from its first result and the outcome of the wait.
     """
 
-    __slots__ = ("_ended", "_results", "_tickets", "_timer", "pending")
+    __slots__ = ("_ended", "_results", "_tickets", "_timer", "on_end", "pending")
 
     def __init__(self, results: list[R], ended: Callable[[R, ErrorCode], R]) -> None:
         self._results = results
         self._ended = ended
         self._tickets: dict[int, Ticket[ErrorCode]] = {}
         self._timer: Timer | None = None
+        self.on_end: Callable[[ReplicaWait[R]], object] | None = None  # called when nothing is waited for any more
         self.pending: Pending[list[R]] = Pending()
         self.pending.on_cancel = self._leave
 
@@ -533,19 +572,28 @@ class ReplicaWait(Generic[R]):
         del self._tickets[position]
         self._results[position] = self._ended(self._results[position], error)
         if not self._tickets:
-            if self._timer is not None:
-                self._timer.cancel()
+            self._end()
             self.pending.complete(self._results)
 
     def _expire(self) -> None:
+        self.fail(ErrorCode.REQUEST_TIMED_OUT)
+
+    def fail(self, error: ErrorCode) -> None:
+        """Answer now, with this error for the partitions that are still waited for."""
         for position, ticket in self._tickets.items():
             ticket.cancel()
-            self._results[position] = self._ended(self._results[position], ErrorCode.REQUEST_TIMED_OUT)
+            self._results[position] = self._ended(self._results[position], error)
         self._tickets.clear()
+        self._end()
         self.pending.complete(self._results)
 
-    def _leave(self) -> None:
+    def _end(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        if self.on_end is not None:
+            self.on_end(self)
+
+    def _leave(self) -> None:
+        self._end()
         for ticket in self._tickets.values():
             ticket.cancel()

@@ -183,6 +183,11 @@ class Host:
         """Whether a process runs and has finished its start."""
         return self.life is not None and self.life.serving
 
+    @property
+    def coordinator_lives(self) -> tuple[int, int]:
+        """Changes when the group coordinator has begun anew: with its process, or because it let go of its groups."""
+        return self.lives, 0 if self.life is None else self.life.broker.group_coordinator.unloads
+
     def step_wall_clock(self, delta_ms: int) -> None:
         """Set the machine's clock, as a person would."""
         self._wall_clock_errors.append((self.clock.monotonic_ms(), self.wall_clock_error_ms))

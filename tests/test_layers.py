@@ -256,6 +256,7 @@ ONCE = {
     "replication/fetching.py": "the end of a long poll",
     "cluster/broker_client.py": "one attempt to connect; the deadline of the oldest request",
     "cluster/metadata_cache.py": "the end of a request's wait",
+    "cluster/lease.py": "one round trip, asked for by the task `lease`",
     "cluster/producer_ids.py": "one block, begun again by the next request",
     "replication/replica_manager.py": "the end of a request's wait",
     "storage/durability.py": "a sync that could not begin, tried again",

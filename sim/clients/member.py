@@ -154,7 +154,7 @@ class Member(Client):
         )
         if self.member_id:
             self._sign()
-        life = self.world.host.lives
+        life = self.world.host.coordinator_lives
         asked_ms = self.world.clock.monotonic_ms()
         response = await self.ask(ApiKey.JOIN_GROUP, self._version, request, JOIN_LIMIT_MS)
         error = ErrorCode(response.error_code)
@@ -169,7 +169,7 @@ class Member(Client):
         self._sign()
         await self._sync(response, life, asked_ms)
 
-    async def _sync(self, joined: Any, life: int, asked_ms: float) -> None:
+    async def _sync(self, joined: Any, life: tuple[int, int], asked_ms: float) -> None:
         if self.rng.random() < 0.9 or self.world.settling:
             await self.sleep(0, 300)
         else:  # is late
@@ -199,8 +199,8 @@ class Member(Client):
         response = await self.ask(ApiKey.SYNC_GROUP, self.rng.randint(3, 5), request, JOIN_LIMIT_MS)
         error = ErrorCode(response.error_code)
         if not error and request.generation_id != joined.generation_id:
-            # A broker that has started since does not know a generation whose record was not written yet.
-            if life == self.world.host.lives:
+            # A coordinator that has loaded the group since does not know a generation whose record was not written yet.
+            if life == self.world.host.coordinator_lives:
                 raise Violation("old generations are refused", f"{self.name} syncs in {request.generation_id}")
             self._forget(keep_id=True)
             return

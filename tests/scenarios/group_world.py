@@ -121,6 +121,7 @@ class GroupWorld:
         if coordination is None:
             self.coordination = SimCoordination(self.clock, SimTree(self.clock))
             self.env.run(self.coordination.start())
+        self.lease = SimpleNamespace(holds=True)
         self.parked: list[Pending[Any]] = []  # every answer that was not there at once
         self.coordinator = self.make_coordinator()
         self.coordinator.start()
@@ -135,6 +136,7 @@ class GroupWorld:
             lambda: self.count,
             self.topics,
             self.coordination,
+            self.lease,
             lambda *_: None,
         )
 

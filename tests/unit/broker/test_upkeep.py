@@ -15,7 +15,7 @@ LOOPS = {
     *("retention", "indexes", "flush", "files", "producers", "troubles", "cleaner"),
     *("recovery-point-offset-checkpoint", "log-start-offset-checkpoint", "replication-offset-checkpoint"),
     *("cleaner-offset-checkpoint", "idle connections", "isr shrink", "isr notices", "isr writer", "controller"),
-    *("leader balance", "config changes", "coordination", "group timers", "offset expiry"),
+    *("leader balance", "config changes", "coordination", "group timers", "offset expiry", "lease"),
 }
 
 

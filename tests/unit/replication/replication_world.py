@@ -1,6 +1,7 @@
 """Worlds for replication tests: a cluster of one with everything real, or bare partitions told by hand."""
 
 import asyncio
+from types import SimpleNamespace
 
 from barnabas.cluster import registration
 from barnabas.cluster.config_changes import ConfigChanges
@@ -43,7 +44,8 @@ class Host:
         self.config_changes = ConfigChanges(env, self.config, 1, coordination)
         self.log_manager = LogManager(env, data, self.config, self.config_changes.topic_overrides)
         self.config_changes.on_topic_change = self.log_manager.update_topic_config
-        self.manager = ReplicaManager(env, self.config, 1, self.log_manager, self.metadata_cache, coordination)
+        self.lease = lease = SimpleNamespace(holds=True)
+        self.manager = ReplicaManager(env, self.config, 1, self.log_manager, self.metadata_cache, coordination, lease)
         self.controller = Controller(env, self.config, 1, coordination, BrokerChannels(env, self.config, self.manager))
         self.admin = TopicAdmin(env, self.config, coordination, self.metadata_cache)
         self.leading, self.following = [], []

@@ -414,7 +414,7 @@ FAULTS = (
         "self._restart_session(member, monotonic_ms)",
         "pass",
         "timers fire",
-        3,
+        4,
     ),
     # Fetch sessions
     Fault(

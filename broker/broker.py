@@ -160,6 +160,7 @@ class Broker:
             left: list[tuple[str, int]] = []
             await in_tree(lambda: before_registering.leave_isrs(tree, node_id, left))
         await in_tree(self._register)
+        self.server.read()  # the controller's word may come by a connection
         await self._hear_from_the_controller()
         self.producer_ids.start()
         self.server.serve()

@@ -6,6 +6,10 @@ of its own. That buffer grows with the bytes that have really arrived, so a fals
 that keeps a `records` field after it has returned must copy it (`RequestContext.kept`), because it is a view of the
 frame; other fields are not.
 
+The gate. Brokers talk to each other before this broker serves clients, and beyond max.connections. So a connection
+that may not be served yet is read as long as its requests are of brokers (`Server.may_pass`). The first other request
+is held until the broker serves and the connection has a place.
+
 Order and memory. One request is in flight at a time. No further frame is handled while a request is parked, or while
 the client does not take its answers (the write buffer is above its high mark). Meanwhile up to `READ_AHEAD_BYTES_MAX`
 bytes are read ahead; then reading stops.
@@ -81,6 +85,7 @@ class Connection(asyncio.BufferedProtocol):
         "_frame_size",
         "_handling_frames",
         "_has_ended",
+        "_held",
         "_inside_handler",
         "_is_lost",
         "_outgoing",
@@ -97,6 +102,7 @@ class Connection(asyncio.BufferedProtocol):
         "closed",
         "dialled_host",
         "dialled_port",
+        "is_gated",
         "last_active_ms",
         "listener_name",
         "transport",
@@ -129,6 +135,8 @@ class Connection(asyncio.BufferedProtocol):
         self._turn_is_over = False  # it has handled FRAMES_PER_TURN, and goes on in the next pass of the loop
         self._has_ended = False  # the client sends no more
         self._is_lost = False  # the socket is gone: nobody gets an answer
+        self.is_gated = True  # only requests of brokers are handled
+        self._held: bytes | None = None  # the frame of the request in flight, if it waits at the gate
 
     # ------------------------------------------------------------------ the transport's side
 
@@ -148,17 +156,27 @@ class Connection(asyncio.BufferedProtocol):
             return
         self.closed = False
         self.transport.set_write_buffer_limits(WRITE_BUFFER_HIGH, WRITE_BUFFER_LOW)
+        self.is_gated = not self._server.is_served(self)
         # The transport cannot be paused here: uvloop starts reading after this method in any case.
-        self._write_paused = not self._server.may_read(self)
+        self._write_paused = not self._server.is_reading
 
     def begin(self) -> None:
-        """Handle requests from now on: the server serves, and has a place for this connection."""
+        """Read requests from now on. What is not of a broker stays at the gate."""
         self.resume_writing()
+
+    def open_gate(self) -> None:
+        """Handle all requests from now on: the server serves, and has a place for this connection."""
+        self.is_gated = False
+        held, self._held = self._held, None
+        if held is not None:
+            self._request = None
+            self._handle_frame(memoryview(held))
+        self._handle_read_ahead()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The socket is gone. Handle what has arrived, without answers."""
         self._is_lost = self._has_ended = True
-        self._write_paused = not self._server.may_read(self)
+        self._write_paused = not self._server.is_reading
         self._unsent.clear()
         self._release_outgoing()
         if not self.closed:
@@ -344,6 +362,10 @@ class Connection(asyncio.BufferedProtocol):
             self.dialled_port,
             server.read_buffer.in_use,
         )
+        if self.is_gated and not server.may_pass(self, api, request):
+            self._held = bytes(frame)
+            self._request = (api, context, request)
+            return
         server.requests += 1
         try:
             reply = api.handler(server.broker, request, context)

@@ -74,6 +74,11 @@ class Api:
         """Whether a request in this version is answered; other versions close the connection."""
         return self.first_version <= version <= self.last_version
 
+    def is_of_broker(self, request: Any) -> bool:
+        """Whether a broker has sent this request."""
+        of_brokers = self.is_of_brokers
+        return of_brokers if isinstance(of_brokers, bool) else of_brokers(request)
+
     def decode(self, version: int, frame: memoryview, position: int) -> Any:
         """The request's body. ProtocolError when the bytes cannot be read."""
         decoder = self._decoders[version]
@@ -114,7 +119,8 @@ def api(
     `is_wide`: an answer may hold very many topics, partitions or groups, so it is encoded in pieces.
     `is_announced`: whether ApiVersions announces it at all.
     `is_of_brokers`: whether brokers send it to each other, so that it is handled as soon as this broker is registered,
-    before clients are served. If clients send it, too: a function that says whether a broker has sent this request.
+    before clients are served, and beyond max.connections. If clients send it, too: a function that says whether a
+    broker has sent this request.
     """
 
     def register(handler: HandlerT) -> HandlerT:

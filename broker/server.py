@@ -15,6 +15,7 @@ from barnabas.config.broker import BrokerConfig
 from barnabas.config.listeners import Endpoint
 from barnabas.config.settings import address_limits
 from barnabas.coordination.port import CoordinationError
+from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.message import Message
 from barnabas.runtime.pending import Pending
@@ -48,9 +49,10 @@ class Server:
         self.works = Works(env.clock)
         self.frame_bytes_max = config.socket_request_max_bytes
         self.connections: dict[Connection, None] = {}
-        self._waiting: dict[Connection, None] = {}  # beyond max.connections; nothing is read from them
+        self._waiting: dict[Connection, None] = {}  # beyond max.connections; no client of them is served
         self.ports: dict[str, int] = {}  # listener name -> the port in use
-        self.serving = False  # until then connections are accepted, but no request is handled
+        self.is_reading = False  # until then connections are accepted, but no request is handled
+        self.serving = False  # until then only requests of brokers are handled
         self.requests = 0
         self.handler_failures = 0
         self.protocol_errors = 0
@@ -74,18 +76,26 @@ class Server:
             self.ports[endpoint.name] = listener.port
 
     async def listen(self) -> None:
-        """Accept connections at the addresses that are bound. Requests wait for `serve`."""
+        """Accept connections at the addresses that are bound. Requests wait for `read` and `serve`."""
         for listener in self._listeners:
             await listener.accept()
         self._sweep = self.env.upkeep.every(
             "idle connections", self._sweep_interval_ms, lambda: list(self.connections), self._abort_if_idle
         )
 
-    def serve(self) -> None:
-        """Handle requests from now on."""
-        self.serving = True
-        for connection in list(self.connections):
+    def read(self) -> None:
+        """Handle the requests of other brokers from now on."""
+        self.is_reading = True
+        for connection in [*self.connections, *self._waiting]:
             connection.begin()
+
+    def serve(self) -> None:
+        """Handle all requests from now on."""
+        self.serving = True
+        if not self.is_reading:
+            self.read()
+        for connection in list(self.connections):
+            connection.open_gate()
 
     def stop_accepting(self) -> None:
         """Close the listeners; the connections stay open."""
@@ -109,28 +119,46 @@ class Server:
         """Count a new connection, or let it wait for a place. Returns why it is refused, or None.
 
         Beyond max.connections Kafka stops accepting, and new connections wait in the listener. Here they are accepted,
-        but nothing is read from them until another one goes; socket.listen.backlog.size of them may wait. Connections
-        beyond the limit of one address are refused at once.
+        but no request of a client is handled until another one goes; socket.listen.backlog.size of them may wait.
+        Connections beyond the limit of one address are refused at once. If brokers have a listener of their own, it is
+        not limited, as in Kafka.
         """
         if len(self.connections) + len(self._waiting) >= self._descriptors:  # other descriptors are for the logs
             return f"{self._descriptors} are open, more would take the files of the logs: raise the limit (ulimit -n)"
-        if len(self.connections) >= self.config.max_connections:
+        if len(self.connections) >= self.config.max_connections and not self._is_protected(connection.listener_name):
             if len(self._waiting) >= self.config.socket_listen_backlog_size:
                 return f"max.connections={self.config.max_connections} are open, and as many wait as may"
             self._waiting[connection] = None
             return None
         host = connection.client_host
-        of_host = self._connections_of.get(host, 0)
         limit = self._limit_of(host)
-        if of_host >= limit:
+        if self._connections_of.get(host, 0) >= limit:
             return f"{limit} connections of its address are open"
-        self._connections_of[host] = of_host + 1
-        self.connections[connection] = None
+        self._give_place(connection)
         return None
 
-    def may_read(self, connection: Connection) -> bool:
+    def _is_protected(self, listener_name: str) -> bool:
+        return len(self.config.endpoints) > 1 and listener_name == self.config.inter_broker_listener
+
+    def is_served(self, connection: Connection) -> bool:
         """Whether the connection has a place, and the broker serves."""
         return self.serving and connection in self.connections
+
+    def may_pass(self, connection: Connection, api: Api, request: Any) -> bool:
+        """Whether the request of a connection at the gate is handled now. Gives a broker's connection a place."""
+        if api.is_of_broker(request):
+            if connection in self._waiting:
+                del self._waiting[connection]
+                self._give_place(connection)
+                connection.is_gated = not self.serving
+            return True
+        # A broker of Kafka asks for the versions first. Clients may ask, too; but not while they wait for a place.
+        return api.key == ApiKey.API_VERSIONS and connection in self.connections
+
+    def _give_place(self, connection: Connection) -> None:
+        host = connection.client_host
+        self._connections_of[host] = self._connections_of.get(host, 0) + 1
+        self.connections[connection] = None
 
     def _admit_waiting(self) -> None:
         while self._waiting and len(self.connections) < self.config.max_connections:
@@ -143,7 +171,7 @@ class Server:
             else:
                 connection.last_active_ms = self.env.clock.monotonic_ms()
                 if self.serving:
-                    connection.begin()
+                    connection.open_gate()
 
     def _settings_changed(self, names: frozenset[str]) -> None:
         if "max.connections" in names:

@@ -182,7 +182,12 @@ class _Fetch:
             )
 
 
-@api(ApiKey.FETCH, versions=(4, 18), failure=fetch_failed)
+def is_of_follower(request: FetchRequest) -> bool:
+    """Whether a replica asks."""
+    return request.replica_id >= 0 or request.replica_state.replica_id >= 0
+
+
+@api(ApiKey.FETCH, versions=(4, 18), failure=fetch_failed, is_of_brokers=is_of_follower)
 def fetch(broker: "Broker", request: FetchRequest, context: RequestContext) -> Reply:
     """Read now; or park the request until there are MinBytes to read, or MaxWaitMs have passed."""
     version = context.api_version

@@ -34,7 +34,13 @@ def offset_for_leader_epoch_failed(
     )
 
 
-@api(ApiKey.OFFSET_FOR_LEADER_EPOCH, versions=(0, 4), failure=offset_for_leader_epoch_failed, is_wide=True)
+@api(
+    ApiKey.OFFSET_FOR_LEADER_EPOCH,
+    versions=(0, 4),
+    failure=offset_for_leader_epoch_failed,
+    is_wide=True,
+    is_of_brokers=lambda request: request.replica_id >= 0,
+)
 def offset_for_leader_epoch(broker: "Broker", request: OffsetForLeaderEpochRequest, context: RequestContext) -> Reply:
     """Only the leader of a partition answers; epoch -1 and offset -1 for an epoch that its log does not know."""
     return broker.turns.run(_end_offsets(broker, request))

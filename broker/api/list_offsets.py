@@ -38,7 +38,14 @@ def list_offsets_failed(request: ListOffsetsRequest, error: ErrorCode) -> ListOf
     )
 
 
-@api(ApiKey.LIST_OFFSETS, versions=(0, 11), announced=(0, 10), failure=list_offsets_failed, is_wide=True)
+@api(
+    ApiKey.LIST_OFFSETS,
+    versions=(0, 11),
+    announced=(0, 10),
+    failure=list_offsets_failed,
+    is_wide=True,
+    is_of_brokers=lambda request: request.replica_id >= 0,
+)
 def list_offsets(broker: "Broker", request: ListOffsetsRequest, context: RequestContext) -> Reply:
     """Look each partition up. From version 1 on, one that is named twice is answered once, with INVALID_REQUEST."""
     return broker.turns.run(_list_offsets(broker, request, context))

@@ -27,14 +27,16 @@ Handler = Callable[[Any, Any, RequestContext], Any]
 class Wire(asyncio.Transport):
     """The transport of a connection under test, and the client at its other end."""
 
-    def __init__(self, server: Server, peer: str | None = "192.0.2.7", read_size: int = 1 << 30) -> None:
+    def __init__(
+        self, server: Server, peer: str | None = "192.0.2.7", read_size: int = 1 << 30, listener: str = "PLAINTEXT"
+    ) -> None:
         super().__init__({"peername": peer and (peer, 50_000), "sockname": ("198.51.100.1", 9092)})
         self.written: list[bytes] = []
         self.reading = True
         self.closed = False
         self.unread = b""
         self.read_size = read_size
-        self.connection = Connection(server, "PLAINTEXT")
+        self.connection = Connection(server, listener)
         self.connection.connection_made(self)
 
     # the client's side
@@ -255,11 +257,11 @@ class Harness:
         self.env: SimEnv = sim_env(1)
         self.config = BrokerConfig.of(settings or {})
         self.server = Server(self.env, self.config, SimpleNamespace(), Refusals(self.env.clock))  # type: ignore[arg-type]
-        self.server.serving = True
+        self.server.is_reading = self.server.serving = True
 
-    def connect(self, peer: str | None = "192.0.2.7", read_size: int = 1 << 30) -> Wire:
+    def connect(self, peer: str | None = "192.0.2.7", read_size: int = 1 << 30, listener: str = "PLAINTEXT") -> Wire:
         """A new client."""
-        return Wire(self.server, peer, read_size)
+        return Wire(self.server, peer, read_size, listener)
 
     def run(self) -> None:
         """Let the loop do what was asked for."""

@@ -51,10 +51,13 @@ class Parking:
         return pending
 
 
+@pytest.mark.parametrize("is_reading", [False, True])
 @pytest.mark.parametrize("read_size", [3, 1 << 20])
-def test_nothing_is_handled_before_the_broker_serves(harness: Harness, handle: Handle, read_size: int) -> None:
+def test_no_client_is_answered_before_the_broker_serves(
+    harness: Harness, handle: Handle, read_size: int, is_reading: bool
+) -> None:
     handle(ApiKey.HEARTBEAT, answer_ok)
-    harness.server.serving = False
+    harness.server.is_reading, harness.server.serving = is_reading, False
     early = harness.connect(read_size=read_size)
     early.feed(heartbeat(1) + heartbeat(2))
     early.feed(heartbeat(3))

@@ -1,0 +1,182 @@
+"""Before the broker serves, and beyond max.connections, only requests of brokers are handled."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from barnabas.broker import dispatch
+from barnabas.broker.dispatch import TABLE, Api
+from barnabas.protocol.api_keys import ApiKey
+from barnabas.protocol.messages import (
+    ApiVersionsRequest,
+    FetchRequest,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    LeaderAndIsrRequest,
+    ListOffsetsRequest,
+    OffsetForLeaderEpochRequest,
+    SyncGroupRequest,
+    SyncGroupResponse,
+    UpdateMetadataRequest,
+)
+from barnabas.runtime.pending import Pending
+
+Harness = Any  # of conftest.py
+Handle = Callable[..., None]
+
+
+def answer_sync(broker: Any, request: Any, context: Any) -> SyncGroupResponse:
+    return SyncGroupResponse()
+
+
+def answer_heartbeat(broker: Any, request: Any, context: Any) -> HeartbeatResponse:
+    return HeartbeatResponse()
+
+
+@pytest.fixture(autouse=True)
+def two_apis(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SyncGroup plays a request of brokers, Heartbeat one of clients."""
+    of_brokers = Api(ApiKey.SYNC_GROUP, (0, 4), (0, 4), answer_sync, None, is_of_brokers=True)
+    monkeypatch.setitem(dispatch.TABLE, ApiKey.SYNC_GROUP, of_brokers)
+    monkeypatch.setitem(dispatch.TABLE, ApiKey.HEARTBEAT, Api(ApiKey.HEARTBEAT, (0, 4), (0, 4), answer_heartbeat, None))
+
+
+def broker_asks(wire: Any, number: int) -> None:
+    wire.request(ApiKey.SYNC_GROUP, 4, SyncGroupRequest(), number)
+
+
+def client_asks(wire: Any, number: int) -> None:
+    wire.request(ApiKey.HEARTBEAT, 4, HeartbeatRequest(), number)
+
+
+@pytest.mark.parametrize("read_size", [3, 1 << 20])
+def test_before_the_broker_serves_requests_of_brokers_are_handled_up_to_the_first_other(
+    harness: Harness, read_size: int
+) -> None:
+    harness.server.is_reading = harness.server.serving = False
+    wire = harness.connect(read_size=read_size)
+    broker_asks(wire, 1)
+    harness.run()
+    assert wire.correlation_ids() == []  # not registered yet
+    harness.server.read()
+    broker_asks(wire, 2)
+    client_asks(wire, 3)
+    broker_asks(wire, 4)
+    client_asks(wire, 5)
+    harness.run()
+    assert wire.correlation_ids() == [1, 2]
+    harness.server.serve()
+    harness.run()
+    assert wire.correlation_ids() == [1, 2, 3, 4, 5]
+    client_asks(wire, 6)
+    assert wire.correlation_ids()[-1] == 6
+
+
+def test_versions_are_told_before_the_broker_serves(harness: Harness) -> None:
+    harness.server.serving = False
+    wire = harness.connect()
+    wire.request(ApiKey.API_VERSIONS, 0, ApiVersionsRequest(), 1)
+    client_asks(wire, 2)
+    assert wire.correlation_ids() == [1]
+
+
+def test_a_held_request_that_parks_is_answered_after_all(harness: Harness, handle: Handle) -> None:
+    parked: list[Pending[HeartbeatResponse]] = []
+
+    def park(broker: Any, request: Any, context: Any) -> Pending[HeartbeatResponse]:
+        parked.append(Pending())
+        return parked[-1]
+
+    handle(ApiKey.HEARTBEAT, park)
+    harness.server.serving = False
+    wire = harness.connect()
+    client_asks(wire, 1)
+    broker_asks(wire, 2)
+    assert parked == []
+    harness.server.serve()
+    harness.run()
+    assert wire.correlation_ids() == []
+    parked[0].complete(HeartbeatResponse())
+    harness.run()
+    assert wire.correlation_ids() == [1, 2]
+
+
+def test_a_client_that_goes_while_it_is_held_is_handled_when_the_broker_serves(
+    harness: Harness, handle: Handle
+) -> None:
+    seen: list[str] = []
+
+    def note(broker: Any, request: Any, context: Any) -> HeartbeatResponse:
+        seen.append(request.member_id)
+        return HeartbeatResponse()
+
+    handle(ApiKey.HEARTBEAT, note)
+    harness.server.serving = False
+    wire = harness.connect()
+    wire.request(ApiKey.HEARTBEAT, 4, HeartbeatRequest(member_id="gone"))
+    wire.lose()
+    harness.run()
+    assert seen == []
+    assert len(harness.server.connections) == 1
+    harness.server.serve()
+    harness.run()
+    assert seen == ["gone"]
+    assert len(harness.server.connections) == 0
+
+
+def test_a_broker_gets_a_place_beyond_max_connections(make_harness: type[Harness]) -> None:
+    harness = make_harness({"max.connections": "1", "max.connections.per.ip": "1"})
+    served = harness.connect()
+    client_asks(served, 1)
+    waiting = harness.connect("192.0.2.8")
+    client_asks(waiting, 1)
+    asking = harness.connect("192.0.2.9")
+    asking.request(ApiKey.API_VERSIONS, 0, ApiVersionsRequest(), 1)
+    broker = harness.connect()
+    broker_asks(broker, 1)
+    client_asks(broker, 2)
+    assert [wire.correlation_ids() for wire in (served, waiting, asking, broker)] == [[1], [], [], [1, 2]]
+    served.lose()  # one is open, as many as may
+    assert waiting.correlation_ids() == []
+    broker.lose()
+    assert waiting.correlation_ids() == [1]
+    harness.run()
+    assert asking.correlation_ids() == []
+
+
+@pytest.mark.parametrize(("listener", "waits"), [("INSIDE", False), ("OUTSIDE", True)])
+def test_a_listener_for_brokers_alone_is_not_limited(make_harness: type[Harness], listener: str, waits: bool) -> None:
+    harness = make_harness(
+        {
+            "max.connections": "1",
+            "listeners": "OUTSIDE://:9092,INSIDE://:9093",
+            "listener.security.protocol.map": "OUTSIDE:PLAINTEXT,INSIDE:PLAINTEXT",
+            "inter.broker.listener.name": "INSIDE",
+        }
+    )
+    harness.connect()
+    wire = harness.connect(listener=listener)
+    client_asks(wire, 1)
+    assert wire.correlation_ids() == ([] if waits else [1])
+
+
+REPLICA = FetchRequest.ReplicaState(replica_id=2)
+
+
+@pytest.mark.parametrize(
+    ("key", "request_", "is_of_broker"),
+    [
+        (ApiKey.FETCH, FetchRequest(), False),
+        (ApiKey.FETCH, FetchRequest(replica_id=0), True),
+        (ApiKey.FETCH, FetchRequest(replica_state=REPLICA), True),
+        (ApiKey.LIST_OFFSETS, ListOffsetsRequest(replica_id=-1), False),
+        (ApiKey.LIST_OFFSETS, ListOffsetsRequest(replica_id=0), True),
+        (ApiKey.OFFSET_FOR_LEADER_EPOCH, OffsetForLeaderEpochRequest(), False),
+        (ApiKey.OFFSET_FOR_LEADER_EPOCH, OffsetForLeaderEpochRequest(replica_id=0), True),
+        (ApiKey.LEADER_AND_ISR, LeaderAndIsrRequest(), True),
+        (ApiKey.UPDATE_METADATA, UpdateMetadataRequest(), True),
+        (ApiKey.API_VERSIONS, ApiVersionsRequest(), False),
+    ],
+)
+def test_which_requests_are_of_brokers(key: ApiKey, request_: Any, is_of_broker: bool) -> None:
+    assert TABLE[key].is_of_broker(request_) is is_of_broker

@@ -61,6 +61,7 @@ BANNED = {
     "multiprocessing.": "nothing: one loop, one thread",
     "concurrent.": "nothing: one loop, one thread",
     "subprocess.": "nothing: one process",
+    "kazoo.": "the coordination port: kazoo has threads of its own",
 }
 
 BANNED |= dict.fromkeys(
@@ -82,6 +83,8 @@ ALLOWED = {
     ("coordination/tree_file.py", "sqlite3."): "SQLite does its own file access; its twin is a coordination in memory",
     ("coordination/tree_file.py", "shutil."): "a copy for SQLite, which cannot read a log without writing beside it",
     ("coordination/tree_file.py", "tempfile."): "a copy for SQLite, which cannot read a log without writing beside it",
+    ("coordination/zookeeper_client.py", "kazoo."): "its thread hands everything over through one queue to the loop",
+    ("coordination/zookeeper.py", "kazoo."): "requests and errors of ZooKeeper's protocol, which are values",
     ("broker/cli/demo.py", "subprocess."): "a client: it starts the broker that it shows",
     ("broker/cli/demo.py", "tempfile."): "a client: data that is gone when the show is over",
     ("broker/cli/demo.py", "shutil."): "a client: data that is gone when the show is over",
@@ -252,6 +255,7 @@ ONCE = {
     "groups/runtime.py": "the deadline of a group (the task `group timers` looks after it), of commits under way",
     "offsets/zookeeper.py": "one commit",
     "controller/channels.py": "one request, sent again",
+    "coordination/zookeeper.py": "the deadline of a session that nothing is heard of, and the next one after it",
     "controller/controller.py": "the first balance after taking over",
     "replication/fetching.py": "the end of a long poll",
     "cluster/broker_client.py": "one attempt to connect; the deadline of the oldest request",

@@ -2,6 +2,9 @@
 
 import asyncio
 import inspect
+import itertools
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +17,17 @@ from barnabas.sim.clock import SimClock
 from barnabas.sim.coordination import SimCoordination, SimTree
 from barnabas.sim.env import sim_env
 
+sys.path[:0] = [str(Path(__file__).parents[2] / "zookeeper")]
+
+import zookeeper_server  # noqa: E402
+from zookeeper_server import ZooKeeperServer  # noqa: E402
+
 
 class EmbeddedTree:
     """A tree in one SQLite file, in virtual time (the file and the locks are real)."""
+
+    tells_before_it_answers = False  # whether a watch may be told before the operation that fires it returns
+    late_ms = 0.0  # how long a request may be on its way to the clock that notes when it was sent
 
     def __init__(self, folder: Path) -> None:
         self.clock = SimClock()
@@ -66,6 +77,9 @@ class EmbeddedTree:
 class SimulatedTree:
     """The tree in memory, with watches that come late."""
 
+    tells_before_it_answers = False  # whether a watch may be told before the operation that fires it returns
+    late_ms = 0.0  # how long a request may be on its way to the clock that notes when it was sent
+
     def __init__(self) -> None:
         self.clock = SimClock()
         self.server = SimTree(self.clock)
@@ -106,10 +120,32 @@ class SimulatedTree:
             await session.close()
 
 
-@pytest.fixture(params=["embedded", "simulated"])
-def tree(request: pytest.FixtureRequest, tmp_path: Path) -> EmbeddedTree | SimulatedTree:
-    """An empty tree; sessions of it are closed at the end of the test."""
-    return EmbeddedTree(tmp_path) if request.param == "embedded" else SimulatedTree()
+@pytest.fixture(scope="session")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
+    """A running ZooKeeper."""
+    if zookeeper_server.class_path() is None:
+        pytest.skip(zookeeper_server.why_not())
+    server = ZooKeeperServer(tmp_path_factory.mktemp("zookeeper"))
+    server.start()
+    yield server
+    server.stop()
+
+
+NUMBERS = itertools.count()
+
+
+@pytest.fixture(params=["embedded", "simulated", "zookeeper", "cut"])
+def tree(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    """An empty tree; sessions of it are closed at the end of the test. "cut": a ZooKeeper whose connections break."""
+    if request.param == "embedded":
+        return EmbeddedTree(tmp_path)
+    if request.param == "simulated":
+        return SimulatedTree()
+    pytest.importorskip("kazoo", reason="kazoo is not installed")
+    from zookeeper_tree import ZooKeeperTree
+
+    server = request.getfixturevalue("zookeeper")
+    return ZooKeeperTree(server, f"/tests/{next(NUMBERS)}", is_cut=request.param == "cut")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -1,0 +1,667 @@
+"""The coordination tree in Apache ZooKeeper (3.5 or newer): sessions, operations and watches. Kafka's paths and bytes.
+
+Sessions. kazoo (`zookeeper_client.py`) connects again by itself after a loss. Nobody can say for how long the server
+will keep a session that it does not hear of, so a session from which nothing was heard for its time-out counts as lost
+here. If the server turns out to have kept it, it is ended, and a new one begins.
+
+Lost connections. Operations wait until there is a connection, at most until the session counts as lost. A read that was
+under way is done again. A write that was under way raises ConnectionLossError, because it may have been done. A server
+forgets the watches of a lost connection: they are told once when there is a connection again, because their nodes may
+have changed meanwhile.
+"""
+
+import asyncio
+import logging
+import math
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+from barnabas.coordination import paths
+from barnabas.coordination.operations import split
+from barnabas.coordination.port import (
+    ANY_VERSION,
+    BadVersionError,
+    Check,
+    ConnectionLossError,
+    CoordinationError,
+    Create,
+    Delete,
+    EventType,
+    MultiError,
+    NoChildrenForEphemeralsError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    Operation,
+    OperationResult,
+    SessionExpiredError,
+    Set,
+    Stat,
+    Watch,
+    WatchEvent,
+)
+from barnabas.coordination.zookeeper_client import Answer, Client, Session, State, complete
+from barnabas.runtime.ports import Env, Timer
+from barnabas.runtime.upkeep import Task
+from kazoo import exceptions as kazoo_errors
+from kazoo.protocol import serialization as requests
+from kazoo.protocol.states import EventType as KazooEventType
+from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE
+
+logger = logging.getLogger("barnabas.coordination")
+
+T = TypeVar("T")
+
+CONFIRMATIONS_PER_SESSION = 4  # the session is confirmed so often within its time-out, if nothing else does it
+CLOSE_WITHIN_MS = 2_000.0  # how long `close` waits until the server has ended the session
+OPEN_AGAIN_MS = 1_000.0  # after kazoo has given up
+IN_FLIGHT_MAX = 100  # kazoo is woken through a pipe: more unsent requests would fill it and block the loop
+MULTI_BYTES_MAX = 1_000_000  # jute.maxbuffer is 1,048,575: the server closes the connection at a longer request
+OPERATION_BYTES = 64  # of an operation in a multi, at most, beside its path and data
+
+# Nodes that not everybody may read (zookeeper.set.acl), and those of old consumers, which everybody may write.
+SENSITIVE = (f"{paths.CONFIG}/users", f"{paths.CONFIG}/brokers", paths.DELEGATION_TOKENS)
+
+_ERRORS: dict[type[Exception], type[CoordinationError]] = {
+    kazoo_errors.NoNodeError: NoNodeError,
+    kazoo_errors.NodeExistsError: NodeExistsError,
+    kazoo_errors.BadVersionError: BadVersionError,
+    kazoo_errors.NotEmptyError: NotEmptyError,
+    kazoo_errors.NoChildrenForEphemeralsError: NoChildrenForEphemeralsError,
+    kazoo_errors.SessionExpiredError: SessionExpiredError,
+    kazoo_errors.ConnectionClosedError: SessionExpiredError,
+}
+# Nobody knows what became of the operation.
+_LOST = (
+    kazoo_errors.ConnectionLoss,
+    kazoo_errors.OperationTimeoutError,
+    kazoo_errors.RequestTimeoutError,
+    kazoo_errors.SessionMovedError,
+    kazoo_errors.ThrottledOpError,
+)
+# What a multi answers for operations beside the one that failed.
+_UNDONE = (kazoo_errors.RolledBackError, kazoo_errors.RuntimeInconsistency)
+
+
+class ZooKeeperSettings(NamedTuple):
+    """Where ZooKeeper is, and how to speak with it. The names are those of Kafka's settings."""
+
+    connect: str  # host:port,host:port/chroot
+    session_timeout_ms: float = 18_000.0
+    connection_timeout_ms: float | None = None  # None: as long as the session
+    max_in_flight_requests: int = 10
+    set_acl: bool = False
+    digest: str | None = None  # user:password
+
+
+class _Left(NamedTuple):
+    """A watch that was left, and what it is told when its connection is lost."""
+
+    number: int
+    watch: Watch
+    event: WatchEvent
+
+
+class ZooKeeperCoordination:
+    """One session after the other with ZooKeeper. Implements the Coordination port."""
+
+    def __init__(self, env: Env, settings: ZooKeeperSettings) -> None:
+        self.session_id = 0
+        self.session_timeout_ms = settings.session_timeout_ms
+        self._env = env
+        self._settings = settings
+        self._hosts, self._chroot = split_connect(settings.connect)
+        self._client: Client | None = None
+        self._is_connected = False
+        self._is_started = False
+        self._is_lost = False  # nothing was heard from the session for its time-out
+        self._is_missing = False  # before `start`: the chroot does not exist
+        self._kazoo_session_id = 0  # of the session that kazoo has; it is ours from `start` on
+        self._heard_ms = -math.inf
+        self._in_flight: set[asyncio.Future[Any]] = set()
+        self._slots = asyncio.Semaphore(min(settings.max_in_flight_requests, IN_FLIGHT_MAX))
+        self._waiting: list[asyncio.Future[None]] = []  # for a connection
+        self._watches_left = 0
+        self._dropped: list[_Left] = []  # watches of a lost connection
+        self._deadline: Timer | None = None
+        self._confirming: Task[Client] | None = None
+        self._on_expired: list[Callable[[], None]] = []
+
+    # Session
+
+    @property
+    def last_confirmed_ms(self) -> float:
+        """When the newest request that ZooKeeper's leader has answered was sent. A read is answered by any server."""
+        return self._heard_ms if self._is_started else -math.inf
+
+    async def look(self) -> None:
+        """Connect. `start` goes on with this connection and its session, `close` ends it."""
+        if self._client is None:
+            await self._connect()
+            self._is_missing = bool(self._chroot) and await self.exists("/") is None
+
+    async def start(self) -> None:
+        """Begin the session, and make the chroot if it is missing."""
+        if self._is_started:
+            return
+        if self._client is None:
+            await self._connect()
+        try:
+            await self._make_chroot()
+            await self._usable()
+        except BaseException:
+            await self.close()
+            raise
+        self._is_missing = False
+        self._is_started = True
+        self.session_id = self._kazoo_session_id
+        logger.info("ZooKeeper session 0x%x at %s", self.session_id, self._settings.connect)
+        self._confirming = self._env.upkeep.every(
+            "coordination",
+            lambda: self.session_timeout_ms / CONFIRMATIONS_PER_SESSION,
+            lambda: [self._client] if self._client is not None else [],
+            self._confirm_soon,
+        )
+
+    async def _connect(self) -> None:
+        timeout_ms = self._settings.connection_timeout_ms or self._settings.session_timeout_ms
+        self._is_lost = False
+        self._heard_ms = self._env.clock.monotonic_ms()
+        self._open()
+        self._set_deadline(timeout_ms)
+        try:
+            await self._usable()
+        except SessionExpiredError:
+            await self.close()
+            what_to_do = "Start it, or set zookeeper.connect to where it is."
+            raise ConnectionLossError(
+                "", f"ZooKeeper at {self._hosts} does not answer within {timeout_ms:.0f} ms. {what_to_do}"
+            ) from None
+        except BaseException:
+            await self.close()
+            raise
+
+    def _open(self) -> None:
+        """Let a new kazoo client connect. It begins a new session."""
+        auth_data = [("digest", self._settings.digest)] if self._settings.digest else []
+        self._client = Client(
+            self._env.clock, self._hosts, self._settings.session_timeout_ms, auth_data, self._state_changed
+        )
+        self._client.start()
+
+    async def _make_chroot(self) -> None:
+        missing = [end for end, character in enumerate(f"{self._chroot}/") if character == "/"][1:]
+        for path in (self._chroot[:end] for end in missing):
+            request = requests.Create(path, None, self._acl(path), 0)
+            try:
+                await self._ask(request, path)
+            except (NodeExistsError, ConnectionLossError):
+                if await self._ask(requests.Exists(path, None), path, is_read=True) is None:
+                    raise
+
+    async def close(self) -> None:
+        """End the session."""
+        client, self._client = self._client, None
+        self._is_started = self._is_missing = False
+        if self._confirming is not None:
+            self._confirming.stop()
+            self._confirming = None
+        if client is None:
+            return
+        was_connected, self._is_connected = self._is_connected, False
+        self._lose(SessionExpiredError("", "the session is closed"))
+        self._dropped.clear()
+        ended = client.stop()
+        if was_connected:
+            timer = self._env.clock.call_later(CLOSE_WITHIN_MS, lambda: complete(ended))
+            await ended
+            timer.cancel()
+
+    def end_session(self) -> None:
+        """End the session now, from another thread than the loop's, because the loop stands still. Blocks.
+
+        The ephemeral nodes go at once. When the loop goes on, a new session begins, as after an expiry.
+        """
+        client = self._client
+        if client is not None:
+            client.stop_and_wait()
+
+    def on_session_expired(self, callback: Callable[[], None]) -> None:
+        """Have `callback` called when a new session has replaced a lost one."""
+        self._on_expired.append(callback)
+
+    async def confirm(self) -> None:
+        """Ask ZooKeeper's leader for nothing."""
+        self._check_started()
+        await self._ask(requests.Sync(self._full("/")), "/", is_read=True)
+
+    def _confirm_soon(self, client: Client) -> None:
+        """Ask for nothing if nothing was heard for a while. kazoo keeps the session alive, but does not tell."""
+        now_ms = self._env.clock.monotonic_ms()
+        if self._is_connected and now_ms - self._heard_ms >= self.session_timeout_ms / CONFIRMATIONS_PER_SESSION:
+            answer = client.send(requests.Sync(self._full("/")))
+            answer.rawlink(lambda answer: self._heard(now_ms) if answer.exception is None else None)
+
+    def _heard(self, sent_ms: float) -> None:
+        self._heard_ms = max(self._heard_ms, sent_ms)
+
+    # The connection
+
+    def _state_changed(self, client: Client, state: State, session: Session | None) -> None:
+        if client is not self._client:
+            return  # it was replaced or closed
+        logger.debug("ZooKeeper: %s", state.value)
+        if session is not None:
+            self._connected(session)
+        elif state is State.DISCONNECTED:
+            self._disconnected()
+        else:
+            self._is_connected = False
+            self._session_is_over("was ended")
+            if state is State.CLOSED:
+                self._env.clock.call_later(OPEN_AGAIN_MS, partial(self._open_again, client))
+
+    def _connected(self, session: Session) -> None:
+        now_ms = self._env.clock.monotonic_ms()
+        is_same = session.session_id == self._kazoo_session_id
+        if is_same and (self._is_lost or now_ms > self._heard_ms + self.session_timeout_ms):
+            self._session_is_over("was silent for its time-out")
+            self._replace()
+            return
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+        self.session_timeout_ms = session.timeout_ms
+        self._kazoo_session_id = session.session_id
+        self._is_connected, self._is_lost = True, False
+        dropped, self._dropped = self._dropped, []
+        if is_same:
+            logger.info("ZooKeeper is reached again, in session 0x%x", session.session_id)
+            self._heard(session.sent_ms)
+            for left in sorted(dropped):
+                self._env.clock.call_soon(partial(left.watch, left.event))
+        else:
+            self._heard_ms = session.sent_ms
+            if self._is_started:
+                self.session_id = session.session_id
+                logger.warning("ZooKeeper session 0x%x begins", session.session_id)
+                for callback in self._on_expired:
+                    self._env.clock.call_soon(callback)
+        self._wake(None)
+
+    def _disconnected(self) -> None:
+        if self._is_connected:
+            logger.warning("the connection to ZooKeeper is lost")
+            self._is_connected = False
+            self._set_deadline(self._heard_ms + self.session_timeout_ms - self._env.clock.monotonic_ms())
+
+    def _set_deadline(self, delay_ms: float) -> None:
+        self._deadline = self._env.clock.call_later(
+            max(delay_ms, 0.0), lambda: self._session_is_over("was silent for its time-out")
+        )
+
+    def _session_is_over(self, why: str) -> None:
+        """Operations are refused from now on, until there is a new session."""
+        if not self._is_lost:
+            self._is_lost = True
+            if self._is_started:
+                logger.warning("ZooKeeper session 0x%x %s", self._kazoo_session_id, why)
+        self._dropped.clear()
+        self._lose(SessionExpiredError("", f"the ZooKeeper session {why}"))
+
+    def _lose(self, error: CoordinationError) -> None:
+        """Nobody waits for answers or for a connection any more."""
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+        for future in self._in_flight:
+            if not future.done():
+                future.set_exception(kazoo_errors.ConnectionLoss())
+        self._wake(error)
+
+    def _wake(self, error: CoordinationError | None) -> None:
+        waiting, self._waiting = self._waiting, []
+        for future in waiting:
+            if error is None:
+                complete(future)
+            elif not future.done():
+                future.set_exception(error)
+
+    def _replace(self) -> None:
+        """End a session that counts as lost, which the server has kept all the same, and begin another."""
+        client, self._client = self._client, None
+        if client is not None:
+            client.stop().add_done_callback(lambda _: self._open_again(None))
+
+    def _open_again(self, client: Client | None) -> None:
+        """Begin a session in place of the last one, unless the tree was closed meanwhile."""
+        if self._is_started and self._client is client:
+            self._open()
+
+    async def _usable(self) -> Client:
+        """A client that is connected. Wait for it until the session counts as lost: SessionExpiredError."""
+        while self._client is None or not self._is_connected:
+            if self._is_lost or (self._client is None and not self._is_started):
+                raise SessionExpiredError("", "there is no ZooKeeper session now")
+            waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(waiting)
+            await waiting
+        return self._client
+
+    # Requests
+
+    async def _ask(self, request: Any, path: str, *, is_read: bool = False) -> Any:
+        """Send a request and wait for its answer. `path` is named in errors. A read is sent again when it was lost."""
+        session_id = self._kazoo_session_id
+        while True:
+            client = await self._usable()
+            async with self._slots:
+                if not self._is_connected or client is not self._client:
+                    continue
+                if session_id != self._kazoo_session_id:
+                    raise SessionExpiredError(path, "the session expired under the operation")
+                sent_ms = self._env.clock.monotonic_ms()
+                try:
+                    result = await self._answer(client, request)
+                except _LOST as error:
+                    if not is_read:
+                        raise ConnectionLossError(path, f"{path}: ZooKeeper did not answer") from error
+                    if isinstance(error, kazoo_errors.SessionMovedError | kazoo_errors.ThrottledOpError):
+                        await self._env.clock.sleep(OPEN_AGAIN_MS)
+                except kazoo_errors.ZookeeperError as error:
+                    self._heard_error(error, sent_ms, request)
+                    raise self._error(error, path) from None
+                else:
+                    if request.type not in _ANSWERED_BY_ANY_SERVER:
+                        self._heard(sent_ms)
+                    return result
+
+    def _heard_error(self, error: Exception, sent_ms: float, request: Any) -> None:
+        is_of_session = isinstance(error, kazoo_errors.SessionExpiredError)
+        if not is_of_session and request.type not in _ANSWERED_BY_ANY_SERVER:
+            self._heard(sent_ms)
+
+    async def _answer(self, client: Client, request: Any) -> Any:
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._in_flight.add(future)
+        try:
+            answer = client.send(request)
+            answer.rawlink(partial(_pass_on, future))
+            return await future
+        finally:
+            self._in_flight.discard(future)
+
+    def _error(self, error: Exception, path: str) -> CoordinationError:
+        kind = _ERRORS.get(type(error))
+        if kind is not None:
+            return kind(path)
+        if isinstance(error, kazoo_errors.NoAuthError):
+            return CoordinationError(path, f"ZooKeeper's access list of {path} does not allow this")
+        return CoordinationError(path, f"{path}: ZooKeeper refused it: {error!r}")
+
+    async def _all(self, works: Iterable[Callable[[], Awaitable[T]]]) -> list[T]:
+        """Do all works, many at a time; their results in order. The first error, when no work is under way."""
+        remaining = enumerate(works)
+        results: dict[int, T] = {}
+        errors: list[Exception] = []
+
+        async def work() -> None:
+            for index, one in remaining:
+                try:
+                    results[index] = await one()
+                except Exception as error:
+                    errors.append(error)
+                if errors:
+                    return
+
+        await asyncio.gather(*(work() for _ in range(self._settings.max_in_flight_requests)))
+        if errors:
+            raise errors[0]
+        return [results[index] for index in range(len(results))]
+
+    def _check_started(self) -> None:
+        if not self._is_started:
+            raise SessionExpiredError("", "the session is closed")
+
+    def _check_open(self) -> None:
+        if self._client is None and not self._is_started:
+            raise SessionExpiredError("", "the session is closed")
+
+    def _full(self, path: str, *, sequential: bool = False) -> str:
+        """The path in ZooKeeper."""
+        split(path, sequential=sequential)
+        return self._chroot or "/" if path == "/" else f"{self._chroot}{path}"
+
+    def _acl(self, path: str) -> Any:
+        """Who may do what with a node that is made, as Kafka has it."""
+        if not self._settings.set_acl or path == paths.CONSUMERS or path.startswith(f"{paths.CONSUMERS}/"):
+            return OPEN_ACL_UNSAFE
+        is_sensitive = any(path == above or path.startswith(f"{above}/") for above in SENSITIVE)
+        return CREATOR_ALL_ACL if is_sensitive else CREATOR_ALL_ACL + READ_ACL_UNSAFE
+
+    # Reading
+
+    async def get(self, path: str, watch: Watch | None = None) -> tuple[bytes, Stat]:
+        """Data and Stat of a node."""
+        self._check_open()
+        if self._is_missing:
+            raise NoNodeError(path)
+        request = requests.GetData(self._full(path), self._leave(path, watch, EventType.DATA))
+        data, stat = await self._ask(request, path, is_read=True)
+        return data or b"", _stat(stat)
+
+    async def get_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[tuple[bytes, Stat] | None]:
+        """Data and Stat of many nodes, many requests at a time."""
+
+        async def get(path: str) -> tuple[bytes, Stat] | None:
+            try:
+                return await self.get(path, watch)
+            except NoNodeError:
+                return None
+
+        return await self._all(partial(get, path) for path in paths)
+
+    async def exists(self, path: str, watch: Watch | None = None) -> Stat | None:
+        """Stat of a node that may not be there."""
+        self._check_open()
+        if self._is_missing and path == "/":
+            return NOTHING
+        request = requests.Exists(self._full(path), self._leave(path, watch, EventType.DATA))
+        stat = await self._ask(request, path, is_read=True)
+        return None if stat is None else _stat(stat)
+
+    async def children(self, path: str, watch: Watch | None = None) -> list[str]:
+        """Names of a node's children, sorted. The answer may be of any length."""
+        self._check_open()
+        if self._is_missing and path == "/":
+            return []
+        request = requests.GetChildren(self._full(path), self._leave(path, watch, EventType.CHILDREN))
+        return sorted(await self._ask(request, path, is_read=True))
+
+    def _leave(self, path: str, watch: Watch | None, lost: EventType) -> Callable[[Any], None] | None:
+        """What kazoo calls in place of a watch."""
+        if watch is None or not self._is_started:
+            return None
+        client, session_id = self._client, self._kazoo_session_id
+        self._watches_left += 1
+
+        def tell(event: WatchEvent) -> None:
+            if self._is_started and self._kazoo_session_id == session_id:
+                watch(event)
+
+        left = _Left(self._watches_left, tell, WatchEvent(lost, path))
+
+        def fire(event: Any) -> None:
+            if client is not self._client:
+                return
+            if event.type == KazooEventType.NONE:
+                self._dropped.append(left)
+            else:
+                tell(WatchEvent(_EVENT_TYPES[event.type], path))
+
+        return fire
+
+    # Writing
+
+    async def create(
+        self,
+        path: str,
+        data: bytes = b"",
+        *,
+        ephemeral: bool = False,
+        sequential: bool = False,
+        make_parents: bool = False,
+    ) -> tuple[str, Stat]:
+        """Make a node, with `make_parents` also the persistent nodes above it that are missing."""
+        self._check_started()
+        request = self._create(requests.Create2, Create(path, data, ephemeral, sequential))
+        parent, _ = split(path, sequential=sequential)
+        while True:
+            try:
+                made, stat = await self._ask(request, path)
+                return made[len(self._chroot) :], _stat(stat)
+            except NoNodeError:
+                if not make_parents:
+                    raise NoNodeError(parent) from None
+            await self._make_missing(parent)
+
+    async def _make_missing(self, path: str) -> None:
+        """Make a node and the nodes above it, where they are missing, as one change."""
+        lineage = [path[:end] for end in range(1, len(path) + 1) if path[end : end + 1] in ("/", "")]
+        found = await self._all(partial(self.exists, node) for node in lineage)
+        missing = [node for node, stat in zip(lineage, found, strict=True) if stat is None]
+        try:
+            await self.multi([Create(node) for node in missing])
+        except MultiError as error:
+            if not isinstance(error.cause, NodeExistsError | NoNodeError):
+                raise error.cause from None
+
+    async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Stat:
+        """Replace a node's data."""
+        self._check_started()
+        return _stat(await self._ask(requests.SetData(self._full(path), data or None, version), path))
+
+    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        """Remove a node."""
+        self._check_started()
+        await self._ask(requests.Delete(self._full(path), version), path)
+
+    async def delete_recursive(self, path: str) -> None:
+        """Remove a node and all below it, level by level, many requests at a time. A lost request is sent again."""
+        self._check_started()
+        levels = [[path]]
+        while levels[-1]:
+            names = await self._all(partial(self._children_if_any, node) for node in levels[-1])
+            levels.append(
+                [f"{node.rstrip('/')}/{name}" for node, below in zip(levels[-1], names, strict=True) for name in below]
+            )
+        if len(levels) == 2 and await self.exists(path) is None:
+            raise NoNodeError(path)
+        for level in reversed(levels):
+            await self._all(partial(self._delete_if_any, node) for node in level)
+
+    async def _children_if_any(self, path: str) -> list[str]:
+        try:
+            return await self.children(path)
+        except NoNodeError:
+            return []
+
+    async def _delete_if_any(self, path: str) -> None:
+        while True:
+            try:
+                await self.delete(path)
+            except NoNodeError:
+                return
+            except ConnectionLossError:
+                continue
+            except NotEmptyError:  # somebody made a node below it meanwhile
+                for name in await self._children_if_any(path):
+                    await self._delete_if_any(f"{path.rstrip('/')}/{name}")
+            else:
+                return
+
+    async def multi(self, operations: Sequence[Operation]) -> list[OperationResult]:
+        """Do all as one change, or none. ValueError if they are more than ZooKeeper takes at once."""
+        self._check_started()
+        asked = list(operations)
+        if not asked:
+            return []
+        size = sum(OPERATION_BYTES + len(one.path) + len(getattr(one, "data", b"")) for one in asked)
+        if size > MULTI_BYTES_MAX:
+            raise ValueError(f"{len(asked)} operations of {size} bytes are too many for one request to ZooKeeper")
+        answers = await self._ask(requests.Transaction([self._request(one) for one in asked]), asked[0].path)
+        for index, (one, answer) in enumerate(zip(asked, answers, strict=True)):
+            if isinstance(answer, Exception) and not isinstance(answer, _UNDONE):
+                about = one.path
+                if isinstance(one, Create) and isinstance(answer, kazoo_errors.NoNodeError):
+                    about, _ = split(one.path, sequential=one.sequential)
+                raise MultiError(index, self._error(answer, about))
+        if any(isinstance(answer, Exception) for answer in answers):
+            raise CoordinationError(asked[0].path, "ZooKeeper did none of the operations, and did not say why")
+        return [self._result(one, answer) for one, answer in zip(asked, answers, strict=True)]
+
+    def _request(self, operation: Operation) -> Any:
+        match operation:
+            case Create():
+                return self._create(requests.Create, operation)
+            case Set(path, data, version):
+                return requests.SetData(self._full(path), data or None, version)
+            case Delete(path, version):
+                return requests.Delete(self._full(path), version)
+            case Check(path, version):
+                return requests.CheckVersion(self._full(path), version)
+
+    def _create(self, request: Any, operation: Create) -> Any:
+        path, data, ephemeral, sequential = operation
+        flags = ephemeral * EPHEMERAL | sequential * SEQUENTIAL
+        return request(self._full(path, sequential=sequential), data or None, self._acl(path), flags)
+
+    def _result(self, operation: Operation, answer: Any) -> OperationResult:
+        if isinstance(operation, Create):
+            return str(answer)[len(self._chroot) :]
+        return _stat(answer) if isinstance(operation, Set) else None
+
+
+EPHEMERAL, SEQUENTIAL = 1, 2  # flags of a create
+NOTHING = Stat(0, 0, 0, 0, 0, 0, 0, 0)  # the root of a tree that does not exist yet
+
+# A server that has lost its leader answers these too, for a while. They do not confirm a session.
+_ANSWERED_BY_ANY_SERVER = (requests.GetData.type, requests.Exists.type, requests.GetChildren.type)
+
+_EVENT_TYPES = {
+    KazooEventType.CREATED: EventType.CREATED,
+    KazooEventType.DELETED: EventType.DELETED,
+    KazooEventType.CHANGED: EventType.DATA,
+    KazooEventType.CHILD: EventType.CHILDREN,
+}
+
+
+def split_connect(connect: str) -> tuple[str, str]:
+    """Hosts and chroot of a zookeeper.connect; no chroot is the empty text. ValueError if the chroot is no path."""
+    hosts, slash, below = connect.strip().partition("/")
+    chroot = f"/{below.rstrip('/')}" if slash and below.strip("/") else ""
+    split(chroot or "/")
+    return hosts, chroot
+
+
+def _pass_on(future: "asyncio.Future[Any]", answer: Answer) -> None:
+    if future.done():
+        return
+    if answer.exception is None:
+        future.set_result(answer.value)
+    else:
+        future.set_exception(answer.exception)
+
+
+def _stat(stat: Any) -> Stat:
+    return Stat(
+        stat.czxid,
+        stat.mzxid,
+        stat.ctime,
+        stat.mtime,
+        stat.version,
+        stat.cversion,
+        stat.ephemeralOwner,
+        stat.numChildren,
+    )

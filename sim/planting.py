@@ -59,7 +59,11 @@ def find_seed(fault: Fault, seeds: Iterable[int]) -> tuple[int | None, dict[str,
 def planted(fault: Fault) -> Iterator[None]:
     """While the context lasts, the product is wrong in this place. LookupError unless the text is there once."""
     owner, name = _find(fault.where)
-    function = getattr(owner, name)
+    original = vars(owner)[name]
+    function = getattr(original, "__func__", original)  # of a static method or a class method
+    if isinstance(original, property):
+        assert original.fget is not None
+        function = original.fget
     source = textwrap.dedent(inspect.getsource(function))
     if source.count(fault.right) != 1:
         raise LookupError(f"{fault.where} has {source.count(fault.right)} times {fault.right!r}")
@@ -72,16 +76,16 @@ def planted(fault: Fault) -> Iterator[None]:
     )
     made: dict[str, Any] = {}
     exec(code, function.__globals__, made)
-    users = [(owner, name)]
+    users: list[tuple[Any, str]] = [(owner, name)]
     if inspect.ismodule(owner):  # other modules have imported the function by name
-        users += [(module, name) for module in _modules() if getattr(module, name, None) is function]
+        users += [(module, name) for module in _modules() if getattr(module, name, None) is original]
     try:
         for user, attribute in users:
             setattr(user, attribute, made[name])
         yield
     finally:
         for user, attribute in users:
-            setattr(user, attribute, function)
+            setattr(user, attribute, original)
 
 
 def _find(where: str) -> tuple[Any, str]:

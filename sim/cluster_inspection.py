@@ -125,6 +125,10 @@ class ClusterInspector:
             self._read_news(changed, moment.now_ms)
         self._find_registered(lives, changed)
         for life in lives:
+            session_id = life.coordination.session_id
+            if session_id and session_id not in tree.sessions and life.broker.lease.holds:
+                detail = f"broker {life.broker.node_id} serves without session {session_id}"
+                raise Violation("a lease ends before its session", detail)
             if life.touched:
                 self._look_at_broker(life, lives, changed)
         for key in changed:
@@ -474,7 +478,10 @@ class ClusterInspector:
                     continue
                 partition = processes[broker_id].broker.replica_manager.partitions.get(key[:2])
                 known = None if partition is None else (partition.leader_id, partition.leader_epoch)
-                if known != (state.leader, state.epoch) and state.leader != NO_LEADER:
+                leads = partition is not None and partition.is_leader
+                if state.leader != NO_LEADER and (
+                    known != (state.leader, state.epoch) or leads != (broker_id == state.leader)
+                ):
                     detail = f"{_name(key)}: {broker_id} knows {known}, the tree says {(state.leader, state.epoch)}"
                     raise Violation("what the tree says reaches its brokers", detail)
 

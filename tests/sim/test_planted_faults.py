@@ -9,6 +9,8 @@ import logging
 from collections.abc import Iterator
 
 import pytest
+from barnabas.cluster.lease import Lease
+from barnabas.replication.fetching import Fetching
 from barnabas.sim import planting
 from barnabas.sim.faults import FAULTS, Fault
 from barnabas.sim.violation import Violation
@@ -62,3 +64,18 @@ def test_a_fault_whose_text_is_gone_is_an_error() -> None:
     fault = FAULTS[0]._replace(where="storage.log:Log.roll", right="no such text", wrong="pass")
     with pytest.raises(LookupError, match="has 0 times"), planting.planted(fault):
         pass
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "right"),
+    [(Lease, "holds", "return True"), (Fetching, "upper_bound", "return partition.high_watermark")],
+    ids=["property", "static method"],
+)
+def test_a_fault_in_a(owner: type, name: str, right: str) -> None:
+    original = vars(owner)[name]
+    where = f"{owner.__module__.removeprefix('barnabas.')}:{owner.__name__}.{name}"
+    fault = FAULTS[0]._replace(where=where, right=right, wrong="return -7")
+    with planting.planted(fault):
+        assert type(vars(owner)[name]) is type(original)
+        assert vars(owner)[name] is not original
+    assert vars(owner)[name] is original

@@ -12,7 +12,7 @@ from barnabas.protocol import record_batch
 from barnabas.replication.partition import Partition
 from barnabas.replication.wakes import Wakes
 from barnabas.sim.cluster_inspection import ClusterInspector
-from barnabas.sim.coordination import SimTree
+from barnabas.sim.coordination import Session, SimTree
 from barnabas.sim.env import sim_env
 from barnabas.sim.observations import Moment
 from barnabas.sim.violation import Violation
@@ -59,16 +59,23 @@ class Cluster:
             number=number,
             touched=True,
             env=self.env,
-            coordination=SimpleNamespace(session_id=10 * number + broker_id),
+            coordination=SimpleNamespace(session_id=self.session(broker_id, number)),
             broker=SimpleNamespace(
                 node_id=broker_id,
                 log_manager=log_manager,
+                lease=SimpleNamespace(holds=True),
                 replica_manager=SimpleNamespace(partitions={}),
                 group_coordinator=SimpleNamespace(shards={}),
             ),
         )
         if registered:
             self.register(broker_id)
+
+    def session(self, broker_id: int, number: int) -> int:
+        session_id = 10 * number + broker_id
+        client: Any = SimpleNamespace(tell=lambda *event: None)
+        self.tree.sessions[session_id] = Session(client)
+        return session_id
 
     def register(self, broker_id: int) -> None:
         if self.tree.has(paths.broker(broker_id)):
@@ -88,6 +95,7 @@ class Cluster:
                 wakes=Wakes(self.env.clock),
                 replica_lag_time_max_ms=30_000,
                 is_alive=lambda other: True,
+                lease=life.broker.lease,
                 write_isr=lambda partition, proposal: None,
             )
             log = life.broker.log_manager.get_or_create("t", 0, TOPIC_ID)
@@ -448,6 +456,22 @@ def test_a_leader_that_is_not_told(cluster: Cluster) -> None:
     cluster.follow(3, 2, 1)
     with pytest.raises(Violation, match=r"what the tree says reaches its brokers: t-0: 2 knows \(1, 0\)"):
         cluster.look_after(11_000)
+
+
+def test_a_leader_that_stays_suspended(cluster: Cluster) -> None:
+    cluster.replica(1).suspend()
+    cluster.look()
+    with pytest.raises(Violation, match=r"what the tree says reaches its brokers: t-0: 1 knows"):
+        cluster.look_after(11_000)
+
+
+def test_a_lease_that_outlives_its_session(cluster: Cluster) -> None:
+    lease = cluster.lives[1].broker.lease
+    lease.holds = False
+    del cluster.tree.sessions[11]
+    cluster.look()
+    lease.holds = True
+    cluster.say("a lease ends before its session")
 
 
 def test_a_replica_out_of_sync_after_healing(cluster: Cluster) -> None:

@@ -68,7 +68,7 @@ def test_a_fault_whose_text_is_gone_is_an_error() -> None:
 
 @pytest.mark.parametrize(
     ("owner", "name", "right"),
-    [(Lease, "holds", "return True"), (Fetching, "upper_bound", "return partition.high_watermark")],
+    [(Lease, "holds", "return True"), (Fetching, "upper_bound", "return partition.log.high_watermark")],
     ids=["property", "static method"],
 )
 def test_a_fault_in_a(owner: type, name: str, right: str) -> None:

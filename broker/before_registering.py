@@ -4,7 +4,7 @@ import logging
 from collections.abc import Mapping
 
 from barnabas.cluster.leader_and_isr import LeaderAndIsr
-from barnabas.controller.election import without_replica
+from barnabas.controller.election import without_replicas
 from barnabas.controller.tree import PARTITIONS_PER_WRITE
 from barnabas.coordination import paths
 from barnabas.coordination.payloads import TopicAssignment, encode_isr_change
@@ -34,7 +34,7 @@ async def leave_isrs(coordination: Coordination, node_id: int, left: list[tuple[
     states = await coordination.get_many([paths.partition_state(*partition) for partition in hosted])
     for partition, state in zip(hosted, states):
         if state is not None:
-            changed = without_replica(LeaderAndIsr.decode(state[0], state[1].version), node_id)
+            changed = without_replicas(LeaderAndIsr.decode(state[0], state[1].version), {node_id})
             if changed is not None:
                 changes[partition] = changed
     for chunk in chunks(list(changes), PARTITIONS_PER_WRITE):

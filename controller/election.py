@@ -1,8 +1,11 @@
 """Which replica leads a partition: pure policies over values. The caller writes and tells."""
 
 from collections.abc import Collection, Sequence
+from typing import TypeVar
 
 from barnabas.cluster.leader_and_isr import NO_LEADER, LeaderAndIsr
+
+Partition = TypeVar("Partition")
 
 
 def first_state(replicas: Sequence[int], live: Collection[int]) -> LeaderAndIsr | None:
@@ -57,28 +60,35 @@ def elect_controlled_shutdown(
     return None
 
 
-def without_replica(state: LeaderAndIsr, replica: int) -> LeaderAndIsr | None:
-    """The state once `replica` is gone. None: nothing changes.
+def without_replicas(state: LeaderAndIsr, gone: Collection[int]) -> LeaderAndIsr | None:
+    """The state once the replicas `gone` are away. None: nothing changes.
 
-    The last member stays in the ISR (it alone has everything that was acknowledged), only the leadership ends.
+    The ISR never becomes empty, because each of its members has everything that was acknowledged, and no other replica
+    has. If all are gone, the leader stays in it (or, if it had left, the first member): it has the most records.
     """
-    if replica not in state.isr:
-        return state.changed(NO_LEADER, state.isr, recovering=state.recovering) if state.leader == replica else None
-    leader = NO_LEADER if state.leader == replica else state.leader
-    if len(state.isr) == 1:
-        return state.changed(NO_LEADER, state.isr, recovering=state.recovering) if leader != state.leader else None
-    return state.changed(leader, [member for member in state.isr if member != replica], recovering=state.recovering)
+    leader = NO_LEADER if state.leader in gone else state.leader
+    isr = [member for member in state.isr if member not in gone]
+    if not isr:
+        isr = [state.leader if state.leader in state.isr else state.isr[0]]
+    if leader == state.leader and len(isr) == len(state.isr):
+        return None
+    return state.changed(leader, isr, recovering=state.recovering)
 
 
-def imbalance(leaders: Sequence[tuple[int, int]]) -> dict[int, float]:
-    """For each broker, the share of the partitions that prefer it and that it does not lead.
+def misled(leaders: Sequence[tuple[Partition, int, int | None]], limit: float) -> list[Partition]:
+    """Partitions that their preferred replica does not lead, of brokers for which their share is above the limit.
 
-    `leaders` is (preferred replica, leader) of each partition.
+    `leaders` is (partition, preferred replica, leader) of each partition; None: it never had a leader.
     """
     preferred_count: dict[int, int] = {}
-    elsewhere_count: dict[int, int] = {}
-    for preferred, leader in leaders:
+    elsewhere: dict[int, list[Partition]] = {}
+    for partition, preferred, leader in leaders:
         preferred_count[preferred] = preferred_count.get(preferred, 0) + 1
-        if leader != preferred:
-            elsewhere_count[preferred] = elsewhere_count.get(preferred, 0) + 1
-    return {broker: elsewhere_count.get(broker, 0) / count for broker, count in preferred_count.items()}
+        if leader not in (preferred, None):
+            elsewhere.setdefault(preferred, []).append(partition)
+    return [
+        partition
+        for broker, partitions in elsewhere.items()
+        if len(partitions) / preferred_count[broker] > limit
+        for partition in partitions
+    ]

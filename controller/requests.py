@@ -1,9 +1,11 @@
 """Collects the requests of one step of the controller, and sends them: LeaderAndIsr, UpdateMetadata, StopReplica."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
 
 from barnabas.cluster.leader_and_isr import EPOCH_DURING_DELETE, LEADER_DURING_DELETE, NO_LEADER
 from barnabas.cluster.metadata_cache import NO_TOPIC_ID
+from barnabas.config.broker import BrokerConfig
 from barnabas.controller.channels import BrokerChannel, ControlResponse
 from barnabas.controller.state import ControllerState, Replica, TopicPartition
 from barnabas.protocol.errors import ErrorCode
@@ -16,10 +18,18 @@ from barnabas.protocol.messages import (
 )
 from barnabas.runtime.turns import Turns, chunks
 
-RECOVERING = 1
+RECOVERED, RECOVERING = 0, 1  # LeaderRecoveryState (KIP-704)
 # A broker makes or renames the folders of so many logs, or changes so many roles, before it serves its clients again.
 FOLDERS_PER_REQUEST = 10
 ROLES_PER_REQUEST = 250
+
+
+class Answered(NamedTuple):
+    """Which life of a broker an answer comes from, and which topics it is about: their ids when they were sent."""
+
+    broker_id: int
+    broker_epoch: int
+    topic_ids: Mapping[str, bytes | None]
 
 
 class RequestBatch:
@@ -32,13 +42,17 @@ class RequestBatch:
     def __init__(
         self,
         state: ControllerState,
+        config: BrokerConfig,
         turns: Turns,
         channel: BrokerChannel,
         node_id: int,
-        on_log_failures: Callable[[list[Replica]], None],
-        on_deletions: Callable[[list[Replica], list[Replica]], None],
+        controller_epoch: int,
+        on_log_failures: Callable[[Answered, list[Replica]], None],
+        on_deletions: Callable[[Answered, list[Replica], list[Replica]], None],
     ) -> None:
         self._state = state
+        self._config = config
+        self._controller_epoch = controller_epoch
         self._turns = turns
         self._channel = channel
         self._node_id = node_id
@@ -70,27 +84,30 @@ class RequestBatch:
             partitions = self._stop_replica.setdefault(broker_id, {})
             partitions[partition] = delete or partitions.get(partition, False)
 
-    async def send(self, controller_epoch: int) -> None:
+    async def send(self) -> None:
         """Send what was collected, to each broker in the order it must have it."""
         leader_and_isr, self._leader_and_isr = self._leader_and_isr, {}
         update_metadata, self._update_metadata = self._update_metadata, {}
         stop_replica, self._stop_replica = self._stop_replica, {}
         pace = self._turns.pace()
         for broker_id, partitions in leader_and_isr.items():
-            size = FOLDERS_PER_REQUEST if any(partitions.values()) else ROLES_PER_REQUEST
-            for piece in chunks(list(partitions.items()), size):
+            known = [(partition, is_new) for partition, is_new in partitions.items() if not is_new]
+            new = [(partition, is_new) for partition, is_new in partitions.items() if is_new]
+            for piece in (*chunks(known, ROLES_PER_REQUEST), *chunks(new, FOLDERS_PER_REQUEST)):
                 await pace.rest()
-                self._send_leader_and_isr(broker_id, dict(piece), controller_epoch)
-        await self._send_update_metadata(update_metadata, controller_epoch)
+                self._send_leader_and_isr(broker_id, dict(piece))
+        await self._send_update_metadata(update_metadata)
         for broker_id, partitions in stop_replica.items():
-            await self._send_stop_replicas(broker_id, partitions, controller_epoch)
+            await self._send_stop_replicas(broker_id, partitions)
 
     def _broker_epoch(self, broker_id: int) -> int:
         return self._state.brokers[broker_id].epoch
 
-    def _send_leader_and_isr(
-        self, broker_id: int, partitions: dict[TopicPartition, bool], controller_epoch: int
-    ) -> None:
+    def _answered(self, broker_id: int, topics: Iterable[str]) -> Answered:
+        ids = self._state.topic_ids
+        return Answered(broker_id, self._broker_epoch(broker_id), {topic: ids.get(topic) for topic in topics})
+
+    def _send_leader_and_isr(self, broker_id: int, partitions: dict[TopicPartition, bool]) -> None:
         topics: dict[str, LeaderAndIsrRequest.LeaderAndIsrTopicState] = {}
         leaders: dict[int, None] = {}
         for (topic, index), is_new in partitions.items():
@@ -113,41 +130,43 @@ class RequestBatch:
                     partition_epoch=state.partition_epoch,
                     replicas=list(self._state.replicas((topic, index))),
                     is_new=is_new,
-                    leader_recovery_state=RECOVERING if state.recovering else 0,
+                    leader_recovery_state=RECOVERING if state.recovering else RECOVERED,
                 )
             )
+        listener = self._config.inter_broker_listener
         live_leaders = [
-            LeaderAndIsrRequest.LeaderAndIsrLiveLeader(
-                broker_id=leader, host_name=broker.endpoints[0].host, port=broker.endpoints[0].port
-            )
+            LeaderAndIsrRequest.LeaderAndIsrLiveLeader(broker_id=leader, host_name=endpoint.host, port=endpoint.port)
             for leader in leaders
-            if (broker := self._state.brokers.get(leader)) is not None and broker.endpoints
+            if (broker := self._state.brokers.get(leader)) is not None
+            for endpoint in broker.endpoints
+            if endpoint.listener == listener
         ]
         request = LeaderAndIsrRequest(
             controller_id=self._node_id,
-            controller_epoch=controller_epoch,
+            controller_epoch=self._controller_epoch,
             broker_epoch=self._broker_epoch(broker_id),
             topic_states=list(topics.values()),
             live_leaders=live_leaders,
         )
         names = {topic_state.topic_id: topic for topic, topic_state in topics.items()}
-        self._channel.send(broker_id, request, lambda response: self._leader_and_isr_done(broker_id, names, response))
+        answered = self._answered(broker_id, topics)
+        self._channel.send(broker_id, request, lambda response: self._leader_and_isr_done(answered, names, response))
 
-    def _leader_and_isr_done(self, broker_id: int, names: dict[bytes, str], response: ControlResponse | None) -> None:
+    def _leader_and_isr_done(
+        self, answered: Answered, names: dict[bytes, str], response: ControlResponse | None
+    ) -> None:
         if not isinstance(response, LeaderAndIsrResponse):
             return
         failed = [
-            (names[topic.topic_id], partition.partition_index, broker_id)
+            (names[topic.topic_id], partition.partition_index, answered.broker_id)
             for topic in response.topics
             for partition in topic.partition_errors
             if partition.error_code == ErrorCode.KAFKA_STORAGE_ERROR
         ]
         if failed:
-            self._on_log_failures(failed)
+            self._on_log_failures(answered, failed)
 
-    async def _send_update_metadata(
-        self, update_metadata: dict[int, dict[TopicPartition, None]], controller_epoch: int
-    ) -> None:
+    async def _send_update_metadata(self, update_metadata: dict[int, dict[TopicPartition, None]]) -> None:
         if not update_metadata:
             return
         live_brokers = [
@@ -169,7 +188,7 @@ class RequestBatch:
         for broker_id, partitions in update_metadata.items():
             request = UpdateMetadataRequest(
                 controller_id=self._node_id,
-                controller_epoch=controller_epoch,
+                controller_epoch=self._controller_epoch,
                 broker_epoch=self._broker_epoch(broker_id),
                 topic_states=await self._topic_states(partitions),
                 live_brokers=live_brokers,
@@ -206,25 +225,20 @@ class RequestBatch:
             )
         return list(topics.values())
 
-    async def _send_stop_replicas(
-        self, broker_id: int, partitions: dict[TopicPartition, bool], controller_epoch: int
-    ) -> None:
+    async def _send_stop_replicas(self, broker_id: int, partitions: dict[TopicPartition, bool]) -> None:
         """Send in pieces. `_on_deletions` is called once, when all pieces are answered."""
-        deletions = _Deletions(broker_id, self._on_deletions)
+        answered = self._answered(broker_id, {topic for topic, _ in partitions})
+        deletions = _Deletions(answered, self._on_deletions)
         pace = self._turns.pace()
         size = FOLDERS_PER_REQUEST if any(partitions.values()) else ROLES_PER_REQUEST
         for piece in chunks(list(partitions.items()), size):
             await pace.rest()
             deletions.unanswered += 1
-            self._send_stop_replica(broker_id, dict(piece), controller_epoch, deletions)
+            self._send_stop_replica(broker_id, dict(piece), deletions)
         deletions.all_are_sent()
 
     def _send_stop_replica(
-        self,
-        broker_id: int,
-        partitions: dict[TopicPartition, bool],
-        controller_epoch: int,
-        deletions: "_Deletions",
+        self, broker_id: int, partitions: dict[TopicPartition, bool], deletions: "_Deletions"
     ) -> None:
         topics: dict[str, StopReplicaRequest.StopReplicaTopicState] = {}
         for (topic, index), delete in partitions.items():
@@ -245,7 +259,7 @@ class RequestBatch:
             )
         request = StopReplicaRequest(
             controller_id=self._node_id,
-            controller_epoch=controller_epoch,
+            controller_epoch=self._controller_epoch,
             broker_epoch=self._broker_epoch(broker_id),
             topic_states=list(topics.values()),
         )
@@ -256,10 +270,12 @@ class RequestBatch:
 class _Deletions:
     """The answers of a broker about replicas that it must delete, collected over several requests."""
 
-    __slots__ = ("_broker_id", "_done", "_failed", "_is_sent", "_on_deletions", "unanswered")
+    __slots__ = ("_answered", "_done", "_failed", "_is_sent", "_on_deletions", "unanswered")
 
-    def __init__(self, broker_id: int, on_deletions: Callable[[list[Replica], list[Replica]], None]) -> None:
-        self._broker_id = broker_id
+    def __init__(
+        self, answered: Answered, on_deletions: Callable[[Answered, list[Replica], list[Replica]], None]
+    ) -> None:
+        self._answered = answered
         self._on_deletions = on_deletions
         self._done: list[Replica] = []
         self._failed: list[Replica] = []
@@ -281,9 +297,9 @@ class _Deletions:
             }
             for partition in deleting:
                 error = whole_error or errors.get(partition, ErrorCode.NONE)
-                (self._done if error == ErrorCode.NONE else self._failed).append((*partition, self._broker_id))
+                (self._done if error == ErrorCode.NONE else self._failed).append((*partition, self._answered.broker_id))
         self._tell()
 
     def _tell(self) -> None:
         if self._is_sent and not self.unanswered and (self._done or self._failed):
-            self._on_deletions(self._done, self._failed)
+            self._on_deletions(self._answered, self._done, self._failed)

@@ -62,6 +62,7 @@ class ControllerState:
 
     def __init__(self) -> None:
         self.brokers: dict[int, LiveBroker] = {}
+        self.shutting_down: set[int] = set()  # those of the live brokers that have asked to go
         self.topic_ids: dict[str, bytes] = {}
         self.assignments: dict[str, dict[int, tuple[int, ...]]] = {}
         self.states: dict[TopicPartition, LeaderAndIsr] = {}
@@ -97,7 +98,10 @@ class ControllerState:
         return [replica for replica in self.replicas_of(self.all_partitions()) if replica[2] in wanted]
 
     def is_online(self, broker_id: int, partition: TopicPartition) -> bool:
-        """Whether a broker lives and can use its log of the partition."""
+        """Whether a broker lives, stays, and can use its log of the partition."""
+        return broker_id not in self.shutting_down and self._is_usable(broker_id, partition)
+
+    def _is_usable(self, broker_id: int, partition: TopicPartition) -> bool:
         return broker_id in self.brokers and partition not in self.failed_logs.get(broker_id, ())
 
     def online_replicas(self, partition: TopicPartition) -> list[int]:
@@ -109,9 +113,9 @@ class ControllerState:
         return [broker for broker in self.replicas(partition) if not self.is_online(broker, partition)]
 
     def has_online_leader(self, partition: TopicPartition) -> bool:
-        """Whether the leader on record can serve."""
+        """Whether the leader on record can serve. A broker that shuts down leads on if no other can."""
         state = self.states.get(partition)
-        return state is not None and state.leader != NO_LEADER and self.is_online(state.leader, partition)
+        return state is not None and state.leader != NO_LEADER and self._is_usable(state.leader, partition)
 
     def is_being_deleted(self, topic: str) -> bool:
         """Whether the topic is queued for deletion."""
@@ -179,6 +183,12 @@ class ControllerState:
         else:
             self.replica_states[replica] = target
         return True
+
+    def forget_broker(self, broker_id: int) -> None:
+        """Drop a broker that is gone; its replicas stay."""
+        del self.brokers[broker_id]
+        self.shutting_down.discard(broker_id)
+        self.failed_logs.pop(broker_id, None)
 
     def forget_topic(self, topic: str) -> None:
         """Drop everything known of a topic."""

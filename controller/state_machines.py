@@ -1,10 +1,10 @@
 """Moves partitions and replicas from state to state: checks the table, writes the tree, collects requests to brokers.
 
-Order within a step: tree first, memory second, brokers last (`RequestBatch.send` at the end of the step).
+Order within a step: tree first, memory second, brokers last (`RequestBatch.send`).
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 
 from barnabas.cluster.leader_and_isr import NO_LEADER, LeaderAndIsr
 from barnabas.controller import election
@@ -27,7 +27,10 @@ Elect = Callable[[TopicPartition, LeaderAndIsr], LeaderAndIsr | None]
 
 
 class StateMachines:
-    """Both machines over one controller's state. Each `move_*` is one step: it ends by sending its requests."""
+    """Both machines over one controller's state.
+
+    `elect` and `move_replicas` end a step: they send what was collected. Before them, other methods only collect.
+    """
 
     def __init__(
         self,
@@ -52,7 +55,6 @@ class StateMachines:
         await self._create(new)
         leaderless = [p for p in partitions if state.partition_states.get(p) is PartitionState.OFFLINE]
         await self._elect_offline(leaderless)
-        await self._batch.send(self._tree.epoch)
 
     async def _create(self, partitions: Sequence[TopicPartition]) -> None:
         state = self._state
@@ -91,9 +93,9 @@ class StateMachines:
         await self._write_elected(partitions, decide)
 
     async def elect(self, partitions: Sequence[TopicPartition], decide: Elect) -> list[TopicPartition]:
-        """Elect by the policy `decide`; returns the partitions that changed."""
+        """Elect by the policy `decide`, and send; returns the partitions that changed."""
         elected = await self._write_elected(partitions, decide)
-        await self._batch.send(self._tree.epoch)
+        await self._batch.send()
         return elected
 
     async def _write_elected(self, partitions: Sequence[TopicPartition], decide: Elect) -> list[TopicPartition]:
@@ -141,15 +143,16 @@ class StateMachines:
 
     # --- replicas ---
 
-    async def move_replicas(self, replicas: Sequence[Replica], target: ReplicaState) -> None:
+    async def move_replicas(self, replicas: Iterable[Replica], target: ReplicaState) -> None:
         """Move replicas, and tell the brokers concerned. A move that the table forbids is a bug: AssertionError."""
+        moved = list(replicas)
         pace = self._turns.pace()
-        for replica in replicas:
+        for replica in moved:
             await pace.rest()
             self._move_replica(replica, target)
         if target is ReplicaState.OFFLINE:
-            await self._leave_isrs(replicas)
-        await self._batch.send(self._tree.epoch)
+            await self.leave_isrs(moved)
+        await self._batch.send()
 
     def _move_replica(self, replica: Replica, target: ReplicaState) -> None:
         if not self._state.enter_replica(replica, target):
@@ -165,20 +168,18 @@ class StateMachines:
         elif target is ReplicaState.DELETION_STARTED:
             self._batch.add_stop_replica(broker_id, partition, delete=True)
 
-    async def _leave_isrs(self, replicas: Sequence[Replica]) -> None:
-        """Take replicas that went offline out of the ISR, and tell the others. One broker's replicas per round."""
-        by_broker: dict[int, list[TopicPartition]] = {}
+    async def leave_isrs(self, replicas: Iterable[Replica]) -> None:
+        """Take replicas that are offline out of the ISRs, and tell the others. Each partition is written once."""
+        gone: dict[TopicPartition, set[int]] = {}
         for topic, index, broker_id in replicas:
             if not self._state.is_being_deleted(topic):
-                by_broker.setdefault(broker_id, []).append((topic, index))
-        for broker_id, partitions in by_broker.items():
-            gone = broker_id
+                gone.setdefault((topic, index), set()).add(broker_id)
 
-            def decide(partition: TopicPartition, known: LeaderAndIsr, gone: int = gone) -> LeaderAndIsr | None:
-                return election.without_replica(known, gone)
+        def decide(partition: TopicPartition, known: LeaderAndIsr) -> LeaderAndIsr | None:
+            return election.without_replicas(known, gone[partition])
 
-            for partition in await self._tree.change_states(partitions, decide):
-                others = [replica for replica in self._state.replicas(partition) if replica != broker_id]
-                self._batch.add_leader_and_isr(others, partition)
-                if self._state.states[partition].leader == NO_LEADER:
-                    self._enter(partition, PartitionState.OFFLINE)
+        for partition in await self._tree.change_states(gone, decide):
+            others = [replica for replica in self._state.replicas(partition) if replica not in gone[partition]]
+            self._batch.add_leader_and_isr(others, partition)
+            if self._state.states[partition].leader == NO_LEADER:
+                self._enter(partition, PartitionState.OFFLINE)

@@ -14,7 +14,13 @@ from barnabas.config.broker import BrokerConfig
 from barnabas.config.settings import ConfigError
 from barnabas.controller.assignment import AssignmentError, assign, fixed_start
 from barnabas.coordination import paths
-from barnabas.coordination.payloads import TopicAssignment, decode_config, encode_config, encode_config_change
+from barnabas.coordination.payloads import (
+    TopicAssignment,
+    decode_config,
+    encode_config,
+    encode_config_change,
+    encode_topic_deletion,
+)
 from barnabas.coordination.port import (
     BadVersionError,
     Check,
@@ -35,6 +41,7 @@ logger = logging.getLogger("barnabas.controller")
 NAME_LENGTH_MAX = 249
 PARTITIONS_MAX = 100_000  # of one topic, because its node must stay below a megabyte
 UNSET = -1
+OFFSETS_TOPIC = "__consumer_offsets"
 DELETION_POLL_MS = 10
 DELETION_WAIT_MS = 1_000
 
@@ -264,14 +271,25 @@ class TopicAdmin:
                 raise
             return True
 
-    async def delete_topic(self, name: str) -> Outcome:
-        """Ask the controller to delete a topic. Asking twice is fine."""
+    async def delete_topic(self, name: str, topic_id: bytes | None = None) -> Outcome:
+        """Ask the controller to delete a topic; `topic_id`: only if it has this id. Asking twice is fine.
+
+        The wish names the id of the topic that is there now. If the topic goes meanwhile and is made again, the wish
+        is void.
+        """
         if not self._config.delete_topic_enable:
             return ErrorCode.TOPIC_DELETION_DISABLED, "Topic deletion is disabled."
-        if await self._coordination.exists(paths.topic(name)) is None:
+        node = (await self._coordination.get_many([paths.topic(name)]))[0]
+        if node is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition."
         try:
-            await self._coordination.create(paths.delete_topic(name), make_parents=True)
+            found = TopicAssignment.decode(node[0]).topic_id
+        except ValueError:  # somebody wrote it by hand; it can be deleted by its name
+            found = None
+        if topic_id not in (None, found):
+            return ErrorCode.UNKNOWN_TOPIC_ID, "This server does not host this topic ID."
+        try:
+            await self._coordination.create(paths.delete_topic(name), encode_topic_deletion(found), make_parents=True)
         except NodeExistsError:
             return DONE
         return DONE
@@ -284,7 +302,15 @@ class TopicAdmin:
         *,
         validate_only: bool = False,
     ) -> Outcome:
-        """Grow a topic to `count` partitions; `assignments`: the replicas of the added ones, by hand."""
+        """Grow a topic to `count` partitions; `assignments`: the replicas of the added ones, by hand.
+
+        The offsets topic cannot grow, although it can in Kafka. A group's coordinator is the leader of the partition
+        that its name hashes to. With another number of partitions, most groups would lose sight of their offsets, and
+        brokers that have learnt of the number at different times would both coordinate a group.
+        """
+        if name == OFFSETS_TOPIC:
+            message = f"The number of partitions of {name} cannot change: groups would move away from their offsets."
+            return ErrorCode.INVALID_TOPIC_EXCEPTION, message
         while True:
             try:
                 data, stat = await self._coordination.get(paths.topic(name))

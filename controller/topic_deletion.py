@@ -54,7 +54,7 @@ class TopicDeletion:
         await self._machines.move_partitions(known, PartitionState.OFFLINE)
         await self._machines.move_partitions(known, PartitionState.NON_EXISTENT)
         self._batch.add_update_metadata(state.brokers, partitions)
-        await self._batch.send(self._tree.epoch)
+        await self._batch.send()
         remaining = [r for r in replicas if state.replica_states.get(r) is not ReplicaState.DELETION_SUCCESSFUL]
         live = [r for r in remaining if state.is_online(r[2], r[:2])]
         dead = [r for r in remaining if not state.is_online(r[2], r[:2])]
@@ -92,15 +92,11 @@ class TopicDeletion:
 
     async def _complete(self, topic: str, replicas: list[Replica]) -> None:
         await self._machines.move_replicas(replicas, ReplicaState.NON_EXISTENT)
-        nodes = []
+        states = []
         for partition in self._state.partitions_of(topic):
-            nodes += [paths.partition_state(*partition), paths.partition(*partition)]
-        nodes += [
-            paths.partitions(topic),
-            paths.topic(topic),
-            paths.topic_config(topic),
-            paths.delete_topic(topic),
-        ]
-        await self._tree.delete_all(nodes)
+            states += [paths.partition_state(*partition), paths.partition(*partition)]
+        await self._tree.delete_all([*states, paths.partitions(topic)])
+        # One change: if the wish stayed after the topic, it would end a topic that is made again under this name.
+        await self._tree.delete_together([paths.topic(topic), paths.topic_config(topic), paths.delete_topic(topic)])
         self._state.forget_topic(topic)
         logger.info("topic %s: deleted", topic)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from barnabas.cluster.leader_and_isr import LeaderAndIsr
 from barnabas.controller.state import ControllerState, TopicPartition
 from barnabas.coordination import paths
+from barnabas.coordination.payloads import ProducerIdBlock
 from barnabas.coordination.port import (
     BadVersionError,
     Check,
@@ -30,6 +31,7 @@ CONNECTION_BACKOFF_MS = 100
 # ZooKeeper refuses transactions of a megabyte, and a transaction of the embedded tree blocks the loop until it ends.
 PARTITIONS_PER_WRITE = 100
 PARTITIONS_PER_READ = 500
+LARGEST_PRODUCER_ID = (1 << 63) - 1
 
 
 class ControllerMovedError(Exception):
@@ -61,18 +63,39 @@ class ControllerTree:
                 await self._clock.sleep(CONNECTION_BACKOFF_MS)
 
     async def delete_all(self, nodes: Sequence[str]) -> None:
-        """Delete these nodes, in order, as one change if it is not too large. Nodes that are gone do not matter."""
+        """Delete these nodes, in order, in as few changes as their number allows."""
         for chunk in chunks(nodes, 2 * PARTITIONS_PER_WRITE):
-            remaining = list(chunk)
-            while remaining:
-                try:
-                    await self.write([Delete(path) for path in remaining])
-                    break
-                except MultiError as error:
-                    if not isinstance(error.cause, NoNodeError):
-                        raise
-                    found = await self._coordination.get_many(remaining)
-                    remaining = [path for path, node in zip(remaining, found) if node is not None]
+            await self.delete_together(chunk)
+
+    async def delete_together(self, nodes: Sequence[str]) -> None:
+        """Delete these nodes, in order, as one change. Nodes that are gone do not matter."""
+        remaining = list(nodes)
+        while remaining:
+            try:
+                await self.write([Delete(path) for path in remaining])
+                break
+            except MultiError as error:
+                if not isinstance(error.cause, NoNodeError):
+                    raise
+                found = await self._coordination.get_many(remaining)
+                remaining = [path for path, node in zip(remaining, found) if node is not None]
+
+    async def take_producer_ids(self, broker_id: int) -> ProducerIdBlock:
+        """Reserve the next block of producer ids for a broker. A block is never reserved twice."""
+        while True:
+            node = (await self._coordination.get_many([paths.PRODUCER_ID_BLOCK]))[0]
+            block = ProducerIdBlock.after(None if node is None else ProducerIdBlock.decode(node[0]), broker_id)
+            assert block.last <= LARGEST_PRODUCER_ID, "the producer ids of this cluster are used up"
+            write: Operation = Create(paths.PRODUCER_ID_BLOCK, block.encode())
+            if node is not None:
+                write = Set(paths.PRODUCER_ID_BLOCK, block.encode(), node[1].version)
+            try:
+                await self.write([write])
+            except MultiError as error:  # written meanwhile, perhaps by this controller, whose answer was lost
+                if not isinstance(error.cause, BadVersionError | NodeExistsError):
+                    raise
+            else:
+                return block
 
     # --- partition states ---
 

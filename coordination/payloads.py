@@ -288,6 +288,22 @@ def _partition(row: Mapping[str, Any]) -> tuple[str, int]:
     return str(row["topic"]), int(row["partition"])
 
 
+# /admin/delete_topics/<topic>
+
+
+def encode_topic_deletion(topic_id: bytes | None) -> bytes:
+    """The id of the topic that is to be deleted. Kafka writes no data here, and reads none."""
+    return b"" if topic_id is None else uuids.to_text(topic_id).encode()
+
+
+def decode_topic_deletion(data: bytes) -> bytes | None:
+    """The id of the topic that is to be deleted. None: whichever has the name."""
+    try:
+        return uuids.from_text(data.decode("ascii"))
+    except ValueError:
+        return None
+
+
 # /log_dir_event_notification/…
 
 

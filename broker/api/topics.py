@@ -233,7 +233,8 @@ async def delete_topics(
             result.name = name if name is not None else cache.topic_name(topic_id)
             assert result.name is not None
             result.topic_id = cache.topic_id(result.name)
-            result.error_code, result.error_message = await broker.topic_admin.delete_topic(result.name)
+            wanted_id = topic_id if name is None else None
+            result.error_code, result.error_message = await broker.topic_admin.delete_topic(result.name, wanted_id)
     going = [result for result in results.values() if result.error_code == ErrorCode.NONE]
     if going:
         names = [result.name for result in going if result.name is not None]

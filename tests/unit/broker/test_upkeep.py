@@ -120,7 +120,7 @@ def test_an_event_that_never_ends_ends_no_loop(env: SimEnv, broker: Broker, name
         await env.clock.sleep(1e12)
 
     if name == "controller":
-        broker.controller._enqueue(hang, only_active=False)
+        broker.controller._enqueue(hang)
     elif name == "isr writer":
         original = broker.coordination.create
         broker.coordination.create = hang  # type: ignore[assignment]

@@ -67,19 +67,25 @@ def test_other_elections():
     assert election.elect_controlled_shutdown([1], LeaderAndIsr(1, 0, (1,)), {1}, {1}) is None
 
 
-def test_without_replica_keeps_the_last_member():
-    gone = election.without_replica(STATE, 1)
+def test_without_replicas_keeps_the_last_member():
+    gone = election.without_replicas(STATE, {1})
     assert (gone.leader, gone.isr, gone.leader_epoch) == (NO_LEADER, (2, 3), 6)
-    gone = election.without_replica(STATE, 2)
+    gone = election.without_replicas(STATE, {2})
     assert (gone.leader, gone.isr, gone.leader_epoch) == (1, (1, 3), 6)
-    last = election.without_replica(LeaderAndIsr(1, 0, (1,)), 1)
+    gone = election.without_replicas(STATE, {3, 2, 9})
+    assert (gone.leader, gone.isr, gone.leader_epoch) == (1, (1,), 6)
+    gone = election.without_replicas(STATE._replace(leader=2), {1, 2, 3})
+    assert (gone.leader, gone.isr, gone.leader_epoch) == (NO_LEADER, (2,), 6), "the leader has the most records"
+    last = election.without_replicas(LeaderAndIsr(1, 0, (1,)), {1})
     assert (last.leader, last.isr, last.leader_epoch) == (NO_LEADER, (1,), 1)
-    assert election.without_replica(last, 1) is None
-    assert election.without_replica(STATE, 9) is None
+    assert election.without_replicas(last, {1}) is None
+    assert election.without_replicas(STATE, {9}) is None
 
 
-def test_imbalance():
-    assert election.imbalance([(1, 1), (1, 2), (2, 2)]) == {1: 0.5, 2: 0.0}
+def test_misled():
+    leaders = [("a", 1, 1), ("b", 1, 2), ("c", 2, 2), ("d", 3, -1), ("e", 3, None)]
+    assert election.misled(leaders, 0.4) == ["b", "d"]
+    assert election.misled(leaders, 0.5) == [], "it must be above the limit"
 
 
 # --- assignment: what Apache Kafka assigned, and the classic example of KIP-36 ---

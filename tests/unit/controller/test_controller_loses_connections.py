@@ -102,7 +102,7 @@ def test_watches_do_not_pile_up(env, unsteady):
         before = await cost_of_a_topic("first")
         for _ in range(5):
             unsteady.controller.retry_offline_partitions()
-            unsteady.controller._enqueue(unsteady.controller._topics_changed)
+            unsteady.controller._enqueue(unsteady.controller.term._topics_changed)
             lose_next = True
             await env.clock.sleep(2_000)
         assert await cost_of_a_topic("last") == before

@@ -1,0 +1,48 @@
+"""What brokers ask of the controller: ControlledShutdown (key 7, versions 0-3), AlterPartition (56, 2-3) and
+AllocateProducerIds (67, version 0).
+
+A broker that is not the controller answers NOT_CONTROLLER, and the asker looks for the controller again. Left out:
+AlterPartition 0 and 1, which no broker since Kafka 3.3 sends.
+"""
+
+from typing import TYPE_CHECKING
+
+from barnabas.broker.context import RequestContext
+from barnabas.broker.dispatch import api
+from barnabas.protocol.api_keys import ApiKey
+from barnabas.protocol.messages import (
+    AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
+)
+from barnabas.runtime.pending import Pending
+
+if TYPE_CHECKING:
+    from barnabas.broker.broker import Broker
+
+
+@api(ApiKey.CONTROLLED_SHUTDOWN, versions=(0, 3), is_announced=False, is_of_brokers=True)
+def controlled_shutdown(
+    broker: "Broker", request: ControlledShutdownRequest, context: RequestContext
+) -> Pending[ControlledShutdownResponse]:
+    """Let a broker go: the answer names the partitions that it still leads."""
+    return broker.controller.controlled_shutdown(request)
+
+
+@api(ApiKey.ALTER_PARTITION, versions=(2, 3), is_of_brokers=True)
+def alter_partition(
+    broker: "Broker", request: AlterPartitionRequest, context: RequestContext
+) -> Pending[AlterPartitionResponse]:
+    """Change ISRs as their leader wants, where that is allowed."""
+    return broker.controller.alter_partition(request)
+
+
+@api(ApiKey.ALLOCATE_PRODUCER_IDS, versions=(0, 0), is_of_brokers=True)
+def allocate_producer_ids(
+    broker: "Broker", request: AllocateProducerIdsRequest, context: RequestContext
+) -> Pending[AllocateProducerIdsResponse]:
+    """The next block of producer ids."""
+    return broker.controller.allocate_producer_ids(request)

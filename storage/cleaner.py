@@ -341,7 +341,7 @@ class Cleaner:
         now_ms = self._env.clock.now_ms()
         key = (log.topic, log.partition)
         directory = self._manager.directory_of(log)
-        if directory is None:
+        if directory is None or not log.health.is_writable:
             return
         found = dirty_range(log, directory.cleaner_offsets.get(key), now_ms)
         if found.first_uncleanable <= found.first_dirty:

@@ -5,9 +5,11 @@ synced. Only then the recovery point rises. Nothing is synced when a log is made
 a record when it is written, and what a crash loses of a new log's files is known from the tree.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
+from typing import Protocol
 
+from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Clock, Disk, File, Timer, may_pass
 from barnabas.storage.health import Health
 from barnabas.storage.leader_epochs import LeaderEpochCache
@@ -16,6 +18,19 @@ from barnabas.storage.segments import Segments
 
 _SYNC_AGAIN_MS = 1_000  # after a sync that could not even begin
 _SYNC_LOST_MS = 300_000.0
+
+
+class RecoveryPointCheckpoint(Protocol):
+    """The file that says a log's recovery point after a crash."""
+
+    def says_too_much(self) -> bool:
+        """Whether it says, or soon may say, a higher point than the log has now."""
+
+    def write(self) -> OSError | None:
+        """Make it say the point that the log has now. It is durable when this returns."""
+
+    def write_later(self) -> Pending[OSError | None]:
+        """As `write`, without blocking."""
 
 
 class _Sync:
@@ -47,7 +62,7 @@ class Durability:
         self.health = health
         self.recovery_point = recovery_point
         self.last_flush_ms = clock.monotonic_ms()  # when the last flush began
-        self.on_recovery_point_lowered: Callable[[], None] | None = None
+        self.checkpoint: RecoveryPointCheckpoint | None = None
         self._disk = disk
         self._clock = clock
         self._directory = directory
@@ -173,16 +188,16 @@ class Durability:
         except OSError as error:
             self.health.hinder(error)
 
-    def lower_recovery_point(self, offset: int) -> None:
-        """Before anything is cut: the checkpoint must not claim more than will be left."""
+    def lower_recovery_point(self, offset: int) -> RecoveryPointCheckpoint | None:
+        """Before anything is cut: what is durable ends there. The checkpoint to write first, if it says more."""
         self._syncing.clear()
-        if self.recovery_point > offset:
-            self.recovery_point = offset
-            if self.on_recovery_point_lowered is not None:
-                self.on_recovery_point_lowered()
+        self.recovery_point = min(self.recovery_point, offset)
+        checkpoint = self.checkpoint
+        return checkpoint if checkpoint is not None and checkpoint.says_too_much() else None
 
     def end_was_cut(self) -> None:
         """The log ends earlier than it did."""
+        self._syncing.clear()
         self.recovery_point = min(self.recovery_point, self._segments.end_offset)
 
     # -- in the background

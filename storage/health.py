@@ -12,21 +12,23 @@ class Health:
       be possible.
     - `failed`: nobody knows what is on the disk. The log is not written again before the next start.
     - `closed`: the broker stops, or the partition is deleted.
+    - `is_held`: a truncation is under way, and nothing else may write.
     """
 
-    __slots__ = ("closed", "failed", "hindered", "on_failed", "on_hindered")
+    __slots__ = ("closed", "failed", "hindered", "is_held", "on_failed", "on_hindered")
 
     def __init__(self) -> None:
         self.failed: OSError | None = None
         self.hindered: OSError | None = None
         self.closed = False
+        self.is_held = False
         self.on_failed: Callable[[], None] | None = None
         self.on_hindered: Callable[[], None] | None = None  # is called when a hindrance begins and when it ends
 
     @property
     def is_writable(self) -> bool:
         """Whether a write can be tried."""
-        return self.failed is None and not self.closed
+        return self.failed is None and not self.closed and not self.is_held
 
     def fail(self, error: OSError) -> None:
         """Never write again in this process."""

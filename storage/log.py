@@ -109,6 +109,7 @@ class Log:
         self.finish_swap: Callable[[], None] | None = (
             None  # set while new files take the place of others: completes that
         )
+        self.finish_truncation: Callable[[], None] | None = None  # set while a truncation is under way: does the rest
         self._checked_end_offset = segments.end_offset
         self._roll_jitter_ms = 0
         self.choose_roll_jitter()
@@ -642,6 +643,8 @@ def close_together(disk: Disk, logs: Iterable[Log]) -> None:
     """Stop logs cleanly: everything is durable, indexes and producer snapshots are complete."""
     logs = [log for log in logs if not log.closed]
     for log in logs:
+        if log.finish_truncation is not None:
+            log.finish_truncation()
         log.seal()
     flush_together(disk, [log.durability for log in logs])
     for log in logs:

@@ -72,7 +72,7 @@ class LogDirectory:
         self._recovery_points: dict[tuple[str, int], int] = {}
         self._written: dict[str, dict[tuple[str, int], int]] = {}  # by checkpoint file
         self._writing: dict[str, list[Pending[None]]] = {}  # by checkpoint file: those that wait until it is written
-        self._not_writable: set[str] = set()  # checkpoint files that could not be written the last time
+        self._not_writable: dict[str, OSError] = {}  # checkpoint files that could not be written the last time
         self._names_timer: Timer | None = None
         self._unsynced_deletions: set[tuple[str, int]] = set()
 
@@ -272,7 +272,7 @@ class LogDirectory:
             ) from error
         log.health.on_failed = lambda: self._on_failed(log)
         log.health.on_hindered = lambda: self._on_hindered(log)
-        log.durability.on_recovery_point_lowered = lambda: self._recovery_point_lowered(log)
+        log.durability.checkpoint = _RecoveryPoint(self, log)
         self.logs[key] = log
         return log
 
@@ -400,12 +400,31 @@ class LogDirectory:
         self._recovery_points = {key: log.durability.recovery_point for key, log in logs}
         return self._recovery_points
 
-    def _recovery_point_lowered(self, log: Log) -> None:
+    def recovery_point_is_lower(self, log: Log) -> bool:
+        """Whether the recovery point that is written down, or is being written, is higher than the log's is now."""
         key = (log.topic, log.partition)
-        if self._recovery_points.get(key, 0) > log.durability.recovery_point and self.logs.get(key) is log:
-            error = self._write_now(checkpoints.RECOVERY_POINTS)
-            if error is not None:
-                raise error
+        if self.logs.get(key) is not log:
+            return False
+        written = self._written[checkpoints.RECOVERY_POINTS].get(key, 0)
+        return max(written, self._recovery_points.get(key, 0)) > log.durability.recovery_point
+
+    def write_recovery_points(self) -> OSError | None:
+        """Write the recovery points. They are durable when this returns."""
+        return self._write_now(checkpoints.RECOVERY_POINTS)
+
+    def write_recovery_points_later(self, log: Log) -> Pending[OSError | None]:
+        """As `write_recovery_points`, without blocking, for a log whose point was lowered."""
+        durable: Pending[OSError | None] = Pending()
+        name = checkpoints.RECOVERY_POINTS
+
+        def written(_: None) -> None:
+            if self._written[name].get((log.topic, log.partition), 0) > log.durability.recovery_point:
+                durable.complete(self._not_writable.get(name) or OSError(errno.EIO, "not written", self.path_of(name)))
+            else:
+                self._env.disk.sync_in_background([], durable.complete, [self.path])
+
+        self.write_later(name).then(written)
+        return durable
 
     def _write_now(self, name: str) -> OSError | None:
         offsets = self._collect(name)
@@ -422,7 +441,7 @@ class LogDirectory:
     def _was_written(self, name: str, offsets: dict[tuple[str, int], int]) -> None:
         self._written[name] = offsets
         if name in self._not_writable:
-            self._not_writable.discard(name)
+            del self._not_writable[name]
             logger.warning("%s is written again", self.path_of(name))
 
     def _not_written(self, name: str, error: OSError) -> None:
@@ -430,8 +449,9 @@ class LogDirectory:
 
         Say it once; it is tried again every time.
         """
-        if name not in self._not_writable:
-            self._not_writable.add(name)
+        is_known = name in self._not_writable
+        self._not_writable[name] = error
+        if not is_known:
             logger.error("%s could not be written: %s", self.path_of(name), error)
 
     def write_later(self, name: str) -> Pending[None]:
@@ -478,3 +498,22 @@ class LogDirectory:
         """No file of that name is on its way any more: tell those that wait for it."""
         for ended in self._writing.pop(name, ()):
             ended.complete(None)
+
+
+class _RecoveryPoint:
+    """A log's line in the checkpoint of the recovery points (`durability.RecoveryPointCheckpoint`)."""
+
+    __slots__ = ("_directory", "_log")
+
+    def __init__(self, directory: LogDirectory, log: Log) -> None:
+        self._directory = directory
+        self._log = log
+
+    def says_too_much(self) -> bool:
+        return self._directory.recovery_point_is_lower(self._log)
+
+    def write(self) -> OSError | None:
+        return self._directory.write_recovery_points()
+
+    def write_later(self) -> Pending[OSError | None]:
+        return self._directory.write_recovery_points_later(self._log)

@@ -134,6 +134,17 @@ class Segment:
         self._recent_positions = array("q")
         self.touched = True
 
+    def without_files(self, base_offset: int) -> "Segment":
+        """An empty segment in the same folder that has no files: it stands for one that is made later."""
+        return Segment(
+            self._files,
+            self.directory,
+            base_offset,
+            size=0,
+            created_ms=self.created_ms,
+            index_interval_bytes=self._index_interval_bytes,
+        )
+
     @staticmethod
     def create(
         files: OpenFiles,

@@ -1,19 +1,8 @@
 """The offsets partition of a group: the absolute value of Java's `String.hashCode`, modulo the partition count."""
 
-import struct
 from functools import lru_cache
 
-
-def java_hash_code(text: str) -> int:
-    """Java's `String.hashCode`: over UTF-16 code units (a character outside the BMP counts as its surrogates)."""
-    value = 0
-    if text.isascii():
-        for unit in text.encode():
-            value = (31 * value + unit) & 0xFFFFFFFF
-    else:
-        for (unit,) in struct.iter_unpack("<H", text.encode("utf-16-le", "surrogatepass")):
-            value = (31 * value + unit) & 0xFFFFFFFF
-    return value - (1 << 32) if value & 0x80000000 else value
+from barnabas.protocol.java_hash import java_hash_code
 
 
 @lru_cache(maxsize=1 << 14)

@@ -303,23 +303,26 @@ class Partition:
         return result
 
     def append_as_follower(
-        self, records: Buffer, leader_high_watermark: int, leader_log_start_offset: int
-    ) -> ErrorCode:
-        """Append what the leader sent, unchanged, and take over its high watermark and log start."""
-        assert not self.is_leader
+        self, records: Buffer, leader_epoch: int, leader_high_watermark: int, leader_log_start_offset: int
+    ) -> AppendResult:
+        """Append what the leader of an epoch has sent, unchanged, and take over its high watermark and log start.
+
+        NOT_LEADER_OR_FOLLOWER if the answer is from another epoch than the one that is followed now.
+        """
+        if self.is_leader or leader_epoch != self.leader_epoch:
+            return AppendResult(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the answer is from another leader epoch")
         log = self.log
-        if len(records):
-            result = log.append_as_follower(records)
-            if result.error is not ErrorCode.NONE:
-                return result.error
+        result = log.append_as_follower(records) if len(records) else AppendResult(ErrorCode.NONE)
+        if result.error is not ErrorCode.NONE:
+            return result
         high_watermark = min(leader_high_watermark, log.log_end_offset)
         if high_watermark > log.high_watermark:
             log.set_high_watermark(high_watermark)
         if leader_log_start_offset > log.log_start_offset:
-            log.delete_records_before(leader_log_start_offset)
+            log.delete_records_before(min(leader_log_start_offset, log.log_end_offset))
         if self.fetch_waiters:
             self._host.wakes.mark(self)
-        return ErrorCode.NONE
+        return result
 
     def park_until(self, offset: int, waiter: Callable[[ErrorCode], None]) -> Ticket[ErrorCode]:
         """Call `waiter` once the high watermark has reached `offset`, in offset order, never inside this call.

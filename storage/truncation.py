@@ -77,13 +77,14 @@ def begin_full_truncation(log: Log, offset: int) -> "Truncation | None":
 class Truncation:
     """A truncation that has begun. `log.finish_truncation` is set until its last step is durable."""
 
-    __slots__ = ("_is_over", "_log", "_steps", "_sync")
+    __slots__ = ("_is_over", "_log", "_steps", "_sync", "has_succeeded")
 
     def __init__(self, log: Log, steps: _Steps) -> None:
         self._log = log
         self._steps = steps
         self._sync: _Sync | None = None  # what is waited for
         self._is_over = False
+        self.has_succeeded = False
         log.health.is_held = True
         log.finish_truncation = self.finish
 
@@ -146,6 +147,7 @@ class Truncation:
         try:
             self._sync = next(self._steps)
         except StopIteration:
+            self.has_succeeded = True
             self._end()
         except OSError as failure:
             log.health.fail(failure)

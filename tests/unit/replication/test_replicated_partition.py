@@ -720,10 +720,10 @@ def test_a_follower_takes_over_records_and_high_watermark(env, host):
     fetched = Observed(
         host.manager.fetch(FetchParams(max_wait_ms=1_000, min_bytes=1), [FetchPartition("u", 0, 0, 100)])
     )
-    assert partition.append_as_follower(records, 0, 0) is ErrorCode.NONE
+    assert partition.append_as_follower(records, 0, 0, 0).error is ErrorCode.NONE
     env.clock.advance(0)
     assert not fetched.done
-    assert partition.append_as_follower(b"", 1, 0) is ErrorCode.NONE
+    assert partition.append_as_follower(b"", 0, 1, 0).error is ErrorCode.NONE
     env.clock.advance(0)
     assert offsets_of(fetched.value[0].records) == [0]
     assert (partition.log_end_offset, partition.high_watermark) == (1, 1)
@@ -809,7 +809,7 @@ def test_a_poll_that_begins_in_a_gap_of_compaction_counts_what_follows(env, host
         one = batch()
         struct.pack_into(">q", one, 0, base_offset)
         records += one
-    assert partition.append_as_follower(records, 381, 0) is ErrorCode.NONE
+    assert partition.append_as_follower(records, 0, 381, 0).error is ErrorCode.NONE
     host.lead(leader_epoch=1, partition_epoch=1)
     for min_bytes, is_there in ((18 * SIZE - 1, True), (18 * SIZE, True), (19 * SIZE + 4096, False)):
         fetched = poll(host, min_bytes, 18 * SIZE - 1 if is_there else 1 << 20, topics="t", offset=35)

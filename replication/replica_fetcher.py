@@ -1,0 +1,387 @@
+"""Replica fetchers: they copy the partitions that this broker follows, over few connections.
+
+There are num.replica.fetchers for each leader. A fetcher has one Fetch request under way, in an incremental session
+(`leader_session.py`). It goes through the answer in turns with other works. What is to be done with a partition is
+decided in `follower.py`. A partition that must do something else first leaves the session for that time, and the others
+go on: it backs off, cuts its log, or asks for the ends of the leader's log.
+"""
+
+import logging
+from collections.abc import Callable, Generator, Iterable
+from functools import partial
+from typing import Any, Protocol
+
+from barnabas.config.broker import BrokerConfig
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.java_hash import java_hash_code
+from barnabas.protocol.message import Message
+from barnabas.protocol.messages import FetchResponse, ListOffsetsRequest, ListOffsetsResponse
+from barnabas.replication.follower import Action, Backoff, Follower, Verdict, append, handle_answer
+from barnabas.replication.leader_session import SESSION_ERRORS, Key, LeaderSession, Limits
+from barnabas.replication.offset_lookup import EARLIEST, LATEST
+from barnabas.replication.partition import Partition
+from barnabas.replication.truncation import bounds_out_of_range, first_truncation
+from barnabas.runtime.pending import Pending
+from barnabas.runtime.ports import Env, Timer
+from barnabas.runtime.turns import Pieces
+from barnabas.storage.truncation import Truncation, begin_full_truncation, begin_truncation
+
+logger = logging.getLogger("barnabas.replication")
+
+LIST_OFFSETS_VERSION = 9  # what Apache Kafka 3.9 sends between brokers
+NO_LEADER = -1
+
+
+class Client(Protocol):
+    """A connection to one broker."""
+
+    def send(self, request: Message, version: int) -> Pending[Any]:
+        """The answer, or None if there is none."""
+
+
+class Clients(Protocol):
+    """The connections to other brokers."""
+
+    def to(self, broker_id: int, purpose: str, request_timeout_ms: float | None = None) -> Client | None:
+        """The connection to a broker for one purpose; None if the broker is not known."""
+
+
+class ReplicaFetcher:
+    """Copies some of the partitions that one broker leads."""
+
+    def __init__(
+        self, env: Env, config: BrokerConfig, clients: Clients, leader_id: int, number: int, epoch: Callable[[], int]
+    ) -> None:
+        self._env = env
+        self._config = config
+        self._clients = clients
+        self._broker_epoch = epoch
+        self.leader_id = leader_id
+        self.name = f"fetcher-{number}"
+        self.followers: dict[Key, Follower] = {}  # also those that are not in the session now
+        self._session = LeaderSession(config.node_id)
+        self._backoff = Backoff()
+        self._is_busy = False  # a request is under way, or its answer is being handled
+        self._timer: Timer | None = None
+        self._is_scheduled = False
+
+    def __repr__(self) -> str:
+        return f"<ReplicaFetcher {self.name} of broker {self.leader_id}, {len(self.followers)} partitions>"
+
+    # --- which partitions ---
+
+    def follow(self, partition: Partition) -> None:
+        """Copy a partition from now on, in its leader's epoch of now."""
+        follower = Follower(partition)
+        key = (follower.topic, follower.index)
+        self.stop(key)
+        self.followers[key] = follower
+        log = partition.log
+        if log.finish_truncation is not None:  # of an earlier epoch
+            log.finish_truncation()
+        cut = first_truncation(log.leader_epochs.latest, log.log_end_offset, log.high_watermark)
+        if cut.offset < log.log_end_offset:
+            self._cut(follower, begin_truncation(log, cut.offset))
+        else:
+            self._resume(follower)
+
+    def stop(self, key: Key) -> None:
+        """Do not copy this partition any more. What is still to come of it is ignored."""
+        follower = self.followers.pop(key, None)
+        if follower is not None:
+            follower.has_ended = True
+            self._session.remove(key)
+
+    def _resume(self, follower: Follower) -> None:
+        """The partition takes part in the session again."""
+        if self._is_followed(follower):
+            self._session.add(follower)
+            self._begin_soon()
+
+    def _is_followed(self, follower: Follower) -> bool:
+        """Whether a wait has ended for a partition that is still followed in the same epoch."""
+        return self.followers.get((follower.topic, follower.index)) is follower and follower.is_current
+
+    # --- one request after the other ---
+
+    def _begin_soon(self) -> None:
+        """In a later event, because many partitions are told one after the other."""
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._env.clock.call_soon(self._begin)
+
+    def _begin(self) -> None:
+        self._is_scheduled = False
+        if self._is_busy or self._timer is not None or not self._session.has_request:
+            return
+        config = self._config
+        client = self._clients.to(self.leader_id, self.name, config.replica_socket_timeout_ms)
+        if client is None:
+            self._session.begin_again()
+            if len(self._session):
+                self._back_off()
+            return
+        limits = Limits(
+            config.replica_fetch_wait_max_ms,
+            config.replica_fetch_min_bytes,
+            config.replica_fetch_response_max_bytes,
+            config.replica_fetch_max_bytes,
+        )
+        version = self._session.version
+        self._is_busy = True
+        try:
+            pending = client.send(self._session.request(limits, self._broker_epoch()), version)
+        except Exception as error:
+            self._failed(error)
+        else:
+            pending.on_failure = self._failed
+            pending.then(self._answered)
+
+    def _answered(self, response: FetchResponse | None) -> None:
+        if response is None:
+            logger.debug("%s: broker %d has not answered", self.name, self.leader_id)
+            self._session.begin_again()
+            self._is_busy = False
+            self._back_off()
+            return
+        error = self._session.answered(response)
+        if error is not ErrorCode.NONE:
+            logger.info("%s: broker %d answers %s", self.name, self.leader_id, error.name)
+            self._is_busy = False
+            if error in SESSION_ERRORS:
+                self._begin_soon()
+            else:
+                self._back_off()
+            return
+        self._backoff.reset()
+        try:
+            handled = self._env.turns.run(self._handle(response), to_the_end=True)
+        except Exception as failure:
+            self._failed(failure)
+            return
+        if isinstance(handled, Pending):
+            handled.on_failure = self._failed
+            handled.then(self._handled)
+        else:
+            self._handled(None)
+
+    def _handled(self, _: None) -> None:
+        self._is_busy = False
+        self._begin_soon()
+
+    def _failed(self, error: Exception) -> None:
+        """A bug. The session begins again after a while, and the logs say what they have."""
+        logger.error("%s of broker %d failed", self.name, self.leader_id, exc_info=error)
+        self._session.begin_again()
+        self._is_busy = False
+        self._back_off()
+
+    def _back_off(self) -> None:
+        """The leader does not answer: wait with all partitions."""
+        delay_ms = self._backoff.next_ms(self._config.replica_fetch_backoff_ms)
+        if self._timer is None:
+            self._timer = self._env.clock.call_later(delay_ms, self._try_again)
+
+    def _try_again(self) -> None:
+        self._timer = None
+        self._begin()
+
+    # --- one partition of an answer ---
+
+    def _handle(self, response: FetchResponse) -> Pieces[None]:
+        session = self._session
+        for topic in response.responses:
+            name = session.topic_of(topic)
+            if name is None:
+                continue
+            for answer in topic.partitions:
+                follower = session.member(name, answer.partition_index)
+                if follower is not None:
+                    self._act(follower, handle_answer(follower, answer), answer)
+                    yield None
+
+    def _act(self, follower: Follower, verdict: Verdict, answer: FetchResponse.PartitionData) -> None:
+        action = verdict.action
+        if action is Action.GO_ON:
+            follower.backoff.reset()
+            self._session.note(follower)
+            return
+        if action is Action.IGNORE:
+            return
+        key = (follower.topic, follower.index)
+        log = follower.partition.log
+        if action is not Action.LOOK_UP:
+            logger.info("%s-%d: %s (%s)", *key, action.value, verdict.why)
+        if action is Action.GIVE_UP:
+            self.stop(key)
+            return
+        self._session.remove(key)
+        if action is Action.BACK_OFF:
+            self._back_off_with(follower)
+        elif action is Action.LOOK_UP:
+            self._env.turns.begin(self._look_up(follower), failed=partial(self._look_up_failed, follower))
+        elif action is Action.BEGIN_ANEW:
+            self._cut(follower, begin_full_truncation(log, verdict.offset), answer)
+        else:
+            latest = log.leader_epochs.latest
+            truncation = begin_truncation(log, verdict.offset)
+            if truncation is None and latest == log.leader_epochs.latest:
+                self._back_off_with(follower)  # nothing has changed: the leader would say the same again
+            else:
+                self._cut(follower, truncation)
+
+    def _back_off_with(self, follower: Follower) -> None:
+        """Try again with one partition later."""
+        delay_ms = follower.backoff.next_ms(self._config.replica_fetch_backoff_ms)
+        self._env.clock.call_later(delay_ms, partial(self._resume, follower))
+
+    # --- cutting the log ---
+
+    def _cut(
+        self,
+        follower: Follower,
+        truncation: Truncation | None,
+        answer: FetchResponse.PartitionData | None = None,
+    ) -> None:
+        """Cut the log beside the session, then fetch on. The records of `answer` are appended behind the cut."""
+        if truncation is None:
+            self._resume(follower)
+        else:
+            self._env.turns.begin(
+                self._cut_in_turns(follower, truncation, answer), failed=partial(self._look_up_failed, follower)
+            )
+
+    def _cut_in_turns(
+        self, follower: Follower, truncation: Truncation, answer: FetchResponse.PartitionData | None
+    ) -> Pieces[None]:
+        yield from truncation.in_turns()
+        if not self._is_followed(follower):
+            return
+        if not truncation.has_succeeded:
+            self._back_off_with(follower)
+            return
+        if answer is not None:
+            verdict = append(follower, answer)
+            if verdict.action is not Action.GO_ON:
+                logger.warning("%s-%d: %s", follower.topic, follower.index, verdict.why)
+                self._back_off_with(follower)
+                return
+        self._resume(follower)
+
+    # --- out of range ---
+
+    def _look_up(self, follower: Follower) -> Pieces[None]:
+        """The leader does not have our fetch offset: ask where its log ends and begins, and go where both agree."""
+        log = follower.partition.log
+        latest = yield from self._offset(follower, LATEST)
+        earliest = None if latest is None else (yield from self._offset(follower, EARLIEST))
+        if not self._is_followed(follower):
+            return
+        if latest is None or earliest is None:
+            self._back_off_with(follower)
+            return
+        bounds = bounds_out_of_range(log.log_end_offset, earliest, latest)
+        text = "%s-%d: the offset %d is not in the leader's log, which has %d to %d"
+        logger.info(text, follower.topic, follower.index, log.log_end_offset, earliest, latest)
+        if bounds.start_offset is not None:
+            self._cut(follower, begin_full_truncation(log, bounds.start_offset))
+        elif bounds.end_offset < log.log_end_offset:
+            self._cut(follower, begin_truncation(log, bounds.end_offset))
+        else:
+            begin_truncation(log, bounds.end_offset)  # epochs without records go
+            self._back_off_with(follower)
+
+    def _offset(self, follower: Follower, timestamp: int) -> Generator[Any, Any, int | None]:
+        """One end of the leader's log."""
+        client = self._clients.to(self.leader_id, "offsets", self._config.replica_socket_timeout_ms)
+        if client is None:
+            return None
+        partition = ListOffsetsRequest.ListOffsetsPartition(
+            partition_index=follower.index, current_leader_epoch=follower.leader_epoch, timestamp=timestamp
+        )
+        request = ListOffsetsRequest(
+            replica_id=self._config.node_id,
+            topics=[ListOffsetsRequest.ListOffsetsTopic(name=follower.topic, partitions=[partition])],
+        )
+        response: ListOffsetsResponse | None = yield client.send(request, LIST_OFFSETS_VERSION)
+        if response is None:
+            return None
+        (topic,) = response.topics
+        (answer,) = topic.partitions
+        return None if answer.error_code or answer.offset < 0 else answer.offset
+
+    def _look_up_failed(self, follower: Follower, error: Exception) -> None:
+        """A bug, or an answer that makes no sense."""
+        logger.error("%s-%d: failed beside the session", follower.topic, follower.index, exc_info=error)
+        self._back_off_with(follower)
+
+
+class ReplicaFetchers:
+    """All fetchers of a broker, by leader and number."""
+
+    def __init__(self, env: Env, config: BrokerConfig, clients: Clients, broker_epoch: Callable[[], int]) -> None:
+        self._env = env
+        self._config = config
+        self._clients = clients
+        self._broker_epoch = broker_epoch
+        self._fetchers: dict[tuple[int, int], ReplicaFetcher] = {}
+        self._fetcher_of: dict[Key, ReplicaFetcher] = {}
+        self._count = config.num_replica_fetchers
+        self._is_shut_down = False
+        config.on_change.append(self._config_changed)
+
+    def follow(self, partitions: Iterable[Partition]) -> None:
+        """Copy each partition from its leader of now. One without a leader waits until the controller names one."""
+        if self._is_shut_down:
+            return
+        for partition in partitions:
+            key = (partition.topic, partition.index)
+            self._stop(key)
+            if partition.leader_id != NO_LEADER and not partition.is_leader and partition.log.failed is None:
+                fetcher = self._fetcher(partition)
+                self._fetcher_of[key] = fetcher
+                fetcher.follow(partition)
+
+    def stop(self, partitions: Iterable[Partition]) -> None:
+        """Do not copy these any more."""
+        for partition in partitions:
+            self._stop((partition.topic, partition.index))
+
+    def shutdown(self) -> None:
+        """Stop all. No partition is followed any more."""
+        self._is_shut_down = True
+        if self._config_changed in self._config.on_change:
+            self._config.on_change.remove(self._config_changed)
+        for key in list(self._fetcher_of):
+            self._stop(key)
+
+    def _stop(self, key: Key) -> None:
+        fetcher = self._fetcher_of.pop(key, None)
+        if fetcher is not None:
+            fetcher.stop(key)
+
+    def _fetcher(self, partition: Partition) -> ReplicaFetcher:
+        number = fetcher_number(partition.topic, partition.index, self._count)
+        key = (partition.leader_id, number)
+        fetcher = self._fetchers.get(key)
+        if fetcher is None:
+            fetcher = self._fetchers[key] = ReplicaFetcher(
+                self._env, self._config, self._clients, *key, self._broker_epoch
+            )
+        return fetcher
+
+    def _config_changed(self, names: frozenset[str]) -> None:
+        if self._config.num_replica_fetchers != self._count:
+            self._count = self._config.num_replica_fetchers
+            followers = [
+                fetcher.followers[key] for key, fetcher in self._fetcher_of.items() if key in fetcher.followers
+            ]
+            self.follow([follower.partition for follower in followers])
+
+
+def fetcher_number(topic: str, index: int, count: int) -> int:
+    """Which of a leader's fetchers copies a partition, as in Apache Kafka."""
+    value = (31 * java_hash_code(topic) + index) & 0xFFFFFFFF
+    if value & 0x80000000:
+        value = (1 << 32) - value
+    return 0 if value == 1 << 31 else value % count

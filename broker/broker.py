@@ -90,7 +90,14 @@ class Broker:
         self.log_manager = LogManager(env, data_directories, config, self.config_changes.topic_overrides)
         self.config_changes.on_topic_change = self._topic_settings_changed
         self.replica_manager = ReplicaManager(
-            env, config, self.node_id, self.log_manager, self.metadata_cache, coordination, self.lease
+            env,
+            config,
+            self.node_id,
+            self.log_manager,
+            self.metadata_cache,
+            coordination,
+            self.lease,
+            self.broker_clients,
         )
         self.lease.on_lost.append(self.replica_manager.suspend)
         self.lease.on_lapsed.append(self.replica_manager.lease_lapsed)
@@ -223,6 +230,7 @@ class Broker:
         """A controlled stop: answer what can be answered, write checkpoints and the clean marker, end the session."""
         logger.info("broker %d stops", self.node_id)
         self.server.stop_accepting()
+        self.replica_manager.fetchers.begin_shutdown()
         self.auto_topics.stop()
         await self.server.works.end(WORKS_END_WITHIN_MS)
         self.group_coordinator.shutdown()

@@ -193,6 +193,8 @@ class Partition:
         """
         if partition_epoch < self.partition_epoch:
             return False
+        if self.log.finish_truncation is not None:  # it is written from now on
+            self.log.finish_truncation()
         node_id = self._host.node_id
         now_ms = self._host.clock.monotonic_ms()
         was_leader = self.is_leader

@@ -347,6 +347,10 @@ class ReplicaFetchers:
         for partition in partitions:
             self._stop((partition.topic, partition.index))
 
+    def begin_shutdown(self) -> None:
+        """The broker hands its leaderships over: what it is told to follow now, it does not begin to copy."""
+        self._is_shut_down = True
+
     def shutdown(self) -> None:
         """Stop all. No partition is followed any more."""
         self._is_shut_down = True

@@ -24,6 +24,7 @@ from barnabas.replication.isr_writer import IsrWriter
 from barnabas.replication.offset_lookup import EpochEndOffset, ListOffsetResult
 from barnabas.replication.parked import Ticket
 from barnabas.replication.partition import ALL_IN_SYNC, LeaseView, Partition
+from barnabas.replication.replica_fetcher import Clients, ReplicaFetchers
 from barnabas.replication.wakes import Wakes
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Clock, Env, Timer
@@ -66,6 +67,7 @@ class ReplicaManager:
         metadata_cache: MetadataCache,
         coordination: Coordination,
         lease: LeaseView,
+        clients: Clients,
     ) -> None:
         self.node_id = node_id
         self.lease = lease
@@ -81,11 +83,13 @@ class ReplicaManager:
         self.on_leadership: list[LeadershipListener] = []
         self.on_deleted: list[Callable[[list[TopicPartition]], None]] = []
         self.fetching = Fetching(node_id, env.clock, config, metadata_cache, lease, self.partition)
+        self.fetchers = ReplicaFetchers(env, config, clients, lambda: self.broker_epoch)
         log_manager.on_failed.append(self._log_went_offline)
         self._isr_writer = IsrWriter(env, coordination, node_id)
         self._shrinking: Task[Partition] | None = None
         self._failed_logs: set[TopicPartition] = set()
         self._waiting: dict[ReplicaWait[AppendResult], None] = {}  # acks=all, parked
+        self._topic_names: dict[bytes, str] = {}  # of the topics that are hosted here, by id
 
     # --- life ---
 
@@ -100,7 +104,8 @@ class ReplicaManager:
         )
 
     def shutdown(self) -> None:
-        """Stop the periodic work, and answer all waiting requests with NOT_LEADER_OR_FOLLOWER."""
+        """Stop fetching and the periodic work, and answer all waiting requests with NOT_LEADER_OR_FOLLOWER."""
+        self.fetchers.shutdown()
         if self._shrinking is not None:
             self._shrinking.stop()
         self._isr_writer.stop()
@@ -125,6 +130,7 @@ class ReplicaManager:
             return
         self._failed_logs.add(key)
         logger.debug("%s-%d: the log failed (%s); giving the partition up", *key, partition.log.failed)
+        self.fetchers.stop((partition,))
         partition.stop(ErrorCode.KAFKA_STORAGE_ERROR)
         self._isr_writer.report_log_failure()
         for listener in self.on_leadership:
@@ -193,6 +199,10 @@ class ReplicaManager:
     def current_leader(self, topic: str, index: int) -> tuple[int, int] | None:
         """(leader id, leader epoch) to tell a client that asked the wrong broker."""
         return leader_of(self.partition, self.metadata_cache, topic, index)
+
+    def hosted_topic(self, topic_id: bytes) -> str | None:
+        """The name of a topic that is hosted here. LeaderAndIsr may tell it before UpdateMetadata does."""
+        return self._topic_names.get(topic_id)
 
     def led_partitions(self) -> Iterable[Partition]:
         """Partitions this broker leads."""
@@ -403,6 +413,7 @@ class ReplicaManager:
             topics.append(
                 LeaderAndIsrResponse.LeaderAndIsrTopicError(topic_id=topic_state.topic_id, partition_errors=errors)
             )
+        self.fetchers.follow(became_follower)
         if became_leader or became_follower:
             logger.info("leading %d more partitions, following %d", len(became_leader), len(became_follower))
             for listener in self.on_leadership:
@@ -441,6 +452,10 @@ class ReplicaManager:
             if isinstance(log, ErrorCode):
                 return log
             partition = self.partitions[key] = Partition(topic, index, known_id, log, self)
+        if known_id is not None:
+            self._topic_names[known_id] = topic
+        if state.partition_epoch >= partition.partition_epoch:
+            self.fetchers.stop((partition,))  # what it still fetches is of an older epoch
         if state.leader == self.node_id:
             if partition.make_leader(
                 leader_epoch=state.leader_epoch,
@@ -514,7 +529,10 @@ class ReplicaManager:
                 return ErrorCode.KAFKA_STORAGE_ERROR
             if leader_epoch not in (EPOCH_DURING_DELETE, NO_LEADER_EPOCH) and leader_epoch < partition.leader_epoch:
                 return ErrorCode.FENCED_LEADER_EPOCH
+            self.fetchers.stop((partition,))
             del self.partitions[key]
+            if partition.topic_id is not None and delete:
+                self._topic_names.pop(partition.topic_id, None)
             self._failed_logs.discard(key)
             partition.stop(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if delete else ErrorCode.NOT_LEADER_OR_FOLLOWER)
             stopped.append(partition)

@@ -71,14 +71,15 @@ class _Fetch:
 
     def to_read(self, wanted: Iterable[SessionPartition]) -> list[SessionPartition]:
         """The partitions that the replica manager is asked for. Those that do not exist go into `refusals`."""
-        cache = self.broker.metadata_cache
+        cache, replicas = self.broker.metadata_cache, self.broker.replica_manager
         for partition in wanted:
             topic = partition.topic
             if topic is None:
-                topic = partition.topic = cache.topic_name(partition.topic_id)
+                topic_id = partition.topic_id
+                topic = partition.topic = cache.topic_name(topic_id) or replicas.hosted_topic(topic_id)
             if topic is None:
                 self.refusals.append((partition, ErrorCode.UNKNOWN_TOPIC_ID))
-            elif not cache.contains(topic, partition.index):
+            elif not cache.contains(topic, partition.index) and (topic, partition.index) not in replicas.partitions:
                 self.refusals.append((partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
             else:
                 self.asked.append(partition)

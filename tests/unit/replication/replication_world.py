@@ -4,6 +4,7 @@ import asyncio
 from types import SimpleNamespace
 
 from barnabas.cluster import registration
+from barnabas.cluster.broker_client import BrokerClients
 from barnabas.cluster.config_changes import ConfigChanges
 from barnabas.cluster.metadata_cache import Endpoint, MetadataCache
 from barnabas.config.broker import BrokerConfig
@@ -45,7 +46,10 @@ class Host:
         self.log_manager = LogManager(env, data, self.config, self.config_changes.topic_overrides)
         self.config_changes.on_topic_change = self.log_manager.update_topic_config
         self.lease = lease = SimpleNamespace(holds=True)
-        self.manager = ReplicaManager(env, self.config, 1, self.log_manager, self.metadata_cache, coordination, lease)
+        self.clients = BrokerClients(env, self.config, self.metadata_cache)
+        self.manager = ReplicaManager(
+            env, self.config, 1, self.log_manager, self.metadata_cache, coordination, lease, self.clients
+        )
         self.controller = Controller(env, self.config, 1, coordination, BrokerChannels(env, self.config, self.manager))
         self.admin = TopicAdmin(env, self.config, coordination, self.metadata_cache)
         self.leading, self.following = [], []

@@ -1,0 +1,302 @@
+"""Followers copy a leader: records, high watermark, log start; and what they do when the two logs differ."""
+
+import pytest
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.messages import FetchResponse
+from barnabas.sim.env import sim_env
+from barnabas.storage.log import Log
+from replicas_world import LATENCY_MS, World
+from replication_world import Observed
+
+
+@pytest.fixture
+def world():
+    return World(sim_env(5))
+
+
+def same(world, *node_ids, topic="t", index=0):
+    first, *others = [world[node_id].values(topic, index) for node_id in node_ids]
+    return all(first == other for other in others)
+
+
+def test_records_and_high_watermark_come_to_all_replicas(world):
+    world.lead(1)
+    world[1].append(count=3)
+    world.run()
+    assert same(world, 1, 2, 3)
+    assert world[1].log().high_watermark == 3
+    world[1].append()
+    world.run(1_000)
+    assert [replica.log().high_watermark for replica in world.replicas.values()] == [4, 4, 4]
+
+
+def test_acks_all_is_answered_as_soon_as_all_replicas_have_it(world):
+    world.lead(1)
+    world.run(1_000)
+    produced = Observed(world[1].append(acks=-1))
+    world.run(1.5 * LATENCY_MS)
+    assert not produced.done
+    world.run(LATENCY_MS)
+    assert produced.value[0].error is ErrorCode.NONE
+
+
+def test_a_follower_is_served_before_the_leader_has_heard_of_the_topic_by_update_metadata(world):
+    world.lead(1)
+    assert world[1].metadata_cache.topic_name(world[1].partition().topic_id) is None
+    world[1].append()
+    world.run(20)
+    assert same(world, 1, 2)
+
+
+def test_idle_partitions_are_named_once(world):
+    keys = [("t", index) for index in range(50)]
+    world.lead(1, *keys)
+    world.run(3_000)
+    first, *others = world.fetches(2, 1)
+    assert sum(len(topic.partitions) for topic in first.topics) == 50
+    assert len(others) > 3
+    assert [request.topics for request in others] == [[]] * len(others)
+    world[1].append(index=7)
+    world.run(400)
+    named = [
+        partition.partition
+        for request in world.fetches(2, 1)[1:]
+        for topic in request.topics
+        for partition in topic.partitions
+    ]
+    assert named == [7], "the acknowledgement of the one that has news"
+
+
+def test_a_new_leader_cuts_what_the_old_one_had_alone(world):
+    world.lead(1)
+    world[1].append(count=2)
+    world.run(1_000)
+    world.cut |= {(2, 1), (3, 1), (1, 2), (1, 3)}
+    world[1].append(value=b"lost")
+    world[1].append(value=b"lost")
+    world.run(1_000)
+    assert world[1].log().log_end_offset == 4
+    world.lead(2, to=(2, 3))
+    world[2].append(value=b"kept")
+    world.run()
+    world.cut.clear()
+    world.lead(2)
+    world.run(2_000)
+    assert same(world, 1, 2, 3)
+    assert world[1].values()[-1] == (2, b"kept")
+    assert world[1].log().leader_epochs.entries == [(0, 0), (1, 2)]
+
+
+def test_an_epoch_without_records_is_forgotten_and_the_follower_goes_on(world):
+    world.lead(1)
+    world[1].append()
+    world.run(1_000)
+    world.lead(3, to=(3,))
+    assert world[3].log().leader_epochs.latest == 1
+    world.lead(1)
+    world[1].append()
+    world.run(2_000)
+    assert same(world, 1, 2, 3)
+    assert world[3].log().leader_epochs.entries == world[1].log().leader_epochs.entries
+    assert len(world.fetches(3, 1)) < 20, "it does not ask for ever"
+
+
+def test_a_leader_that_becomes_follower_while_an_answer_is_under_way_keeps_its_own_records(world):
+    world.lead(1)
+    world[1].append(count=2)
+    world.run(2)
+    world.lead(2)
+    world[2].append(value=b"second", count=3)
+    world.run(2_000)
+    assert same(world, 1, 2, 3)
+
+
+def test_a_follower_away_for_longer_than_retention_begins_anew(world):
+    world.lead(1)
+    world[1].append(count=2)
+    world.run(1_000)
+    world.cut |= {(3, 1), (1, 3)}
+    world[1].append(count=10)
+    world.run(100)
+    log = world[1].log()
+    log.set_high_watermark(12)
+    world[1].partition().delete_records_before(8)
+    world.cut.clear()
+    world.run(4_000)
+    assert world[3].log().log_start_offset == 8
+    assert same(world, 1, 3)
+
+
+def test_the_leaders_log_begins_inside_a_batch(world):
+    world.lead(1, to=(1,))
+    world[1].append(count=10)
+    world[1].log().set_high_watermark(10)
+    world[1].partition().delete_records_before(4)
+    world.lead(1)
+    world.run(2_000)
+    assert (world[2].log().log_start_offset, world[2].log().log_end_offset) == (4, 10)
+    assert world[2].values() == world[1].values()
+
+
+def test_a_longer_log_of_an_unclean_election_is_cut(world):
+    world.lead(1)
+    world.run(600)
+    world.cut |= {(3, 1), (1, 3)}
+    world[1].append(count=5)
+    world.run(1_000)
+    world.lead(3, isr=(3,))
+    world[3].append(value=b"new")
+    world.cut.clear()
+    world.run(3_000)
+    assert same(world, 1, 2, 3)
+    assert world[1].values() == [(0, b"new")]
+
+
+def test_log_start_and_low_watermark_come_back(world):
+    world.lead(1)
+    world[1].append(count=5)
+    world.run(1_000)
+    deleted = Observed(world[1].replica_manager.delete_records([("t", 0, 3)], 5_000))
+    world.run(2_000)
+    assert [replica.log().log_start_offset for replica in world.replicas.values()] == [3, 3, 3]
+    assert deleted.value[0].low_watermark == 3
+
+
+def test_a_damaged_batch_holds_up_one_partition_only(world):
+    world.lead(1, ("t", 0), ("t", 1))
+    world.run(600)
+    damaged = []
+
+    def damage(response):
+        for topic in getattr(response, "responses", ()):
+            for answer in topic.partitions:
+                if answer.partition_index == 0 and answer.records and len(damaged) < 4:
+                    records = bytearray(answer.records)
+                    records[-1] ^= 1
+                    answer.records = records
+                    damaged.append(world.env.clock.monotonic_ms())
+
+    world.on_answer.append(damage)
+    world[1].append(index=0)
+    world[1].append(index=1)
+    world.run(15)
+    assert same(world, 1, 2, 3, index=1)
+    assert not world[2].values(index=0)
+    world.run(3_000)
+    assert same(world, 1, 2, 3, index=0)
+
+
+def test_a_failed_log_stops_no_other_partition(world):
+    world.lead(1, ("t", 0), ("t", 1))
+    world.run(600)
+    world[2].log("t", 0).health.fail(OSError(5, "broken"))
+    for index in (0, 1):
+        world[1].append(index=index)
+    world.run(1_000)
+    assert same(world, 1, 2, index=1)
+    assert world[2].log("t", 0).log_end_offset == 0
+
+
+def test_a_leader_that_does_not_answer_is_asked_again_after_20_ms_then_after_twice_as_long(world):
+    world.cut |= {(2, 1)}
+    world.lead(1, to=(1, 2))
+    world.run(700)
+    assert 5 <= len(world.fetches(2, 1)) <= 7  # at 0, 20, 60, 140, 300, 620
+    world.run(10_000)
+    assert len(world.fetches(2, 1)) <= 17, "replica.fetch.backoff.ms is the longest wait"
+    world.cut.clear()
+    world[1].append()
+    world.run(1_100)
+    assert same(world, 1, 2)
+
+
+def test_a_partition_that_is_refused_backs_off_alone(world):
+    world.lead(1, ("t", 0), to=(1, 2))
+    world.lead(1, ("t", 1), to=(2,))  # the leader has not heard of it yet
+    world.run(300)
+    world[1].append(index=0)
+    world.run(10)
+    assert same(world, 1, 2, index=0)
+    world.epochs["t", 1] = -1
+    world.lead(1, ("t", 1), to=(1,))
+    world[1].append(index=1)
+    world.run(1_100)
+    assert same(world, 1, 2, index=1)
+
+
+def test_a_topic_made_again_takes_nothing_from_its_former_life(world):
+    world.lead(1)
+    world[1].append(count=5, value=b"old")
+    world.run(1)
+    for node_id in world.replicas:
+        world.stop_replica(node_id, delete=True)
+    world.epochs.clear()
+    world.lead(1, topic_id=bytes(15) + b"\x09")
+    world[1].append(value=b"new")
+    world.run(3_000)
+    assert world[2].values() == world[3].values() == [(0, b"new")]
+
+
+def test_a_broker_that_shuts_down_follows_nothing_new(world):
+    world.lead(1)
+    world.run()
+    world[2].replica_manager.fetchers.begin_shutdown()
+    world.lead(3)
+    world[3].append()
+    world.run(1_000)
+    assert (world[1].log().log_end_offset, world[2].log().log_end_offset) == (1, 0)
+
+
+def test_more_fetchers_take_over_from_one(world):
+    keys = [("t", index) for index in range(8)]
+    world.lead(1, *keys)
+    world.run(600)
+    world[2].config.num_replica_fetchers = 3
+    for changed in list(world[2].config.on_change):
+        changed(frozenset({"num.replica.fetchers"}))
+    for index in range(8):
+        world[1].append(index=index)
+    world.run(600)
+    assert all(same(world, 1, 2, index=index) for index in range(8))
+    purposes = {purpose for source, target, purpose in world.connections if (source, target) == (2, 1)}
+    assert purposes == {"fetcher-0", "fetcher-1", "fetcher-2"}
+
+
+def test_an_answer_of_a_lost_session_begins_a_new_one(world):
+    world.lead(1)
+    world.run(600)
+    world[1].fetch_sessions.close(next(iter(world[1].fetch_sessions._sessions)))
+    world[1].append()
+    world.run(600)
+    assert same(world, 1, 2, 3)
+
+
+def test_records_come_once_whatever_is_lost(world):
+    world.lead(1)
+    for number in range(40):
+        if number % 7 == 3:
+            world.cut |= {(2, 1)}
+        if number % 7 == 5:
+            world.cut |= {(1, 3)}
+        if number % 7 == 6:
+            world.cut.clear()
+        world[1].append(value=b"%d" % number)
+        world.run(37)
+    world.cut.clear()
+    world.run(3_000)
+    assert same(world, 1, 2, 3)
+    assert len(world[2].values()) == 40
+
+
+def test_responses_for_partitions_that_nobody_asked_for_are_ignored(world):
+    world.lead(1)
+
+    def add(response):
+        if isinstance(response, FetchResponse) and response.responses:
+            response.responses[0].partitions.append(FetchResponse.PartitionData(partition_index=99))
+
+    world.on_answer.append(add)
+    world[1].append()
+    world.run()
+    assert same(world, 1, 2, 3)
+    assert isinstance(world[2].log(), Log)

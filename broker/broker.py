@@ -24,7 +24,7 @@ from barnabas.controller.channels import BrokerChannels
 from barnabas.controller.controller import Controller
 from barnabas.controller.topic_admin import TopicAdmin
 from barnabas.coordination import paths
-from barnabas.coordination.port import ConnectionLossError, Coordination
+from barnabas.coordination.port import ConnectionLossError, Coordination, CoordinationError
 from barnabas.groups.coordinator import OFFSETS_TOPIC, GroupCoordinator
 from barnabas.groups.runtime import CoordinatorLog, PartitionLog
 from barnabas.protocol.errors import ErrorCode
@@ -70,7 +70,9 @@ class Broker:
             config.take_number(number_of_directories(env.disk, data_directories))
         self.node_id: int = config.node_id
         self.cluster_id = ""
-        if coordination is None:
+        if coordination is None and config.zookeeper_connect:
+            coordination = _zookeeper(env, config)
+        elif coordination is None:
             from barnabas.coordination.embedded import EmbeddedCoordination  # late: brings SQLite
 
             self.tree_path = config.coordination_path or place_of_tree(env.disk, data_directories)
@@ -274,3 +276,12 @@ class Broker:
         if not self._offsets_partitions:
             self._offsets_partitions = self.metadata_cache.partition_count(OFFSETS_TOPIC)
         return self._offsets_partitions or self.config.offsets_topic_num_partitions
+
+
+def _zookeeper(env: Env, config: BrokerConfig) -> Coordination:
+    """The coordination tree in ZooKeeper. CoordinationError, with a sentence, if kazoo is not installed."""
+    try:
+        from barnabas.coordination.zookeeper import ZooKeeperCoordination, ZooKeeperSettings  # late: brings kazoo
+    except ImportError as error:
+        raise CoordinationError("", f"zookeeper.connect needs kazoo ({error}): pip install kazoo") from error
+    return ZooKeeperCoordination(env, ZooKeeperSettings.of(config))

@@ -294,6 +294,21 @@ def _combined_problems(config: BrokerConfig) -> Iterator[ConfigError]:
         c.data_directories, "log.dirs", "At least one log directory must be defined via log.dirs or log.dir."
     )
     yield from rule(
+        not (c.zookeeper_connect and c.coordination_path),
+        "coordination.path",
+        "zookeeper.connect and coordination.path name two coordination trees: set one of them",
+    )
+    yield from rule(
+        not c.zookeeper_set_acl or c.zookeeper_digest_credentials,
+        "zookeeper.set.acl",
+        "zookeeper.set.acl is true, but ZooKeeper is told no user: set zookeeper.digest.credentials to user:password",
+    )
+    yield from rule(
+        ":" in (c.zookeeper_digest_credentials or ":"),
+        "zookeeper.digest.credentials",
+        "zookeeper.digest.credentials is not of the form user:password",
+    )
+    yield from rule(
         _retention(c) != 0,
         "log.retention.ms",
         "log.retention.ms must be unlimited (-1) or, greater than or equal to 1",

@@ -332,3 +332,9 @@ class BrokerAttributes:
     transactional_id_expiration_ms: int
     unclean_leader_election_enable: bool
     unclean_leader_election_interval_ms: int
+    zookeeper_connect: str | None
+    zookeeper_connection_timeout_ms: int | None
+    zookeeper_digest_credentials: str | None
+    zookeeper_max_in_flight_requests: int
+    zookeeper_session_timeout_ms: int
+    zookeeper_set_acl: bool

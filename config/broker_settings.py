@@ -36,6 +36,12 @@ num.partitions | INT | 1 | >= 1 | - | Partitions of a topic made without a numbe
 request.timeout.ms | INT | 30000 | - | - | -
 telemetry.max.bytes | INT | 1048576 | >= 1 | - | -
 coordination.path | STRING | null | - | - hidden | File of the embedded coordination tree; not set: in the data directory that has one, else in the first.
+zookeeper.connect | STRING | null | - | - hidden | ZooKeeper that keeps the coordination tree: host:port,host:port/chroot; not set: the embedded tree.
+zookeeper.connection.timeout.ms | INT | null | >= 1 | - hidden | Wait for ZooKeeper at start; not set: as long as a session.
+zookeeper.digest.credentials | PASSWORD | null | - | - hidden | user:password told to ZooKeeper (its digest scheme; no setting of Kafka).
+zookeeper.max.in.flight.requests | INT | 10 | >= 1 | - hidden | Requests to ZooKeeper that wait for an answer at the same time.
+zookeeper.session.timeout.ms | INT | 18000 | >= 1 | - hidden | A broker is dead when ZooKeeper has not heard of it for so long.
+zookeeper.set.acl | BOOLEAN | false | - | - hidden | Only this broker's user may write the nodes that it makes; needs the credentials.
 message.max.records | INT | 1048576 | >= 1 | cluster hidden | Most records in one batch, if the broker reads the records.
 message.max.unpacked.bytes | INT | 134217728 | >= 1 | cluster hidden | Most bytes of the records in one compressed batch.
 # Network

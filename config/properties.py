@@ -126,7 +126,7 @@ def notes(source: str, file: Properties) -> list[str]:
 
 
 _WHY = (
-    (("zookeeper.",), "has no effect: the coordination tree is embedded, no ZooKeeper is asked"),
+    (("zookeeper.ssl.", "zookeeper.clientCnxnSocket"), "has no effect: ZooKeeper is not asked over TLS so far"),
     (("controller.quorum.", "metadata.", "internal.metadata."), "has no effect: there is no KRaft quorum here"),
     (("ssl.", "sasl.", "listener.name."), "has no effect: only PLAINTEXT listeners are offered so far"),
     (("remote.", "rlmm.", "rsm.", "log.local."), "has no effect: there is no tiered storage here"),

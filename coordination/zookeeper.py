@@ -15,7 +15,7 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from barnabas.coordination import paths
 from barnabas.coordination.operations import split
@@ -48,6 +48,9 @@ from kazoo import exceptions as kazoo_errors
 from kazoo.protocol import serialization as requests
 from kazoo.protocol.states import EventType as KazooEventType
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE
+
+if TYPE_CHECKING:
+    from barnabas.config.broker import BrokerConfig
 
 logger = logging.getLogger("barnabas.coordination")
 
@@ -93,6 +96,27 @@ class ZooKeeperSettings(NamedTuple):
     max_in_flight_requests: int = 10
     set_acl: bool = False
     digest: str | None = None  # user:password
+
+    @classmethod
+    def of(cls, config: "BrokerConfig") -> "ZooKeeperSettings":
+        """The settings of a broker. CoordinationError, with a sentence, if they name no place."""
+        connect = config.zookeeper_connect or ""
+        try:
+            hosts, _ = split_connect(connect)
+            ports = [int(host.rpartition(":")[2]) for host in hosts.split(",") if ":" in host]
+            if not all(host.strip() for host in hosts.split(",")) or not all(0 < port < 1 << 16 for port in ports):
+                raise ValueError
+        except ValueError:
+            message = f"zookeeper.connect={connect} is not of the form host:port,host:port/chroot"
+            raise CoordinationError("", message) from None
+        return cls(
+            connect,
+            config.zookeeper_session_timeout_ms,
+            config.zookeeper_connection_timeout_ms,
+            config.zookeeper_max_in_flight_requests,
+            config.zookeeper_set_acl,
+            config.zookeeper_digest_credentials,
+        )
 
 
 class _Left(NamedTuple):
@@ -235,6 +259,10 @@ class ZooKeeperCoordination:
         """Ask ZooKeeper's leader for nothing."""
         self._check_started()
         await self._ask(requests.Sync(self._full("/")), "/", is_read=True)
+
+    def confirm_at_once(self) -> bool:
+        """ZooKeeper is another process, so it takes a message to know."""
+        return False
 
     def _confirm_soon(self, client: Client) -> None:
         """Ask for nothing if nothing was heard for a while. kazoo keeps the session alive, but does not tell."""

@@ -375,8 +375,8 @@ async def _serve(env: "Env", order: Order, stop: asyncio.Event) -> int:
     config = order.config
     directories = tuple(map(os.path.abspath, config.data_directories))
     data = ",".join(directories)
-    broker = Broker(env, config, directories, choice=order.choice)
     try:
+        broker = Broker(env, config, directories, choice=order.choice)
         if not await _start_unless_stopped(broker, stop):
             say("barnabas: stopped before it served. The next start looks at the data again.")
             return ExitCode.DONE

@@ -26,8 +26,9 @@ from barnabas.coordination.payloads import PartitionState, TopicAssignment, deco
 from barnabas.protocol.batch_layout import DELETE_HORIZON, HEADER, HEADER_BYTES, PREFIX_BYTES
 from barnabas.replication.partition import Partition
 from barnabas.sim.coordination import Node, SimTree
+from barnabas.sim.history import ALL_IN_SYNC
 from barnabas.sim.host import Life
-from barnabas.sim.observations import Moment
+from barnabas.sim.observations import History, Moment, Outcome, Produce
 from barnabas.sim.violation import Violation
 from barnabas.storage.log import Log
 
@@ -97,11 +98,14 @@ class _Committed:
 class ClusterInspector:
     """Its methods raise Violation. `look` is the world's `Look`."""
 
-    def __init__(self) -> None:
+    def __init__(self, history: History) -> None:
         self.excused: dict[Key, None] = {}  # partitions that may have lost committed records
+        self._history = history
+        self._events_read = 0
         self._tree: SimTree | None = None
         self._news: list[Node] = []  # nodes that have changed since the last look
         self._topic_ids: dict[str, bytes | None] = {}
+        self._made_again: dict[str, None] = {}  # names that several topics have had
         self._assignments: dict[Key, tuple[int, ...]] = {}
         self._states: dict[Key, _State] = {}
         self._versions: dict[Key, dict[int, _State]] = {}  # all states that a node has had
@@ -133,6 +137,8 @@ class ClusterInspector:
                 self._look_at_broker(life, lives, changed)
         for key in changed:
             self._check_isr_has_committed(key)
+        if self._events_read < len(self._history.events):
+            self._read_history()
         if moment.calm_ms >= TOLD_WITHIN_MS and moment.now_ms >= self._next_calm_look_ms:
             self._next_calm_look_ms = moment.now_ms + CALM_LOOKS_EVERY_MS
             self._look_in_calm(lives, moment.now_ms)
@@ -143,14 +149,6 @@ class ClusterInspector:
             if broker_id in state.isr:
                 self._suspects.setdefault(key, {})[broker_id] = None
                 self._excuse_if_all_lost(key, state)
-
-    def note_acknowledged(self, topic: str, index: int, end_offset: int) -> None:
-        """A client was told that all records below `end_offset` have been written for good."""
-        key = (topic, index, self._topic_ids.get(topic))
-        committed = self._committed.get(key)
-        if (committed is None or committed.end < end_offset) and key not in self.excused:
-            detail = f"{_name(key)}: {end_offset}, committed is {0 if committed is None else committed.end}"
-            raise Violation("what is acknowledged is committed", detail)
 
     def look_after_healing(self, lives: Sequence[Life]) -> None:
         """All is calm, and has been for long: every replica is in sync, and all bytes are equal."""
@@ -165,6 +163,21 @@ class ClusterInspector:
                 if replica is not None and key not in self.excused:
                     replica.compared, replica.segment = replica.log.log_start_offset, None
                     self._compare(key, replica, self._committed[key].end, life)
+
+    def _read_history(self) -> None:
+        """What clients were told to be written for good must be committed."""
+        events = self._history.events
+        for event in events[self._events_read :]:
+            produce = event.operation
+            if isinstance(produce, Produce) and event.outcome is Outcome.OK and produce.acks == ALL_IN_SYNC:
+                topic, index = produce.partition
+                key = (topic, index, self._topic_ids.get(topic))
+                committed = self._committed.get(key)
+                known = 0 if committed is None else committed.end
+                end = produce.base_offset + len(produce.values)
+                if known < end and topic not in self._made_again and key not in self.excused:
+                    raise Violation("what is acknowledged is committed", f"{_name(key)}: {end}, committed is {known}")
+        self._events_read = len(events)
 
     # -- the tree
 
@@ -194,7 +207,9 @@ class ClusterInspector:
                 del self._states[key]
             return
         assignment = TopicAssignment.decode(data)
-        self._topic_ids[topic] = assignment.topic_id
+        if self._topic_ids.setdefault(topic, assignment.topic_id) != assignment.topic_id:
+            self._made_again[topic] = None
+            self._topic_ids[topic] = assignment.topic_id
         for index, replicas in assignment.partitions.items():
             self._assignments[topic, index, assignment.topic_id] = replicas
 

@@ -135,7 +135,8 @@ class Cluster:
         source, target = self.replica(leader), self.replica(follower)
         source.follower_fetched(follower, target.log_end_offset, 0, source.log_end_offset, 0.0)
         read = source.log.read(target.log_end_offset, 1 << 20, upper_bound=1 << 40, at_least_one=True)
-        assert not target.append_as_follower(bytes(read.records), source.high_watermark, 0)
+        epoch, high_watermark = target.leader_epoch, source.high_watermark
+        assert not target.append_as_follower(bytes(read.records), epoch, high_watermark, 0).error
 
     def fetch_all(self, leader: int = 1) -> None:
         for _ in range(2):
@@ -398,7 +399,7 @@ def test_another_record_below_the_high_watermark(cluster: Cluster) -> None:
         [record_batch.Record(offset=0, timestamp=1_700_000_000_000, key=b"k", value=b"wrong", headers=[])]
     )
     record_batch.patch(wrong, 0, 3, 0)
-    assert not cluster.replica(3).append_as_follower(bytes(wrong), 3, 0)
+    assert not cluster.replica(3).append_as_follower(bytes(wrong), 0, 3, 0).error
     assert "t-0 on 3 at 3" in cluster.say("equal bytes below the high watermark")
 
 
@@ -420,7 +421,7 @@ def test_a_difference_above_the_high_watermark_is_no_matter_outside_the_isr(clus
     cluster.look()
     wrong = record_batch.build([record_batch.Record(offset=0, timestamp=1, key=b"k", value=b"wrong", headers=[])])
     record_batch.patch(wrong, 0, 3, 0)
-    assert not cluster.replica(3).append_as_follower(bytes(wrong), 3, 0)
+    assert not cluster.replica(3).append_as_follower(bytes(wrong), 0, 3, 0).error
     cluster.append(1)
     cluster.fetch(2, 1)
     cluster.fetch(2, 1)

@@ -7,6 +7,7 @@ from barnabas.cluster.metadata_cache import Endpoint as RegisteredEndpoint
 from barnabas.cluster.metadata_cache import MetadataCache
 from barnabas.config.broker import BrokerConfig
 from barnabas.config.listeners import Endpoint
+from barnabas.runtime.ports import Network
 
 WILDCARD_HOSTS = ("", "0.0.0.0", "::")
 LOOPBACK = "127.0.0.1"
@@ -29,15 +30,18 @@ class Addresses:
         host = _reachable(first.host)
         return f"[{host}]:{self._ports[first.name]}" if ":" in host else f"{host}:{self._ports[first.name]}"
 
-    def registered(self) -> list[RegisteredEndpoint]:
+    async def registered(self, network: Network) -> list[RegisteredEndpoint]:
         """The addresses that the tree is told, for other brokers and their clients.
 
-        A listener that advertises nothing is told with the address at which this machine reaches it.
+        A listener that advertises nothing is told with its own address. If it listens at all addresses of the machine,
+        that is the machine's name, as in Kafka; or, if that does not resolve here, what reaches it on this machine.
         """
         registered = []
         for listener in self._listeners:
             told = self._advertised.get(listener.name)
-            host, port = (told.host, told.port) if told else (_reachable(listener.host), self._ports[listener.name])
+            host, port = (told.host, told.port) if told else (listener.host, self._ports[listener.name])
+            if host in WILDCARD_HOSTS:
+                host = await network.host_name() or LOOPBACK
             registered.append(RegisteredEndpoint(listener.name, host, port))
         return registered
 

@@ -200,9 +200,8 @@ class Broker:
 
     async def _register(self) -> None:
         """Register this broker in the tree, now and with every new session, before the election."""
-        place = registration.Registration(
-            self.env, self.coordination, self.node_id, self.addresses.registered(), self.config.broker_rack
-        )
+        endpoints = await self.addresses.registered(self.env.network)
+        place = registration.Registration(self.env, self.coordination, self.node_id, endpoints, self.config.broker_rack)
 
         async def register() -> None:
             self.replica_manager.broker_epoch = await place.register()
@@ -217,9 +216,11 @@ class Broker:
         await self.controller.start()
         cache = self.metadata_cache
         told = asyncio.Event()
-        cache.wait_for(lambda: self.node_id in cache.brokers and topics <= cache.topics.keys(), TOLD_WITHIN_MS).then(
-            lambda in_time: self._told(told, in_time)
-        )
+
+        def is_told() -> bool:
+            return self.node_id in cache.brokers and topics <= cache.topics.keys() and self.replica_manager.hosts_all()
+
+        cache.wait_for(is_told, TOLD_WITHIN_MS).then(lambda in_time: self._told(told, in_time))
         await told.wait()
 
     @staticmethod

@@ -45,12 +45,12 @@ zookeeper.set.acl | BOOLEAN | false | - | - hidden | Only this broker's user may
 message.max.records | INT | 1048576 | >= 1 | cluster hidden | Most records in one batch, if the broker reads the records.
 message.max.unpacked.bytes | INT | 134217728 | >= 1 | cluster hidden | Most bytes of the records in one compressed batch.
 # Network
-advertised.listeners | STRING | null | - | - | Addresses told to clients; not set: the one each client dialled.
+advertised.listeners | STRING | null | - | - | Addresses told to clients and brokers; not set: of this broker the one dialled, of others the listener's.
 connection.failed.authentication.delay.ms | INT | 100 | >= 0 | - | -
 connections.max.idle.ms | LONG | 600000 | - | - | Close a connection that was silent so long; negative: never.
 connections.max.reauth.ms | LONG | 0 | - | - | -
 early.start.listeners | STRING | null | - | - | -
-inter.broker.listener.name | STRING | null | - | - | -
+inter.broker.listener.name | STRING | null | - | - | Listener of the brokers; not set: PLAINTEXT, or the first.
 listener.security.protocol.map | STRING | SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT | - | broker | Security protocol of each listener name.
 listeners | STRING | PLAINTEXT://:9092 | - | broker | Where to listen: NAME://host:port, comma separated.
 max.connection.creation.rate | INT | 2147483647 | >= 0 | cluster | -
@@ -60,7 +60,7 @@ max.connections.per.ip.overrides | STRING | empty | address limits | cluster | O
 num.network.threads | INT | 3 | >= 1 | cluster | -
 queued.max.request.bytes | LONG | -1 | - | - | -
 queued.max.requests | INT | 500 | >= 1 | - | -
-security.inter.broker.protocol | STRING | PLAINTEXT | PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL | - | -
+security.inter.broker.protocol | STRING | PLAINTEXT | PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL | - | Name of the listener of the brokers, if inter.broker.listener.name is not set.
 socket.connection.setup.timeout.max.ms | LONG | 30000 | - | - | -
 socket.connection.setup.timeout.ms | LONG | 10000 | - | - | -
 socket.listen.backlog.size | INT | 1024 | >= 1 | - | Connections waiting to be accepted (Kafka: 50); those beyond it try again after a second.
@@ -116,22 +116,22 @@ log.cleaner.threads | INT | 1 | >= 0 | cluster | -
 # Replication and controller
 auto.leader.rebalance.enable | BOOLEAN | true | - | - | Give leadership back to preferred replicas.
 controlled.shutdown.enable | BOOLEAN | true | - | - | -
-controller.socket.timeout.ms | INT | 30000 | - | - | -
+controller.socket.timeout.ms | INT | 30000 | - | - | Longest wait for an answer between controller and brokers.
 delete.records.purgatory.purge.interval.requests | INT | 1 | - | - | -
 fetch.purgatory.purge.interval.requests | INT | 1000 | - | - | -
 leader.imbalance.check.interval.seconds | LONG | 300 | >= 1 | - | How often leaders are rebalanced.
-num.replica.fetchers | INT | 1 | - | cluster | -
+num.replica.fetchers | INT | 1 | - | cluster | Connections to each leader that a follower fetches by.
 producer.purgatory.purge.interval.requests | INT | 1000 | - | - | -
-replica.fetch.backoff.ms | INT | 1000 | >= 0 | - | -
-replica.fetch.max.bytes | INT | 1048576 | >= 0 | - | -
-replica.fetch.min.bytes | INT | 1 | - | - | -
-replica.fetch.response.max.bytes | INT | 10485760 | >= 0 | - | -
-replica.fetch.wait.max.ms | INT | 500 | - | - | -
+replica.fetch.backoff.ms | INT | 1000 | >= 0 | - | Longest pause of a follower after a fetch that failed.
+replica.fetch.max.bytes | INT | 1048576 | >= 0 | - | Most bytes of one partition in a follower's fetch.
+replica.fetch.min.bytes | INT | 1 | - | - | Bytes that a follower's fetch waits for.
+replica.fetch.response.max.bytes | INT | 10485760 | >= 0 | - | Most bytes in the answer to a follower's fetch.
+replica.fetch.wait.max.ms | INT | 500 | - | - | Longest wait of a follower's fetch for new records.
 replica.high.watermark.checkpoint.interval.ms | LONG | 5000 | - | - | How often high watermarks are saved.
 replica.lag.time.max.ms | LONG | 30000 | - | - | A follower behind for so long leaves the ISR.
 replica.selector.class | STRING | null | - | - | How a replica is chosen to read from; rack aware when set.
 replica.socket.receive.buffer.bytes | INT | 65536 | - | - | -
-replica.socket.timeout.ms | INT | 30000 | - | - | -
+replica.socket.timeout.ms | INT | 30000 | - | - | Longest wait of a follower for an answer of the leader.
 unclean.leader.election.enable | BOOLEAN | false | - | cluster | Let a replica lead that may lack records.
 unclean.leader.election.interval.ms | LONG | 300000 | >= 1 | - hidden | -
 leader.imbalance.per.broker.percentage | INT | 10 | >= 0 | - hidden | Imbalance that is tolerated.

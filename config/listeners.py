@@ -105,3 +105,9 @@ def check_listeners(config: BrokerAttributes) -> Iterator[ConfigError]:
     if inter_broker is not None and inter_broker.upper() not in protocols:
         message = f"Listener with name {inter_broker} defined in inter.broker.listener.name not found in "
         yield ConfigError(message + "listener.security.protocol.map.", key="inter.broker.listener.name")
+        return
+    names = [endpoint.name for endpoint in advertised or listeners]
+    if inter_broker is not None and inter_broker.upper() not in names:
+        message = "inter.broker.listener.name must be a listener name defined in advertised.listeners. The valid "
+        message += f"options based on currently configured listeners are {','.join(names)}"
+        yield ConfigError(message, key="inter.broker.listener.name")

@@ -186,6 +186,15 @@ class ReplicaManager:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
+    def hosts_all(self) -> bool:
+        """Whether the controller has told of every replica here that the metadata cache names."""
+        return all(
+            (topic, index) in self.partitions or (topic, index) in self._failed_logs
+            for topic, partitions in self.metadata_cache.topics.items()
+            for index, state in partitions.items()
+            if self.node_id in state.replicas
+        )
+
     def leader_partition(self, topic: str, index: int, current_leader_epoch: int = -1) -> Partition | ErrorCode:
         """The partition if this broker leads it in the epoch the client knows (-1: does not say)."""
         partition = self.partition(topic, index)

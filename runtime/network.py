@@ -2,12 +2,14 @@
 
 import asyncio
 import os
+import socket
 from collections.abc import Callable, Sequence
 
 from barnabas.runtime.disk import RealFile
 from barnabas.runtime.ports import File, Listener
 
 READ_BYTES = 256 * 1024
+RESOLVED_WITHIN_S = 0.2
 _sendfile: Callable[[int, int, int, int], int] | None = getattr(os, "sendfile", None)  # some systems have none
 
 
@@ -40,6 +42,18 @@ class RealNetwork:
     """The network of this machine."""
 
     __slots__ = ()
+
+    async def host_name(self) -> str | None:
+        """The canonical name of the host. If the resolver takes long, the name that the machine calls itself."""
+        name = socket.gethostname()
+        resolving = asyncio.get_running_loop().getaddrinfo(name, None, flags=socket.AI_CANONNAME)
+        try:
+            found = await asyncio.wait_for(resolving, RESOLVED_WITHIN_S)
+        except TimeoutError:
+            return name
+        except OSError:
+            return None
+        return found[0][3] or name
 
     async def listen(self, host: str, port: int, factory: Callable[[], asyncio.BaseProtocol], backlog: int) -> Listener:
         """Bind an address; an empty host means all addresses."""

@@ -181,6 +181,9 @@ class Listener(Protocol):
 class Network(Protocol):
     """Stream connections in the shape of asyncio's protocols and transports."""
 
+    async def host_name(self) -> str | None:
+        """The name under which other machines reach this one; None if this machine's own name does not resolve."""
+
     async def listen(self, host: str, port: int, factory: Callable[[], asyncio.BaseProtocol], backlog: int) -> Listener:
         """Bind an address. `factory` makes one protocol object for each connection. OSError when it cannot be bound."""
 

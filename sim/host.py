@@ -89,6 +89,9 @@ class _LifeNetwork:
         self._network = network
         self._life = life
 
+    async def host_name(self) -> str | None:
+        return self._life.host.name
+
     async def listen(self, host: str, port: int, factory: Callable[[], asyncio.BaseProtocol], backlog: int) -> Listener:
         listener = await self._network.listen(host, port, factory, backlog)
         assert isinstance(listener, SimListener)

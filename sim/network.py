@@ -387,6 +387,10 @@ class SimNetwork:
         self._next_port += 1
         return self._next_port
 
+    async def host_name(self) -> str | None:
+        """A machine without a name in the network."""
+        return None
+
     async def listen(self, host: str, port: int, factory: Callable[[], asyncio.BaseProtocol], backlog: int) -> Listener:
         """Take an address. OSError when the port is taken."""
         port = port or self._free_port()

@@ -3,9 +3,10 @@
 import asyncio
 
 import pytest
+from barnabas.broker.addresses import Addresses
 from barnabas.broker.broker import Broker
 from barnabas.broker.context import RequestContext
-from barnabas.cluster.metadata_cache import BrokerMetadata, Endpoint
+from barnabas.cluster.metadata_cache import BrokerMetadata, Endpoint, MetadataCache
 from barnabas.config.broker import BrokerConfig
 from barnabas.protocol import record_batch
 from barnabas.protocol.errors import ErrorCode
@@ -68,6 +69,38 @@ def test_it_says_where_it_is(env: SimEnv) -> None:
     assert told(1, "PLAINTEXT") == ("other", 9092)
     assert told(1, "OUTSIDE") is None, "it has no such listener"
     env.run(broker.stop())
+
+
+class Named:
+    """A network in which this machine has a name, or none."""
+
+    def __init__(self, name: str | None) -> None:
+        self._name = name
+
+    async def host_name(self) -> str | None:
+        return self._name
+
+
+@pytest.mark.parametrize(("name", "told"), [("k1.example", "k1.example"), (None, "127.0.0.1")])
+def test_other_brokers_are_told_where_they_reach_it(env: SimEnv, name: str | None, told: str) -> None:
+    settings = config(
+        listeners="ALL://0.0.0.0:1,ALSO://[::]:2,EMPTY://:3,HERE://127.0.0.1:4,INSIDE://10.0.0.7:5,OUTSIDE://:6",
+        listener_security_protocol_map=",".join(
+            f"{listener}:PLAINTEXT" for listener in ("ALL", "ALSO", "EMPTY", "HERE", "INSIDE", "OUTSIDE")
+        ),
+        advertised_listeners="OUTSIDE://kafka.example:19092",
+    )
+    ports = {endpoint.name: endpoint.port for endpoint in settings.endpoints}
+    addresses = Addresses(settings, ports, MetadataCache(env.clock))
+    registered = env.run(addresses.registered(Named(name)))  # type: ignore[arg-type]
+    assert [tuple(endpoint) for endpoint in registered] == [
+        ("ALL", told, 1, 0),
+        ("ALSO", told, 2, 0),
+        ("EMPTY", told, 3, 0),
+        ("HERE", "127.0.0.1", 4, 0),
+        ("INSIDE", "10.0.0.7", 5, 0),
+        ("OUTSIDE", "kafka.example", 19092, 0),
+    ]
 
 
 def test_what_was_written_is_there_after_a_restart(env: SimEnv) -> None:

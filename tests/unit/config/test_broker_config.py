@@ -74,6 +74,7 @@ def test_everything_wrong_is_said_at_once() -> None:
         ({"listener.security.protocol.map": "FOO:BAR"}, "listener.security.protocol.map"),
         ({"listener.security.protocol.map": "FOO"}, "listener.security.protocol.map"),
         ({"inter.broker.listener.name": "FOO"}, "inter.broker.listener.name"),
+        ({"inter.broker.listener.name": "SSL"}, "inter.broker.listener.name"),
         ({"port": "9092"}, "port"),
     ],
 )  # fmt: skip

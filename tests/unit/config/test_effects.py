@@ -16,11 +16,13 @@ READ_IN_CONFIG = {
     "advertised.listeners",
     "broker.id",
     "controller.listener.names",
+    "inter.broker.listener.name",
     "internal.segment.bytes",
     "listener.security.protocol.map",
     "log.dir",
     "log.dirs",
     "process.roles",
+    "security.inter.broker.protocol",
 }
 
 

@@ -3,6 +3,7 @@
 --seeds A-B    many seeds, to the first that fails      --minutes M   of bad weather, in virtual time, without the
                                                         quiet times in between
 --trace FILE   every event, one a line                  --storage     power cuts under a data directory instead
+--brokers N    a cluster of N brokers                   --kinds A,B   only these troubles of a cluster, by name
 --fault NAME   with a planted fault                     --faults      each fault under its seed, with it and without
 --find NAME    a seed that catches a fault, for its row in sim/faults.py
 """
@@ -13,7 +14,7 @@ import sys
 import time
 from contextlib import nullcontext
 
-from barnabas.sim import planting, storage, world
+from barnabas.sim import cluster_world, planting, storage, world
 from barnabas.sim.faults import FAULTS, Fault
 from barnabas.sim.violation import Violation
 
@@ -45,6 +46,19 @@ def run_world(seed: int, minutes: float, trace_path: str | None, fault: Fault | 
     seconds = time.perf_counter() - began
     virtual = verdict.virtual_ms / 1000
     print(f"{verdict}  [{virtual:.0f} s in {seconds:.2f} s: {virtual / seconds:.0f} times]", flush=True)
+    return verdict.violation is None
+
+
+def run_cluster(seed: int, minutes: float, trace_path: str | None, brokers: int, kinds: tuple[str, ...]) -> bool:
+    """Run one cluster; returns whether it holds."""
+    began, processor_began = time.perf_counter(), time.process_time()
+    with open(trace_path, "w") if trace_path else nullcontext() as file:
+        trace = (lambda line: print(line, file=file)) if file is not None else None
+        verdict = cluster_world.run(seed, minutes, trace, brokers, kinds)
+    seconds, processor_seconds = time.perf_counter() - began, time.process_time() - processor_began
+    virtual = verdict.virtual_ms / 1000
+    rate = virtual / processor_seconds
+    print(f"{verdict}  [{virtual:.0f} s in {seconds:.2f} s: {rate:.0f} cluster-hours per processor-hour]", flush=True)
     return verdict.violation is None
 
 
@@ -82,6 +96,8 @@ def main() -> int:
     parser.add_argument("--seeds", metavar="A-B")
     parser.add_argument("--minutes", type=float, default=2.0)
     parser.add_argument("--trace", metavar="FILE")
+    parser.add_argument("--brokers", metavar="N", type=int, default=1)
+    parser.add_argument("--kinds", metavar="A,B", default="")
     parser.add_argument("--storage", action="store_true", help="power cuts under storage")
     parser.add_argument("--faults", action="store_true", help="plant the faults")
     parser.add_argument("--fault", metavar="NAME", choices=names)
@@ -99,7 +115,10 @@ def main() -> int:
         logging.disable(logging.CRITICAL)
     failed = 0
     for seed in range(int(first), int(last or first) + 1):
-        if not is_storage:
+        if arguments.brokers > 1:
+            kinds = tuple(name for name in arguments.kinds.split(",") if name)
+            holds = run_cluster(seed, arguments.minutes, arguments.trace, arguments.brokers, kinds)
+        elif not is_storage:
             holds = run_world(seed, arguments.minutes, arguments.trace, fault)
         else:
             holds = cut_power(seed) if fault is None else plant(fault, seed)

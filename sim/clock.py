@@ -157,12 +157,11 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
     # -- processes
 
     def as_process(self, owner: Process | None, callback: Callable[..., T], *args: Any) -> T:
-        """Call now, as a callback of that process."""
+        """Call now, as a callback of that process. If it raises, `owner` still says whose fault it is."""
         before, self.owner = self.owner, owner
-        try:
-            return callback(*args)
-        finally:
-            self.owner = before
+        result = callback(*args)
+        self.owner = before
+        return result
 
     def hand_over(self, owner: Process | None, callback: Callable[..., object], *args: Any) -> None:
         """Call now, as a callback of that process; or as soon as it is not paused any more."""

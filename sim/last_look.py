@@ -11,6 +11,7 @@ from barnabas.sim.ledger import TopicPartition
 from barnabas.sim.violation import Violation
 
 if TYPE_CHECKING:
+    from barnabas.sim.cluster_world import ClusterWorld
     from barnabas.sim.world import World
 
 LOOKS_AT_GROUPS = 12
@@ -26,7 +27,7 @@ def check_progress(clients: list[Client], before: list[int], span_ms: float) -> 
             raise Violation("clients get on", f"{client.name} is no member after {span_ms / 1000:.0f} s of calm")
 
 
-async def check_groups(world: "World", keys: list[TopicPartition]) -> None:
+async def check_groups(world: "World | ClusterWorld", keys: list[TopicPartition]) -> None:
     """Check that in each group with members every partition has one owner, as soon as no rebalance is under way."""
     for _ in range(LOOKS_AT_GROUPS):
         members = [client for client in world.clients if isinstance(client, Member)]

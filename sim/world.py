@@ -7,11 +7,9 @@ sessions. Then all troubles end, the clients must make progress, and every log i
 """
 
 import asyncio
-import logging
 import random
 import zlib
-from collections import deque
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from barnabas.protocol.api_keys import ApiKey
@@ -34,12 +32,12 @@ from barnabas.sim.clients.session_reader import SessionReader
 from barnabas.sim.commits import Commits
 from barnabas.sim.coordination import Fate, SimTree
 from barnabas.sim.disk import PowerLoss
-from barnabas.sim.env import sim_env
 from barnabas.sim.host import Host, Life
 from barnabas.sim.inspection import OFFSETS_PARTITIONS, Inspector
 from barnabas.sim.ledger import Ledger, TopicPartition
 from barnabas.sim.network import SimTransport
 from barnabas.sim.operator import Operator
+from barnabas.sim.simulation import Simulation, Verdict
 from barnabas.sim.violation import Violation
 from barnabas.sim.weather import Weather
 
@@ -52,7 +50,6 @@ TOPIC_CONFIGS = {
 }
 KEYS: list[TopicPartition] = [(topic, index) for topic, count in TOPICS.items() for index in range(count)]
 COMPACTED_KEYS: list[TopicPartition] = [(topic, index) for topic, count in COMPACTED.items() for index in range(count)]
-EVENTS_KEPT = 60
 SETTLE_MS = 75_000.0
 MINUTES_BETWEEN_QUIET_TIMES = 2.0
 QUIET_MINUTES = (15.0, 45.0)
@@ -75,55 +72,22 @@ SETTINGS = {
 }
 
 
-class Verdict:
-    """How a run ended."""
+class WorldVerdict(Verdict):
+    """How a run of one broker ended, with what it has done."""
 
     def __init__(self, world: "World", violation: Violation | None) -> None:
-        self.seed = world.seed
-        self.violation = violation
-        self.events = list(world.events)
-        self.digest = world.digest
-        self.event_count = world.event_count
-        self.answers = world.answers
+        super().__init__(world, violation)
         self.acknowledgements = world.ledger.acknowledgements
         self.commits = world.ledger.commits.count
         self.assignments = world.ledger.assignments
         self.deeds = world.operator.done
-        self.virtual_ms = world.clock.monotonic_ms() - world.began_ms
-        self.summary = world.summary()
-
-    def __str__(self) -> str:
-        if self.violation is None:
-            return f"seed {self.seed}: holds ({self.summary}; trace {self.digest:08x})"
-        lines = "\n".join(f"    {line}" for line in self.events)
-        return f"seed {self.seed}: VIOLATED {self.violation}\n  last events:\n{lines}"
 
 
-class _LogEvents(logging.Handler):
-    """Puts the product's log lines into the trace."""
-
-    def __init__(self, world: "World") -> None:
-        super().__init__(logging.INFO)
-        self._world = world
-
-    def emit(self, record: logging.LogRecord) -> None:
-        text = record.getMessage()
-        if record.exc_info and record.exc_info[1] is not None:
-            text += f" ({record.exc_info[1]!r})"
-        self._world.note(f"{record.levelname.lower()} {record.name}: {text}")
-
-
-class World:
+class World(Simulation):
     """One run. Call `run` once."""
 
     def __init__(self, seed: int, minutes: float = 2.0, trace: Callable[[str], None] | None = None) -> None:
-        self.seed = seed
-        self.minutes = minutes
-        env = sim_env(seed)
-        self.clock, self.disk, self.network = env.clock, env.disk, env.network
-        self.rng = random.Random(f"{seed} weather")
-        self._network_rng = random.Random(f"{seed} network")
-        self.tree_rng = random.Random(f"{seed} tree")
+        super().__init__(seed, minutes, trace)
         self.tree = SimTree(self.clock, session_timeout_ms=self.rng.choice((500.0, 6000.0)))
         self.power_can_fail = self.rng.random() < 0.5
         self.offsets_in_tree = self.rng.random() < 0.15
@@ -135,7 +99,6 @@ class World:
         operator_rng = random.Random(f"{seed} operator")
         directories = [f"/data{number}" for number in range(operator_rng.choice((1, 2, 3)))]
         self.host = Host(seed, self.clock, self.disk, self.network, self.tree, settings, directories)
-        self.tasks: dict[asyncio.Task[Any], None] = {}  # the loop itself would forget them
         self.operator = Operator(self, operator_rng)
         commits = Commits(self.clock.monotonic_ms, self.host.wall_ms, self.host.wall_peak_ms)
         if self.offsets_in_tree:
@@ -154,31 +117,14 @@ class World:
         self.settling = False  # no more bad weather, no more pauses
         self.ending = False
         self.clients: list[Client] = []
-        self.events: deque[str] = deque(maxlen=EVENTS_KEPT)
-        self.event_count = 0
         self.deliveries = 0  # pieces of bytes that arrived, in both directions
-        self.answers = 0  # that clients got
-        self.digest = 0
-        self.began_ms = self.clock.monotonic_ms()
         self.disturbed_ms = self.began_ms  # when the last trouble was
         self.is_disturbing = False
         self.tree_loss_rate = 0.0
-        self._trace = trace
-        self._violation: Violation | None = None
-        self._finished: asyncio.Future[None]
         self._reset_rate = self.rng.choice((0.0, 0.01, 0.05))
         self._weather = Weather(self, self.rng)
 
     # -- the trace
-
-    def note(self, event: str) -> None:
-        """Write an event into the trace."""
-        line = f"{self.clock.monotonic_ms() - self.began_ms:12.3f} {event}"
-        self.event_count += 1
-        self.digest = zlib.crc32(line.encode(), self.digest)
-        self.events.append(line)
-        if self._trace is not None:
-            self._trace(line)
 
     def summary(self) -> str:
         """The numbers of the run, as text."""
@@ -196,19 +142,11 @@ class World:
             peer.owner.touched = True
         local, remote = transport.local[1], transport.remote[1]
         self.note(f"{local} -> {remote}: {len(chunk)} bytes {zlib.crc32(chunk):08x}")
-        if self._network_rng.random() < self._reset_rate and self.clients and not self.settling:
+        if self.network_rng.random() < self._reset_rate and self.clients and not self.settling:
             self.note(f"reset of {local} - {remote}")
             self.clock.call_soon(lambda: self.network.reset(transport))  # these bytes arrive, their answer does not
 
     # -- verdicts
-
-    def fail(self, violation: Violation) -> None:
-        """Remember the first violation and end the run."""
-        if self._violation is None:
-            self._violation = violation
-            self.note(f"VIOLATED {violation}")
-            if not self._finished.done():
-                self._finished.set_result(None)
 
     def note_unanswered(self, who: str, what: str, asked_ms: float) -> None:
         """A request got no answer in time: this is a violation, unless there was trouble meanwhile."""
@@ -222,13 +160,19 @@ class World:
         return not self.is_disturbing and self.clock.monotonic_ms() - self.disturbed_ms > span_ms
 
     @property
+    def broker_changes(self) -> object:
+        """Another value, once a coordinator may have forgotten what it had not written."""
+        return self.host.coordinator_lives
+
+    @property
     def is_reliable(self) -> bool:
         """Whether only the weather breaks connections."""
         return self.settling or not self._reset_rate
 
-    def _after_pass(self) -> None:
+    def after_pass(self) -> None:
+        """Look at the broker if it may have changed."""
         life = self.host.life
-        if life is not None and life.touched and life.serving and self._violation is None:
+        if life is not None and life.touched and life.serving and self.violation is None:
             life.touched = not self.clock.loop.is_settled  # if not settled, its own callbacks may change more
             try:
                 self.inspector.look(life.broker, life.number, self.clock.monotonic_ms())
@@ -237,7 +181,8 @@ class World:
             except Violation as violation:
                 self.fail(violation)
 
-    def _loop_failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    def loop_failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """A callback or a task has raised: perhaps because the power went."""
         error = context.get("exception")
         if isinstance(error, Violation):
             self.fail(error)
@@ -249,79 +194,23 @@ class World:
 
     # -- the run
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Start a task of the world itself. What it raises ends the run."""
-
-        async def watched() -> None:
-            try:
-                await work
-            except Violation as violation:
-                self.fail(violation)
-            except asyncio.CancelledError:
-                raise
-            except BaseException as error:
-                if self._violation is None:
-                    logging.getLogger("barnabas.sim").exception("a model failed")
-                    self.fail(Violation("the simulation itself", repr(error)))
-
-        self.tasks[self.clock.loop.create_task(watched())] = None
-
-    def run(self) -> Verdict:
-        """The verdict."""
-        loop = self.clock.loop
-        loop.set_exception_handler(self._loop_failed)
-        self._finished = loop.create_future()
+    def prepare(self) -> None:
+        """Set up the network and the tree."""
         self.network.on_delivery = self._delivered
         if self.rng.random() < 0.8:
-            self.network.jitter = self._latency_ms
+            self.network.jitter = self.latency_ms
         if self.rng.random() < 0.3:
-            self.network.fragment = self._fragments
+            self.network.fragment = self.fragments
         self.tree.trouble = self._tree_trouble
         self.tree.latency_ms = self.rng.choice((0.0, 2.0))
-        logger = logging.getLogger("barnabas")
-        handler = _LogEvents(self)
-        before = (logger.level, logger.propagate)
-        logger.addHandler(handler)
-        logger.setLevel(logging.INFO)
-        logger.propagate = False
-        try:
-            self.spawn(self._story())
-            loop.after_pass = self._after_pass
-            loop.run_until_complete(self._finished)
-        except RuntimeError as error:
-            self.fail(Violation("somebody always has something to do", str(error)))
-        finally:
-            loop.after_pass = None
-            verdict = Verdict(self, self._violation)
-            self._sweep()
-            logger.removeHandler(handler)
-            logger.setLevel(before[0])
-            logger.propagate = before[1]
-        return verdict
 
-    def _sweep(self) -> None:
-        """End all tasks and processes of this world."""
-        loop = self.clock.loop
-        loop.set_exception_handler(lambda loop, context: None)
-        if self.host.life is not None:
-            self.host.kill()
-        for _ in range(3):
-            for task in asyncio.all_tasks(loop):
-                task.cancel()
-            loop.call_soon(loop.stop)
-            loop.run_forever()
+    def verdict(self) -> WorldVerdict:
+        """How it ended."""
+        return WorldVerdict(self, self.violation)
 
-    def _latency_ms(self) -> float:
-        rng = self._network_rng
-        return rng.uniform(0.1, 3.0) if rng.random() < 0.97 else rng.uniform(3.0, 200.0)
-
-    def _fragments(self, chunk: bytes) -> Iterable[bytes]:
-        rng = self._network_rng
-        start = 0
-        while start < len(chunk):
-            end = start + rng.choice((1, 3, 50, 1000, 100_000))
-            yield chunk[start:end]
-            start = end
+    def kill_all(self) -> None:
+        """End the broker."""
+        self.host.kill()
 
     def _tree_trouble(self, name: str) -> Fate:
         if self.tree_loss_rate and self.tree_rng.random() < self.tree_loss_rate:
@@ -330,7 +219,8 @@ class World:
             return fate
         return Fate.DONE
 
-    async def _story(self) -> None:
+    async def story(self) -> None:
+        """Bad weather with quiet times in between, then calm, then the last look."""
         await self.start_host()
         await self._create_topics()
         self._make_clients()
@@ -360,8 +250,7 @@ class World:
             await self._check_all()
         await self.host.stop()
         self.operator.look()
-        if not self._finished.done():
-            self._finished.set_result(None)
+        self.finish()
 
     async def _quiet_time(self) -> None:
         """A long time in which mostly nothing happens."""
@@ -510,6 +399,8 @@ class World:
         await self.clock.sleep(1_000)
 
 
-def run(seed: int, minutes: float = 2.0, trace: Callable[[str], None] | None = None) -> Verdict:
+def run(seed: int, minutes: float = 2.0, trace: Callable[[str], None] | None = None) -> WorldVerdict:
     """Run the world of a seed."""
-    return World(seed, minutes, trace).run()
+    verdict = World(seed, minutes, trace).run()
+    assert isinstance(verdict, WorldVerdict)
+    return verdict

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.sim.clients.connection import Connection, LostError, UnansweredError
+from barnabas.sim.observations import Operation, Outcome
 from barnabas.sim.violation import Violation
 
 if TYPE_CHECKING:
@@ -80,6 +81,13 @@ class Client:
             raise
         self.world.answers += 1
         return answer
+
+    def began(self, operation: Operation) -> int:
+        """An operation begins. Where there is a history, it gets a number there."""
+        return 0
+
+    def ended(self, number: int, outcome: Outcome, operation: Operation) -> None:
+        """It has ended."""
 
     async def run(self) -> None:
         """Take turns until the world ends the clients."""

@@ -8,11 +8,11 @@ from typing import Any
 from barnabas.protocol import frames
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.sim.clock import SimClock
-from barnabas.sim.network import SimNetwork
+from barnabas.sim.network import LOCALHOST, SimNetwork
 from barnabas.sim.violation import Violation
 
 Asked = tuple[int, ApiKey, int, "asyncio.Future[Any]", float]  # correlation id, ..., when
-ADDRESS = ("127.0.0.1", 9092)
+ADDRESS = (LOCALHOST, 9092)
 
 
 class LostError(Exception):
@@ -36,10 +36,16 @@ class Connection(asyncio.Protocol):
         self.transport: asyncio.Transport
 
     @staticmethod
-    async def open(clock: SimClock, network: SimNetwork, client_id: str) -> "Connection":
-        """Connect. LostError."""
+    async def open(
+        clock: SimClock,
+        network: SimNetwork,
+        client_id: str,
+        address: tuple[str, int] = ADDRESS,
+        source: str = LOCALHOST,
+    ) -> "Connection":
+        """Connect from a machine. LostError."""
         try:
-            _, connection = await network.connect(*ADDRESS, lambda: Connection(clock, client_id))
+            _, connection = await network.connect(*address, lambda: Connection(clock, client_id), source)
         except OSError as error:
             raise LostError(str(error)) from error
         assert isinstance(connection, Connection)

@@ -9,6 +9,7 @@ from barnabas.protocol.messages import HeartbeatRequest, JoinGroupRequest, Leave
 from barnabas.sim.clients.client import Client, expect
 from barnabas.sim.clients.offsets import commit, fetch_offsets
 from barnabas.sim.ledger import TopicPartition
+from barnabas.sim.observations import Assigned, Outcome
 from barnabas.sim.violation import Violation
 
 if TYPE_CHECKING:
@@ -154,7 +155,7 @@ class Member(Client):
         )
         if self.member_id:
             self._sign()
-        life = self.world.host.coordinator_lives
+        changes = self.world.broker_changes
         asked_ms = self.world.clock.monotonic_ms()
         response = await self.ask(ApiKey.JOIN_GROUP, self._version, request, JOIN_LIMIT_MS)
         error = ErrorCode(response.error_code)
@@ -167,9 +168,9 @@ class Member(Client):
             return
         self.member_id = response.member_id
         self._sign()
-        await self._sync(response, life, asked_ms)
+        await self._sync(response, changes, asked_ms)
 
-    async def _sync(self, joined: Any, life: tuple[int, int], asked_ms: float) -> None:
+    async def _sync(self, joined: Any, changes: object, asked_ms: float) -> None:
         if self.rng.random() < 0.9 or self.world.settling:
             await self.sleep(0, 300)
         else:  # is late
@@ -200,7 +201,7 @@ class Member(Client):
         error = ErrorCode(response.error_code)
         if not error and request.generation_id != joined.generation_id:
             # A coordinator that has loaded the group since does not know a generation whose record was not written yet.
-            if life == self.world.host.coordinator_lives:
+            if changes == self.world.broker_changes:
                 raise Violation("old generations are refused", f"{self.name} syncs in {request.generation_id}")
             self._forget(keep_id=True)
             return
@@ -212,6 +213,8 @@ class Member(Client):
         owned = [(name.split("/")[0], int(name.split("/")[1])) for name in names]
         owner = self.instance_id or self.member_id
         self.world.ledger.assigned(self.group_id, joined.generation_id, owner, owned, asked_ms)
+        assigned = Assigned(self.group_id, joined.generation_id, owner, tuple(owned))
+        self.ended(self.began(assigned), Outcome.OK, assigned)
         found = await fetch_offsets(self, self.group_id, owned) if owned else {}
         if found is None:
             return

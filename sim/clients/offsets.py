@@ -4,7 +4,18 @@ from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import OffsetCommitRequest, OffsetFetchRequest
 from barnabas.sim.clients.client import Client, expect
+from barnabas.sim.clients.connection import LostError
 from barnabas.sim.ledger import TopicPartition
+from barnabas.sim.observations import Commit, FetchOffsets, Outcome
+
+NOTHING_WRITTEN = (
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.FENCED_INSTANCE_ID,
+    ErrorCode.GROUP_ID_NOT_FOUND,
+    ErrorCode.ILLEGAL_GENERATION,
+    ErrorCode.REBALANCE_IN_PROGRESS,
+    ErrorCode.UNKNOWN_MEMBER_ID,
+)
 
 
 async def commit(
@@ -37,8 +48,13 @@ async def commit(
             for (topic, index), offset in offsets.items()
         ],
     )
+    operation = Commit(group_id, tuple(offsets.items()), generation)
+    number = client.began(operation)
     try:
         response = await client.ask(ApiKey.OFFSET_COMMIT, version, request)
+    except LostError:
+        client.ended(number, Outcome.INFO, operation)
+        raise
     finally:
         for key in offsets:
             commits.ended((group_id, *key))
@@ -49,7 +65,15 @@ async def commit(
             commits.acknowledge((group_id, *key), offset)
             client.progress += 1
         first = first or error
+    client.ended(number, _outcome(first), operation)
     return first
+
+
+def _outcome(error: ErrorCode) -> Outcome:
+    """What an error says about a commit. All partitions of a commit are in one batch, so they have one fate."""
+    if error is ErrorCode.NONE:
+        return Outcome.OK
+    return Outcome.FAIL if error in NOTHING_WRITTEN else Outcome.INFO
 
 
 async def fetch_offsets(client: Client, group_id: str, keys: list[TopicPartition]) -> dict[TopicPartition, int] | None:
@@ -61,12 +85,20 @@ async def fetch_offsets(client: Client, group_id: str, keys: list[TopicPartition
         group_id=group_id,
         topics=[OffsetFetchRequest.OffsetFetchRequestTopic(name=key[0], partition_indexes=[key[1]]) for key in keys],
     )
-    response = await client.ask(ApiKey.OFFSET_FETCH, client.rng.randint(2, 7), request)
+    operation = FetchOffsets(group_id)
+    number = client.began(operation)
+    try:
+        response = await client.ask(ApiKey.OFFSET_FETCH, client.rng.randint(2, 7), request)
+    except LostError:
+        client.ended(number, Outcome.FAIL, operation)
+        raise
     if expect(response.error_code, f"OffsetFetch of {group_id}"):
+        client.ended(number, Outcome.FAIL, operation)
         return None
-    found = {}
+    found: dict[TopicPartition, int] = {}
     for key, topic in zip(keys, response.topics, strict=True):
         offset = topic.partitions[0].committed_offset
         commits.told((group_id, *key), offset, before[key], asked_ms)
         found[key] = offset
+    client.ended(number, Outcome.OK, operation._replace(offsets=tuple(found.items())))
     return found

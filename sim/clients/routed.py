@@ -1,0 +1,175 @@
+"""Clients of a cluster: they find leaders, coordinators and the controller, and look again when these have moved."""
+
+from typing import TYPE_CHECKING, Any, cast
+
+from barnabas.protocol.api_keys import ApiKey
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.messages import FindCoordinatorRequest, MetadataRequest
+from barnabas.sim.clients.client import Client
+from barnabas.sim.clients.committer import Committer
+from barnabas.sim.clients.connection import Connection, LostError, UnansweredError
+from barnabas.sim.clients.member import Member
+from barnabas.sim.ledger import TopicPartition
+from barnabas.sim.observations import Operation, Outcome
+
+if TYPE_CHECKING:
+    from barnabas.sim.cluster_world import ClusterWorld
+    from barnabas.sim.world import World
+
+MOVED = frozenset(
+    (
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_CONTROLLER,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    )
+)
+TO_CONTROLLER = (ApiKey.CREATE_TOPICS, ApiKey.DELETE_TOPICS, ApiKey.CREATE_PARTITIONS, ApiKey.ELECT_LEADERS)
+CONTROLLER = "controller"
+METADATA_LIMIT_MS = 10_000.0
+BACKOFF_MS = (50.0, 300.0)
+
+Target = TopicPartition | str  # a partition's leader, a group's coordinator (by the group), or the controller
+
+
+def errors_in(response: Any) -> list[ErrorCode]:
+    """All errors of an answer."""
+    codes = [getattr(response, "error_code", 0)]
+    for topic in getattr(response, "topics", None) or getattr(response, "responses", None) or ():
+        codes.append(getattr(topic, "error_code", 0))
+        parts = getattr(topic, "partitions", None) or getattr(topic, "partition_responses", None) or ()
+        codes += [getattr(part, "error_code", 0) for part in parts]
+    codes += [getattr(result, "error_code", 0) for result in getattr(response, "results", None) or ()]
+    return [ErrorCode(code) for code in codes if code]
+
+
+class Routed(Client):
+    """A client on a machine of its own, with a connection to each broker that it needs."""
+
+    def __init__(self, world: "ClusterWorld", name: str, *details: Any) -> None:
+        super().__init__(cast("World", world), name, *details)
+        self.cluster = world
+        self.machine = self.rng.choice(world.client_machines)
+        self._connections: dict[int, Connection] = {}
+        self._nodes: dict[Target, int] = {}
+
+    # -- the history
+
+    def began(self, operation: Operation) -> int:
+        """An operation begins; returns its number in the history."""
+        return self.cluster.history.invoke(self.name, operation)
+
+    def ended(self, number: int, outcome: Outcome, operation: Operation) -> None:
+        """It has ended."""
+        self.cluster.history.end(self.name, number, outcome, operation)
+
+    # -- connections
+
+    async def connected_to(self, node: int) -> Connection:
+        """The connection to a broker. LostError."""
+        connection = self._connections.get(node)
+        if connection is None or connection.closed:
+            host = self.cluster.hosts[node].name
+            address = (host, self.cluster.port)
+            connection = await Connection.open(self.world.clock, self.world.network, self.name, address, self.machine)
+            self._connections[node] = connection
+        return connection
+
+    def hang_up(self) -> None:
+        """Close all connections, and forget who leads what."""
+        for connection in self._connections.values():
+            connection.abort()
+        self._connections.clear()
+        self._nodes.clear()
+
+    async def ask_node(self, node: int, api: ApiKey, version: int, message: Any, limit_ms: float) -> Any:
+        """Send one request to a broker; returns the answer. LostError."""
+        connection = await self.connected_to(node)
+        asked_ms = self.world.clock.monotonic_ms()
+        try:
+            answer = await connection.ask(api, version, message, limit_ms)
+        except UnansweredError as error:
+            self.world.note_unanswered(self.name, f"{error} by broker {node}", asked_ms)
+            raise
+        self.world.answers += 1
+        return answer
+
+    async def ask(self, api: ApiKey, version: int, message: Any, limit_ms: float = 30_000) -> Any:
+        """Send one request to the broker that it is for; returns the answer. LostError."""
+        target = target_of(api, message)
+        node = self.rng.choice(list(self.cluster.hosts)) if target is None else await self.find(target)
+        answer = await self.ask_node(node, api, version, message, limit_ms)
+        if target is not None and not MOVED.isdisjoint(errors_in(answer)):
+            self.forget(target)
+        return answer
+
+    # -- who leads
+
+    def forget(self, target: Target) -> None:
+        """It has moved."""
+        self._nodes.pop(target, None)
+
+    async def find(self, target: Target) -> int:
+        """The broker for a partition, a group or the controller, as any broker says. LostError if none is known."""
+        if target not in self._nodes:
+            await self.sleep(0, BACKOFF_MS[0])
+            if isinstance(target, str) and target != CONTROLLER:
+                await self._find_coordinator(target)
+            else:
+                await self._read_metadata()
+            if target not in self._nodes:
+                await self.sleep(*BACKOFF_MS)
+                raise LostError(f"nobody is known for {target}")
+        return self._nodes[target]
+
+    async def _read_metadata(self) -> None:
+        node = self.rng.choice(list(self.cluster.hosts))
+        request = MetadataRequest(topics=None, allow_auto_topic_creation=False)
+        response = await self.ask_node(node, ApiKey.METADATA, self.rng.randint(7, 12), request, METADATA_LIMIT_MS)
+        if response.controller_id >= 0:
+            self._nodes[CONTROLLER] = response.controller_id
+        for topic in response.topics:
+            for partition in topic.partitions:
+                key = (topic.name, partition.partition_index)
+                if partition.leader_id >= 0:
+                    self._nodes[key] = partition.leader_id
+                else:
+                    self._nodes.pop(key, None)
+
+    async def _find_coordinator(self, group_id: str) -> None:
+        node = self.rng.choice(list(self.cluster.hosts))
+        request = FindCoordinatorRequest(key=group_id, key_type=0)
+        response = await self.ask_node(node, ApiKey.FIND_COORDINATOR, 2, request, METADATA_LIMIT_MS)
+        if not response.error_code:
+            self._nodes[group_id] = response.node_id
+
+
+def target_of(api: ApiKey, message: Any) -> Target | None:
+    """Whom a request is for; None: any broker."""
+    if api in TO_CONTROLLER:
+        return CONTROLLER
+    if api is ApiKey.DELETE_GROUPS:
+        return str(message.groups_names[0])
+    group_id = getattr(message, "group_id", None)
+    if group_id is not None and api is not ApiKey.FETCH:
+        return str(group_id)
+    if api is ApiKey.FETCH:
+        return message.topics[0].topic, message.topics[0].partitions[0].partition
+    if api is ApiKey.LIST_OFFSETS or api is ApiKey.DELETE_RECORDS:
+        return message.topics[0].name, message.topics[0].partitions[0].partition_index
+    if api is ApiKey.PRODUCE:
+        return message.topic_data[0].name, message.topic_data[0].partition_data[0].index
+    return None
+
+
+class ClusterCommitter(Routed, Committer):
+    """Commits to the group's coordinator, wherever it is."""
+
+
+class ClusterMember(Routed, Member):
+    """A member whose coordinator may move."""

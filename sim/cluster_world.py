@@ -1,0 +1,459 @@
+"""One simulated run of a cluster: several brokers on machines of their own, a tree, clients, bad weather, a verdict.
+
+Between the troubles there are calm times, in which everything must come back: all brokers serve, all replicas are in
+sync, all clients get on. In half of the runs every append is synced. In the others a power cut takes what was not
+synced (cluster_weather.py has the rule for these). All of it depends on one seed.
+"""
+
+import asyncio
+import random
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+from barnabas.coordination import paths
+from barnabas.coordination.payloads import PartitionState, TopicAssignment
+from barnabas.protocol.api_keys import ApiKey
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.messages import CreateTopicsRequest
+from barnabas.sim import last_look
+from barnabas.sim.clients.client import Client
+from barnabas.sim.clients.cluster_admin import GROWING, ClusterAdmin
+from barnabas.sim.clients.cluster_producer import CarelessClusterProducer, ClusterProducer
+from barnabas.sim.clients.cluster_reader import ClusterReader
+from barnabas.sim.clients.connection import Connection, LostError
+from barnabas.sim.clients.routed import ClusterCommitter, ClusterMember
+from barnabas.sim.cluster_inspection import ClusterInspector
+from barnabas.sim.cluster_weather import ClusterWeather
+from barnabas.sim.commits import Commits
+from barnabas.sim.disk import PowerLoss, SimDisk
+from barnabas.sim.host import Host, Life
+from barnabas.sim.ledger import Ledger, TopicPartition
+from barnabas.sim.network import SimTransport
+from barnabas.sim.observations import History, Moment
+from barnabas.sim.simulation import Simulation, Verdict
+from barnabas.sim.tree_service import TreeService
+from barnabas.sim.violation import Violation
+
+TOPICS = {"events": 2, "orders": 1}
+OFFSETS = "__consumer_offsets"
+KEYS: list[TopicPartition] = [(topic, index) for topic, count in TOPICS.items() for index in range(count)]
+PORT = 9092
+SERVES_WITHIN_MS = 60_000.0  # after a start in calm
+CALM_MS = 60_000.0
+UNANSWERED_GRACE_MS = 40_000.0
+SETTINGS = {
+    "group.initial.rebalance.delay.ms": "500",
+    "group.min.session.timeout.ms": "1000",
+    "offsets.topic.num.partitions": "2",
+    "auto.create.topics.enable": "false",
+    "log.flush.offset.checkpoint.interval.ms": "5000",
+    "replica.high.watermark.checkpoint.interval.ms": "3000",
+    "log.index.interval.bytes": "400",
+    "log.segment.delete.delay.ms": "1000",
+    "log.message.timestamp.after.max.ms": "9223372036854775807",
+}
+
+
+class ClusterVerdict(Verdict):
+    """How a run of a cluster ended, with what it has done."""
+
+    def __init__(self, world: "ClusterWorld", violation: Violation | None) -> None:
+        super().__init__(world, violation)
+        self.history = world.history
+        self.troubles = dict(world.weather.counts)
+
+
+class ClusterWorld(Simulation):
+    """One run of `brokers` brokers. Call `run` once. `kinds`: the troubles that may come; all, if it is empty."""
+
+    def __init__(
+        self,
+        seed: int,
+        minutes: float = 2.0,
+        trace: Callable[[str], None] | None = None,
+        brokers: int = 3,
+        kinds: tuple[str, ...] = (),
+    ) -> None:
+        super().__init__(seed, minutes, trace)
+        self.port = PORT
+        self.tree = TreeService(
+            self.clock,
+            self.network,
+            session_timeout_ms=self.rng.choice((1_500.0, 3_000.0, 6_000.0)),
+            lingers=self.rng.random() < 0.6,
+        )
+        self.is_synced = self.rng.random() < 0.5  # every append is synced, so no power cut takes records
+        lag_ms = self.rng.choice((3_000, 10_000))
+        self.hosts = {node: self._make_host(node, brokers, lag_ms) for node in range(brokers)}
+        self.client_machines = ["client0", "client1"]
+        self.history = History(self.clock.monotonic_ms)
+        self.ledger = Ledger(Commits(self.clock.monotonic_ms, self.clock.now_ms, lambda since_ms: self.clock.now_ms()))
+        self.inspector = ClusterInspector()
+        self.topic_ids: dict[str, bytes] = {}
+        self.producer_ids: dict[int, None] = {}
+        self.quiet = False  # clients do little
+        self.settling = False  # no more bad weather, no more whims of clients
+        self.ending = False
+        self.clients: list[Client] = []
+        self.disturbed_ms = self.began_ms  # when the last trouble was
+        self.is_disturbing = True
+        self.settled_ms = float("inf")  # when all was calm for good
+        self._seen_zxid = -1
+        self.weather = ClusterWeather(self, self.rng, kinds)
+        self._reset_rate = self.rng.choice((0.0, 0.0, 0.002))
+        self._starting: dict[int, asyncio.Event] = {}  # brokers that are being brought up
+
+    def _make_host(self, node: int, brokers: int, lag_ms: int) -> Host:
+        name = f"broker{node}"
+        copies = min(3, brokers)
+        settings = SETTINGS | {
+            "node.id": str(node),
+            "listeners": f"PLAINTEXT://{name}:{PORT}",
+            "default.replication.factor": str(copies),
+            "offsets.topic.replication.factor": str(copies),
+            "min.insync.replicas": str(min(2, copies)),
+            "replica.lag.time.max.ms": str(lag_ms),
+        }
+        if self.is_synced:
+            settings["log.flush.interval.messages"] = "1"
+        disk = SimDisk(self.clock, random.Random(f"{self.seed} disk {node}"))
+        return Host(f"{self.seed} {name}", self.clock, disk, self.network, self.tree, settings, name=name)
+
+    # -- what it shows
+
+    def summary(self) -> str:
+        """The numbers of the run, as text."""
+        lives = sum(host.lives for host in self.hosts.values())
+        return (
+            f"{self.clock.loop.calls} events, {self.answers} answers, {len(self.history.events)} lines of history, "
+            f"{self.ledger.commits.count} commits, {self.ledger.assignments} assignments, {lives} lives, "
+            f"{sum(self.weather.counts.values())} troubles"
+        )
+
+    def speaker(self) -> str:
+        """The broker whose callback runs."""
+        owner = self.clock.loop.owner
+        return f"{owner.host.name}.{owner.number} " if isinstance(owner, Life) else ""
+
+    @property
+    def lives(self) -> list[Life]:
+        """All processes that live, in order."""
+        return [host.life for host in self.hosts.values() if host.life is not None]
+
+    @property
+    def all_serve(self) -> bool:
+        """Whether every broker has finished its start."""
+        return all(host.is_up for host in self.hosts.values())
+
+    @property
+    def broker_changes(self) -> object:
+        """Another value, once a coordinator may have moved or begun anew."""
+        return self.tree.zxid
+
+    @property
+    def calm_ms(self) -> float:
+        """For how long there has been no trouble."""
+        if self.is_disturbing or not self.all_serve:
+            return 0.0
+        return self.clock.monotonic_ms() - self.disturbed_ms
+
+    def is_calm_for(self, span_ms: float) -> bool:
+        """Whether there was no trouble in the last `span_ms`."""
+        return self.calm_ms > span_ms
+
+    def note_unanswered(self, who: str, what: str, asked_ms: float) -> None:
+        """A request got no answer in time: a violation, if all was calm long before."""
+        if self.is_calm_for(self.clock.monotonic_ms() - asked_ms + UNANSWERED_GRACE_MS):
+            self.fail(Violation("every request is answered", f"{who}: {what} of {asked_ms - self.began_ms:.0f}"))
+
+    def states(self) -> dict[TopicPartition, PartitionState]:
+        """The state node of every partition."""
+        found = {}
+        for path, data in self.tree.below(f"{paths.TOPICS}/"):
+            parts = path.split("/")
+            if len(parts) == 7:  # /brokers/topics/<topic>/partitions/<index>/state
+                found[parts[3], int(parts[5])] = PartitionState.decode(data)
+        return found
+
+    def are_all_in_sync(self) -> bool:
+        """Whether all brokers serve, and the tree says that every partition has a leader and all replicas in sync."""
+        if not self.all_serve:
+            return False
+        wanted: dict[TopicPartition, tuple[int, ...]] = {}
+        for path, data in self.tree.below(f"{paths.TOPICS}/"):
+            parts = path.split("/")
+            if len(parts) == 4:
+                for index, replicas in TopicAssignment.decode(data).partitions.items():
+                    wanted[parts[3], index] = tuple(replicas)
+        states = self.states()
+        return all(
+            key in states and states[key].leader >= 0 and set(states[key].isr) == set(replicas)
+            for key, replicas in wanted.items()
+        )
+
+    # -- events
+
+    def prepare(self) -> None:
+        """Set up the network and the tree."""
+        self.network.on_delivery = self._delivered
+        if self.rng.random() < 0.8:
+            self.network.jitter = self.latency_ms
+        if self.rng.random() < 0.15:
+            self.network.fragment = self.fragments
+        self.tree.note = self.note
+        longest_ms = self.rng.choice((1.0, 5.0, 30.0))
+        self.tree.travel_ms = lambda: self.tree_rng.uniform(0.1, longest_ms)
+
+    def _delivered(self, transport: SimTransport, chunk: bytes) -> None:
+        peer = transport.peer
+        if peer is not None and isinstance(peer.owner, Life):
+            peer.owner.touched = True
+        (source, source_port), (target, target_port) = transport.local, transport.remote
+        self.note(f"{source}:{source_port} -> {target}:{target_port}: {len(chunk)} bytes {zlib.crc32(chunk):08x}")
+        if self._reset_rate and self.is_disturbing and self.network_rng.random() < self._reset_rate:
+            self.note(f"reset of {source}:{source_port} - {target}:{target_port}")
+            self.clock.call_soon(lambda: self.network.reset(transport))
+
+    def after_pass(self) -> None:
+        """Look at the brokers that may have changed."""
+        if self.violation is not None:
+            return
+        lives = self.lives
+        touched = [life for life in lives if life.touched]
+        if not touched and self.tree.zxid == self._seen_zxid:
+            return
+        self._seen_zxid = self.tree.zxid
+        try:
+            self.inspector.look(lives, self.tree, Moment(self.clock.monotonic_ms(), self.calm_ms, self.settling))
+            for life in touched:
+                if life.broker.server.handler_failures:
+                    raise Violation("no handler fails", f"{life.host.name}: see the log")
+        except Violation as violation:
+            self.fail(violation)
+        is_settled = self.clock.loop.is_settled
+        for life in touched:
+            life.touched = not is_settled
+
+    def loop_failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """A callback or a task has raised: perhaps because the power of its machine went."""
+        error, owner = context.get("exception"), self.clock.loop.owner
+        if isinstance(error, Violation):
+            self.fail(error)
+        elif isinstance(owner, Life) and not owner.alive:
+            pass  # what a dead process does is nobody's business
+        elif isinstance(error, PowerLoss) and isinstance(owner, Life):
+            self.lose_power(owner.host)
+        else:
+            who = owner.host.name if isinstance(owner, Life) else "the world"
+            self.fail(Violation("nothing escapes", f"{who}: {context.get('message')}: {error!r}"))
+
+    def verdict(self) -> ClusterVerdict:
+        """How it ended."""
+        return ClusterVerdict(self, self.violation)
+
+    def kill_all(self) -> None:
+        """End all brokers."""
+        for host in self.hosts.values():
+            host.kill()
+
+    # -- machines
+
+    def lose_power(self, host: Host) -> None:
+        """Cut the power of one machine: its unsynced bytes meet their fate."""
+        fate = self.rng.choice(("lost", "torn", "scattered"))
+        self.note(f"the power of {host.name} goes; unsynced bytes: {fate}")
+        if not self.is_synced:
+            self.inspector.note_loss(next(node for node, other in self.hosts.items() if other is host))
+        host.lose_power(fate)
+
+    async def stop(self, host: Host) -> None:
+        """Stop a broker in a controlled way."""
+        await host.stop()
+
+    async def bring_up(self, host: Host, wait_ms: float = 15_000.0) -> None:
+        """Start a broker, again and again, until it serves; return then, or after `wait_ms`."""
+        node = next(node for node, other in self.hosts.items() if other is host)
+        event = self._starting.get(node)
+        if event is None:
+            event = self._starting[node] = asyncio.Event()
+            self.spawn(self._start(host, node, event))
+        timer = self.clock.call_later(wait_ms, event.set)
+        await event.wait()
+        timer.cancel()
+        event.clear()
+
+    async def _start(self, host: Host, node: int, served: asyncio.Event) -> None:
+        while host.life is None and not self.finished.done():
+            self.note(f"start of {host.name}, life {host.lives + 1}")
+            try:
+                if await host.start():
+                    break
+            except OSError as error:
+                self.note(f"the start of {host.name} failed: {error!r}")
+            except Violation:
+                raise
+            except Exception as error:
+                self.note(f"the start of {host.name} failed: {error!r}")
+                if not self.is_disturbing and self.clock.monotonic_ms() - self.disturbed_ms > SERVES_WITHIN_MS:
+                    raise Violation("a broker starts", f"{host.name}: {error!r}") from error
+            if host.disk.is_losing_power and host.life is not None:
+                self.lose_power(host)
+            await self.clock.sleep(500)
+        if host.is_up:
+            self.note(f"{host.name} serves")
+        if not self.is_disturbing:
+            self.disturbed_ms = self.clock.monotonic_ms()
+        del self._starting[node]
+        served.set()
+
+    # -- the story
+
+    async def story(self) -> None:
+        """Bad weather with calm times in between, then calm for good, then the last look."""
+        lingers = "linger" if self.tree.lingers else "end with their process"
+        self.note(f"sessions of {self.tree.session_timeout_ms:.0f} ms {lingers}; appends are synced: {self.is_synced}")
+        for host in self.hosts.values():
+            self.spawn(self.bring_up(host))
+        await self._until(lambda: self.all_serve, SERVES_WITHIN_MS, "all brokers serve", "not at the first start")
+        await self._create_topics()
+        self._make_clients()
+        for client in self.clients:
+            self.spawn(client.run())
+        self.is_disturbing = False
+        self.disturbed_ms = self.clock.monotonic_ms()
+        await self._calm("after the first start")
+        bad_ms, calm_after_ms = 0.0, self.rng.uniform(20_000, 60_000)
+        while bad_ms < self.minutes * 60_000:
+            begin_ms = self.clock.monotonic_ms()
+            await self.clock.sleep(self.rng.choice((0.0, 1_000.0, 5_000.0)))
+            await self.weather.change()
+            bad_ms += self.clock.monotonic_ms() - begin_ms
+            if bad_ms > calm_after_ms:
+                calm_after_ms = bad_ms + self.rng.uniform(20_000, 60_000)
+                await self._calm("between troubles")
+        self.settling = True
+        await self._calm("at the end")
+        self.settled_ms = self.clock.monotonic_ms()
+        await last_look.check_groups(self, KEYS)
+        await self._read_all()
+        self.inspector.look_after_healing(self.lives)
+        self.ending = True
+        await self.clock.sleep(35_000)
+        self._check_history()
+        self.finish()
+
+    async def _until(self, holds: Callable[[], bool], within_ms: float, invariant: str, detail: str) -> None:
+        give_up_ms = self.clock.monotonic_ms() + within_ms
+        while not holds():
+            if self.clock.monotonic_ms() >= give_up_ms:
+                raise Violation(invariant, detail)
+            await self.clock.sleep(200)
+
+    async def _calm(self, when: str) -> None:
+        """All troubles end. In time everything must be in sync, and every client must get on."""
+        self.note(f"weather: calm {when}")
+        self.network.heal()
+        for host in self.hosts.values():
+            host.disk.repair()
+            if host.life is None:
+                self.spawn(self.bring_up(host))
+        self.disturbed_ms = self.clock.monotonic_ms()
+        await self._until(lambda: self.all_serve, SERVES_WITHIN_MS, "all brokers serve", f"not {when}")
+        await self._until(
+            self.are_all_in_sync,
+            CALM_MS,
+            "all replicas come into sync",
+            f"not in {CALM_MS / 1000:.0f} s of calm {when}",
+        )
+        before = [client.progress for client in self.clients]
+        await self.clock.sleep(CALM_MS)
+        last_look.check_progress(self.clients, before, CALM_MS)
+
+    def _make_clients(self) -> None:
+        rng = self.rng
+        self.clients += [ClusterProducer(self, f"producer{n}", KEYS) for n in range(rng.randint(1, 3))]
+        self.clients += [CarelessClusterProducer(self, "careless", KEYS)]
+        self.clients += [ClusterReader(self, f"reader{n}", KEYS) for n in range(rng.randint(1, 2))]
+        self.clients += [ClusterCommitter(self, f"committer{n}", KEYS) for n in range(rng.randint(1, 2))]
+        for group in range(rng.randint(1, 2)):
+            static = rng.random() < 0.3
+            for n in range(rng.randint(1, 3)):
+                name = f"member{group}.{n}"
+                self.clients.append(ClusterMember(self, name, f"group{group}", KEYS, name if static else None))
+        if rng.random() < 0.6:
+            self.clients.append(ClusterAdmin(self, "admin"))
+
+    async def _create_topics(self) -> None:
+        """Create the topics at the controller; also the offsets topic, so that all groups know it from the start."""
+        copies = min(3, len(self.hosts))
+        for name, partitions in (TOPICS | {GROWING: 1}).items():
+            topic = CreateTopicsRequest.CreatableTopic(
+                name=name, num_partitions=partitions, replication_factor=copies,
+                configs=[CreateTopicsRequest.CreatableTopicConfig(name="internal.segment.bytes", value="14000")],
+            )  # fmt: skip
+            for attempt in range(30):
+                node = attempt % len(self.hosts)
+                try:
+                    address = (self.hosts[node].name, PORT)
+                    connection = await Connection.open(self.clock, self.network, "setup", address, "client0")
+                    request = CreateTopicsRequest(topics=[topic], timeout_ms=10_000)
+                    response = await connection.ask(ApiKey.CREATE_TOPICS, 7, request)
+                    connection.abort()
+                except LostError:
+                    continue
+                error = ErrorCode(response.topics[0].error_code)
+                if error is ErrorCode.NONE:
+                    self.topic_ids[name] = response.topics[0].topic_id
+                    break
+                if error is not ErrorCode.NOT_CONTROLLER:
+                    raise Violation("answers make sense", f"CreateTopics {name}: {error.name}")
+                await self.clock.sleep(100)
+            else:
+                raise Violation("the controller creates topics", f"{name}: nobody is the controller")
+
+    async def _read_all(self) -> None:
+        """Read every partition from its start to its end, into the history."""
+        reader = ClusterReader(self, "checker", KEYS)
+        for key in KEYS:
+            position: int | None = None
+            end: int | None = None
+            for _ in range(200):
+                try:
+                    if end is None:
+                        end = await reader.list_offset(key, -1)
+                        position = await reader.list_offset(key, -2)
+                    elif position is not None and position < end:
+                        position = await reader.fetch(key, position, 0)
+                    else:
+                        break
+                except LostError:
+                    reader.hang_up()
+                if position is None:
+                    end = None
+                    await self.clock.sleep(100)
+            else:
+                raise Violation("the log can be read", f"{key}: stuck at {position} of {end}")
+        for client in self.clients:
+            if isinstance(client, ClusterCommitter):
+                try:
+                    await client.look()
+                except LostError as error:
+                    self.note(f"{client.name} could not look: {error}")
+        reader.hang_up()
+
+    def _check_history(self) -> None:
+        """Nothing lost, nothing twice, nothing in another order."""
+
+
+def run(
+    seed: int,
+    minutes: float = 2.0,
+    trace: Callable[[str], None] | None = None,
+    brokers: int = 3,
+    kinds: tuple[str, ...] = (),
+) -> ClusterVerdict:
+    """Run the cluster of a seed."""
+    verdict = ClusterWorld(seed, minutes, trace, brokers, kinds).run()
+    assert isinstance(verdict, ClusterVerdict)
+    return verdict

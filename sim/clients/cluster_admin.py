@@ -80,7 +80,9 @@ class ClusterAdmin(Routed):
             self._topics.remove(topic)
 
     async def _add_partition(self) -> None:
-        asked = CreatePartitionsRequest.CreatePartitionsTopic(name=GROWING, count=self._partitions + 1)
+        asked = CreatePartitionsRequest.CreatePartitionsTopic(
+            name=GROWING, count=self._partitions + 1, assignments=None
+        )
         request = CreatePartitionsRequest(topics=[asked], timeout_ms=10_000)
         operation = Administer("add partitions", GROWING, asked.count)
         if await self._administer(operation, ApiKey.CREATE_PARTITIONS, 2, request):

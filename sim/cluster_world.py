@@ -89,7 +89,7 @@ class ClusterWorld(Simulation):
         self.client_machines = ["client0", "client1"]
         self.history = History(self.clock.monotonic_ms)
         self.ledger = Ledger(Commits(self.clock.monotonic_ms, self.clock.now_ms, lambda since_ms: self.clock.now_ms()))
-        self.inspector = ClusterInspector()
+        self.inspector = ClusterInspector(self.history)
         self.topic_ids: dict[str, bytes] = {}
         self.producer_ids: dict[int, None] = {}
         self.quiet = False  # clients do little

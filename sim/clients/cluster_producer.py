@@ -125,8 +125,6 @@ class ClusterProducer(Routed):
                     raise Violation("sequences leave no gap", f"{self.name} {key}: {failed.name} before")
                 self._batches[key].remove(batch)
                 self.ended(batch.number, Outcome.OK, batch.operation._replace(base_offset=partition.base_offset))
-                end = partition.base_offset + len(batch.operation.values)
-                self.cluster.inspector.note_acknowledged(*key, end)
                 self.progress += 1
             elif failed is None:
                 if error not in RETRIABLE:

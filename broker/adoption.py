@@ -154,9 +154,7 @@ def decide(
     for contents in found:
         check_formatted(contents, choice)
     if view.is_node_alive:
-        raise BrokerIdInUseError(
-            f"A broker with id {node_id} is running already in this cluster. Stop it, or give this one another node.id."
-        )
+        raise BrokerIdInUseError(node_id)
     if view.cluster_id is not None:
         check_cluster(found, view.cluster_id)
     else:

@@ -182,9 +182,23 @@ class Broker:
         if self.tree_path is not None:
             adoption.check_place_of_tree(log_manager.contents, self.tree_path, self.env.disk.exists)
         await tree.look()
-        view = await self._in_tree(lambda: adoption.look_at_tree(tree, log_manager.contents, self.node_id))
+        view = await self._look_at_tree()
         lost = adoption.lost_directories(log_manager)
         return adoption.decide(view, log_manager.contents, lost, self.choice, self.node_id)
+
+    async def _look_at_tree(self) -> adoption.TreeView:
+        """Read what the start needs to know. Where a session outlives its process, wait for that of a former life."""
+        tree, clock = self.coordination, self.env.clock
+        give_up_ms = clock.monotonic_ms() + registration.longest_wait_ms(tree)
+        is_said = False
+        while True:
+            view = await self._in_tree(lambda: adoption.look_at_tree(tree, self.log_manager.contents, self.node_id))
+            if not view.is_node_alive or tree.session_ends_with_process or clock.monotonic_ms() >= give_up_ms:
+                return view
+            if not is_said:
+                is_said = True
+                logger.info("broker %d is registered already: waiting until that session has ended", self.node_id)
+            await clock.sleep(registration.FORMER_LIFE_POLL_MS)
 
     async def _in_tree(self, step: Callable[[], Awaitable[T]]) -> T:
         """Do a step of the start; again, if the connection to the tree is lost. Every step may be done twice."""

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from barnabas.cluster.metadata_cache import Endpoint
@@ -18,11 +19,23 @@ from barnabas.runtime.ports import Env
 
 logger = logging.getLogger("barnabas.cluster")
 
+FORMER_LIFE_POLL_MS = 100.0
+SESSION_TIMEOUTS = 1.5
 SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")  # by their number in UpdateMetadata
+
+
+def longest_wait_ms(coordination: Coordination) -> float:
+    """How long the session of a former life may last. A server looks for old sessions now and then only."""
+    return coordination.session_timeout_ms * SESSION_TIMEOUTS
 
 
 class BrokerIdInUseError(Exception):
     """Another live broker has this id. str() is a sentence that says what to do."""
+
+    def __init__(self, node_id: int) -> None:
+        super().__init__(
+            f"A broker with id {node_id} is running already in this cluster. Stop it, or give this one another node.id."
+        )
 
 
 async def cluster_id(env: Env, coordination: Coordination, preferred: str | None = None) -> str:
@@ -83,9 +96,14 @@ class Registration:
         self._session_id = 0
 
     async def register(self) -> int:
-        """Make the node, for the first time or in a new session; returns the broker epoch. BrokerIdInUseError."""
+        """Make the node, for the first time or in a new session; returns the broker epoch.
+
+        The node of a former life of this broker goes with its session, so it is waited for. BrokerIdInUseError if it
+        stays, because then another broker has this id.
+        """
         path = paths.broker(self._node_id)
         previous_session = self._session_id
+        give_up_ms = 0.0
         while True:
             self._session_id = self._coordination.session_id
             data = self._encode()
@@ -107,12 +125,17 @@ class Registration:
             if stat.ephemeral_owner == self._session_id:
                 self.broker_epoch = stat.czxid
                 return self.broker_epoch
-            if stat.ephemeral_owner != previous_session:
-                raise BrokerIdInUseError(
-                    f"A broker with id {self._node_id} is running already in this cluster. "
-                    "Stop it, or give this one another node.id."
-                )
-            await self._coordination.delete(path, stat.version)
+            if stat.ephemeral_owner == previous_session:
+                with suppress(NoNodeError):
+                    await self._coordination.delete(path, stat.version)
+                continue
+            now_ms = self._env.clock.monotonic_ms()
+            if not give_up_ms:
+                give_up_ms = now_ms + longest_wait_ms(self._coordination)
+                logger.info("broker %d is registered already: waiting until that session has ended", self._node_id)
+            elif now_ms >= give_up_ms:
+                raise BrokerIdInUseError(self._node_id)
+            await self._env.clock.sleep(FORMER_LIFE_POLL_MS)
 
     def _encode(self) -> bytes:
         return BrokerRegistration(

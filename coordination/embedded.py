@@ -55,6 +55,8 @@ class _Watched(NamedTuple):
 class EmbeddedCoordination:
     """One session with the tree at `path`. Implements the Coordination port."""
 
+    session_ends_with_process = True
+
     def __init__(self, env: Env, path: str, session_timeout_ms: float = SESSION_TIMEOUT_MS) -> None:
         self.session_id = 0
         self.session_timeout_ms = session_timeout_ms

@@ -148,6 +148,10 @@ class Coordination(Protocol):
         """How long the session lives on when nothing more is heard from it."""
 
     @property
+    def session_ends_with_process(self) -> bool:
+        """Whether the session of a killed process ends at once; else it lasts for its time-out, as ZooKeeper's do."""
+
+    @property
     def last_confirmed_ms(self) -> float:
         """By the monotonic clock: when the newest round trip that was answered in this session was *sent*.
 

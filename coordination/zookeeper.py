@@ -130,6 +130,8 @@ class _Left(NamedTuple):
 class ZooKeeperCoordination:
     """One session after the other with ZooKeeper. Implements the Coordination port."""
 
+    session_ends_with_process = False
+
     def __init__(self, env: Env, settings: ZooKeeperSettings) -> None:
         self.session_id = 0
         self.session_timeout_ms = settings.session_timeout_ms

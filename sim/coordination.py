@@ -272,6 +272,8 @@ class SimTree:
 class SimCoordination:
     """One process's sessions with a `SimTree`, one at a time. Implements the Coordination port."""
 
+    session_ends_with_process = False
+
     def __init__(self, clock: Clock, tree: SimTree) -> None:
         self.session_id = 0
         self.last_confirmed_ms = -math.inf

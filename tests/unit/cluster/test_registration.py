@@ -1,0 +1,75 @@
+"""A broker registers itself: its node, its epoch, and what it does when a node of its id is there."""
+
+import pytest
+from barnabas.cluster.metadata_cache import Endpoint
+from barnabas.cluster.registration import BrokerIdInUseError, Registration
+from barnabas.coordination import paths
+from barnabas.sim.coordination import SimCoordination, SimTree
+from barnabas.sim.env import sim_env
+
+
+class Cluster:
+    """A simulated tree with the parents of registrations."""
+
+    def __init__(self) -> None:
+        self.env = sim_env()
+        self.tree = SimTree(self.env.clock, session_timeout_ms=500.0)
+
+    async def broker(self) -> tuple[SimCoordination, Registration]:
+        """A process with a session, which may register as broker 1."""
+        session = SimCoordination(self.env.clock, self.tree)
+        await session.start()
+        if await session.exists(paths.BROKER_IDS) is None:
+            await session.create(paths.BROKER_IDS, make_parents=True)
+        return session, Registration(self.env, session, 1, (Endpoint("PLAINTEXT", "host", 9092, 0),))
+
+
+def test_a_broker_waits_for_the_session_of_its_former_life() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        former, place = await cluster.broker()
+        epoch = await place.register()
+        session, again = await cluster.broker()
+        cluster.env.clock.call_later(300.0, lambda: cluster.tree.end(former.session_id))
+        began_ms = cluster.env.clock.monotonic_ms()
+        assert await again.register() > epoch
+        assert cluster.env.clock.monotonic_ms() - began_ms >= 300.0
+        stat = await session.exists(paths.broker(1))
+        assert stat is not None
+        assert stat.ephemeral_owner == session.session_id
+
+    cluster.env.run(scenario())
+
+
+def test_an_id_that_another_living_broker_has_is_refused_after_a_session() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        other, place = await cluster.broker()
+        epoch = await place.register()
+        _, again = await cluster.broker()
+        began_ms = cluster.env.clock.monotonic_ms()
+        with pytest.raises(BrokerIdInUseError, match="A broker with id 1 is running already"):
+            await again.register()
+        assert cluster.env.clock.monotonic_ms() - began_ms >= cluster.tree.session_timeout_ms
+        stat = await other.exists(paths.broker(1))
+        assert stat is not None
+        assert stat.czxid == epoch
+
+    cluster.env.run(scenario())
+
+
+def test_the_node_of_the_session_before_is_replaced_at_once() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        session, place = await cluster.broker()
+        epoch = await place.register()
+        session.session_id = cluster.tree.open(session)  # the server has kept the session before
+        assert await place.register() > epoch
+        stat = await session.exists(paths.broker(1))
+        assert stat is not None
+        assert stat.ephemeral_owner == session.session_id
+
+    cluster.env.run(scenario())

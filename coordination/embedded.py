@@ -1,23 +1,29 @@
-"""The coordination tree in one SQLite file, shared by the broker processes of one machine: sessions and watches.
+"""The coordination tree in one SQLite file, shared by the broker processes of one machine: sessions and operations.
 
-`tree_file.py` owns what is in the file. This module knows which sessions live, which session makes a change, and which
-watches hear of it. `:memory:` keeps the tree in memory and is for one broker only.
+`tree_file.py` owns what is in the file, `session_files.py` says which sessions live, `watches.py` which watches hear of
+a change. This module knows which session makes a change, and waits where another process is in the way. `:memory:`
+keeps the tree in memory and is for one broker only.
 
-Sessions. Each holds an operating system lock on a file of its own beside the tree (`<path>.session-<id>`). The lock
-dies with its process. A process that can take the lock of another session ends that session: its ephemeral nodes go. So
-a killed broker is noticed within `LIVENESS_MS` (or at the next start), and a stopped one (SIGSTOP) counts as alive.
+Sessions. The session of a killed process is ended by the first other process that looks, within `LIVENESS_MS`. The
+session of a process that is stopped (SIGSTOP), or whose loop hangs, ends `session_timeout_ms` after it was last
+prolonged: the process then finds, before it does anything else in the tree, that its session is over.
 
-Watches on changes made by other processes. `PRAGMA data_version` says cheaply that another process wrote. Then this
-process looks at the nodes that were touched since its last look, and compares each with the zxid at which its watch was
-left, as ZooKeeper does for a client that reconnects. Several changes between two looks bring one event. A node that was
-made and deleted again in between brings none. A read may show a change up to `POLL_MS` before its event comes.
+The loop. Reads are done by the loop, because SQLite never lets them wait for a write. Changes are done in a thread, one
+after the other, because each of them waits for the disk. If another process is inside a change, SQLite says so at once;
+the change is tried again a little later, and the loop goes on meanwhile. An operation that is asked for after others
+sees what they have done.
+
+A process that is stopped inside a change keeps all others from changing the tree, until it goes on or is dead. The
+others say who it is. When its session is over, they end the process (SIGKILL; only where the system tells who holds the
+lock, and only if it is a process of a session that is over): else nobody could ever end that session.
 """
 
+import asyncio
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple, TypeVar
 
 from barnabas.coordination.operations import do_all, make_above, parent_of
 from barnabas.coordination.port import (
@@ -25,7 +31,6 @@ from barnabas.coordination.port import (
     ConnectionLossError,
     CoordinationError,
     Create,
-    EventType,
     NoNodeError,
     Operation,
     OperationResult,
@@ -34,22 +39,38 @@ from barnabas.coordination.port import (
     Watch,
     WatchEvent,
 )
-from barnabas.coordination.tree_file import HEADER_BYTES, Node, TreeFile, damaged, is_header
+from barnabas.coordination.session_files import NEVER, SessionFiles
+from barnabas.coordination.tree_file import HEADER_BYTES, WRITE_LOCK_BYTE, BusyError, Node, TreeFile, damaged, is_header
+from barnabas.coordination.watches import Watches
+from barnabas.runtime import lock_holders
 from barnabas.runtime.ports import DirectoryLock, Env
 from barnabas.runtime.upkeep import Task
 
 logger = logging.getLogger("barnabas.coordination")
 
+T = TypeVar("T")
+
 SESSION_TIMEOUT_MS = 6_000.0
-POLL_MS = 50.0  # how soon a change by another process is noticed
-POLL_ALONE_MS = 200.0  # while no other process is registered: how soon the first one is noticed
-LIVENESS_MS = 200.0  # how soon the death of another process is noticed
+PROLONGED = 10  # times in a session time-out
+POLL_MS = 25.0  # how soon a change by another process is noticed
+POLL_ALONE_MS = 50.0  # while no other process is registered: how soon the first one is noticed
+LIVENESS_MS = 50.0  # how soon the death of another process is noticed
+ASLEEP_MS = 1_000.0  # after so long without a poll this process was stopped itself, and the others perhaps, too
+BUSY_MS = 5_000.0  # how long an operation waits for other processes
+BUSY_AT_CLOSE_MS = 1_000.0
+BUSY_RETRY_MS = (1.0, 16.0)  # the first wait, which doubles, and the longest
+HELD_MS = 200.0  # from then on it is asked who is in the way
+NODES_AT_ONCE = 256  # read in one go, some milliseconds
+THREAD = "coordination"
 
 
-class _Watched(NamedTuple):
-    watch: Watch
-    zxid: int  # of the tree when it was left
-    existed: bool
+class _Change(NamedTuple):
+    """A change that was made."""
+
+    result: Any
+    events: list[WatchEvent]
+    before: int  # zxids
+    after: int
 
 
 class EmbeddedCoordination:
@@ -64,24 +85,33 @@ class EmbeddedCoordination:
         self._env = env
         self._path = path
         self._shared = path != ":memory:"
-        self._file: TreeFile | None = None
+        self._reader: TreeFile | None = None
+        self._writer: TreeFile | None = None  # used by the thread; in memory the same as `_reader`
         self._seen: TreeFile | None = None  # before the session: a copy of the tree, made by `look`
+        self._files = SessionFiles(env.disk, path)
         self._lock: DirectoryLock | None = None
+        self._locked_id = 0  # the session whose file is locked
+        self._has_session = False  # after an expiry there is none until the next one begins
+        self._turn = asyncio.Lock()  # for operations, in the order in which they were asked for
+        self._changes_waiting = 0  # including the one that is being made
         self._polling: Task[TreeFile] | None = None
+        self._polled_ms = 0.0
+        self._judges_from_ms = 0.0
+        self._repair: asyncio.Task[None] | None = None  # ends dead sessions, or begins a new one after an expiry
         self._is_unreadable = False
         self._next_liveness_ms = 0.0
         self._data_version = 0
         self._compared_zxid = 0  # changes up to here have been compared with the watches
-        self._others = 0  # number of sessions of other processes
-        self._data_watches: dict[str, list[_Watched]] = {}
-        self._child_watches: dict[str, list[_Watched]] = {}
+        self._others: list[int] = []  # sessions of other processes
+        self._watches = Watches(env.clock.call_soon)
+        self._holder_said = 0  # process of which was said that it is in the way
         self._on_expired: list[Callable[[], None]] = []
 
     # Session
 
     async def look(self) -> None:
         """Read the file without changing it. If there is no file yet, the tree is empty."""
-        if self._file is not None or self._seen is not None:
+        if self._reader is not None or self._seen is not None:
             return
         now_ms = self._env.clock.now_ms
         while self._seen is None:
@@ -130,27 +160,29 @@ class EmbeddedCoordination:
 
     async def start(self) -> None:
         """Open the file, end sessions whose processes are gone, begin one."""
-        if self._file is not None:
+        if self._reader is not None:
             return
         self._forget_seen()
         new = self._shared and not self._env.disk.exists(self._path)
         if new:
             self._make_folder()
-        self._file = TreeFile(self._path, self._env.clock.now_ms)
+        self._reader = await self._unless_busy(self._open)
         try:
-            self._begin_session()
+            self._writer = await self._unless_busy(self._open) if self._shared else self._reader
+            await self._begin_session()
         except BaseException:
-            self._release_lock()
-            self._file.close()
-            self._file = None
+            await self._close_files()
             raise
         if new:
             self._env.disk.sync_directory(parent_of(self._path))
         logger.info("coordination session %d on %s", self.session_id, self._path)
         if self._shared:
             self._polling = self._env.upkeep.every(
-                "coordination", self._poll_interval_ms, lambda: [self._file] if self._file else [], self._poll
+                "coordination", self._poll_interval_ms, lambda: [self._reader] if self._reader else [], self._poll
             )
+
+    async def _open(self) -> TreeFile:
+        return TreeFile(self._path, self._env.clock.now_ms)
 
     def _make_folder(self) -> None:
         """Make the folder of the tree, as durable as the file in it will be."""
@@ -167,160 +199,208 @@ class EmbeddedCoordination:
     async def close(self) -> None:
         """End the session and close the file."""
         self._forget_seen()
-        if self._file is None:
+        if self._reader is None or (self._shared and self._polling is None):
             return
-        self._forget_session()
-        try:
-            with self._write() as file:
-                file.end_session(self.session_id)
-        except CoordinationError as error:  # already gone, or the file is locked: to release the lock ends it too
-            logger.info("coordination session %d left behind: %s", self.session_id, error)
-        self._release_lock()
-        self._file.close()
-        self._file = None
         if self._polling is not None:
             self._polling.stop()
             self._polling = None
+        if self._repair is not None:
+            self._repair.cancel()
+        self._forget_session()
+        session_id = self.session_id
+        try:
+            await self._change(lambda file: file.end_session(session_id), within_ms=BUSY_AT_CLOSE_MS)
+        except CoordinationError as error:  # already gone, or the file is locked: to release the lock ends it too
+            logger.info("coordination session %d left behind: %s", self.session_id, error)
+        await self._close_files()
+
+    async def _close_files(self) -> None:
+        self._has_session = False
+        reader, writer, self._reader, self._writer = self._reader, self._writer, None, None
+        if writer is not None and writer is not reader:
+            await self._aside(writer.close)  # after the change that is perhaps being made, whose caller was cancelled
+        if reader is not None:
+            reader.close()
+        self._release_lock()
 
     async def confirm(self) -> None:
-        """Ask the file whether the session lives."""
-        self._confirm()
+        """Prolong the session: one call of the operating system, which no other process can hold up."""
+        self._opened()
+        self._prolong()
+        self._opened()
 
     def confirm_at_once(self) -> bool:
-        """Ask the file whether the session lives."""
+        """Prolong the session."""
         try:
-            self._confirm()
+            self._opened()
+            self._prolong()
         except CoordinationError:
             return False
-        return True
+        # This process may have been stopped on the way, for so long that the new time is almost over.
+        half_ms = self.session_timeout_ms / 2
+        return self._has_session and self._env.clock.monotonic_ms() < self.last_confirmed_ms + half_ms
 
-    def _confirm(self) -> None:
+    def _prolong(self) -> None:
         sent_ms = self._env.clock.monotonic_ms()
-        if not self._opened().has_session(self.session_id):
-            raise SessionExpiredError("", f"session {self.session_id} was ended by another process")
+        if self._shared:
+            try:
+                lives = self._files.prolong(self.session_id, self._until_ms(sent_ms))
+            except OSError as error:
+                raise ConnectionLossError("", f"the session cannot be prolonged: {error}") from error
+            if not lives:
+                self._expire()
+                return
         self.last_confirmed_ms = sent_ms
+
+    def _until_ms(self, sent_ms: float) -> int:
+        return math.ceil(sent_ms + self.session_timeout_ms)
 
     def on_session_expired(self, callback: Callable[[], None]) -> None:
         """Have `callback` called after this session was ended by another process and a new one begun."""
         self._on_expired.append(callback)
 
-    def _begin_session(self) -> None:
-        sent_ms = self._env.clock.monotonic_ms()
-        with self._write(any_session=True) as file:
-            session_id = file.take_session_id()
-            if self._shared:  # locked before others can see the session, so that none takes it for dead
-                self._lock = self._env.disk.lock(self._lock_path(session_id))
-            file.add_session(session_id)
-            self.session_id = session_id
-            self._end_dead_sessions(file)
-            self._compared_zxid = file.zxid()
-        self.last_confirmed_ms = sent_ms
-        self._data_version = file.data_version()
+    async def _begin_session(self) -> None:
+        """Begin a session. End the one that it replaces, and those of dead processes, in the same change."""
+        sent_ms = 0.0
+        dead: list[int] = []
+        replaced = self.session_id
 
-    def _end_dead_sessions(self, file: TreeFile) -> None:
-        others = self._other_sessions(file)
-        self._others = len(others)
-        for session_id in others:
-            path = self._lock_path(session_id)
-            try:
-                lock = self._env.disk.lock(path) if self._shared else None
-            except BlockingIOError:
-                continue
-            logger.info("coordination session %d is dead", session_id)
-            file.end_session(session_id)
-            self._others -= 1
-            if lock is not None:
-                lock.release()
-                self._remove_lock_file(session_id)
+        def begin(file: TreeFile) -> int:
+            nonlocal sent_ms
+            session_id = file.take_session_id()
+            sent_ms = self._env.clock.monotonic_ms()
+            if self._shared:  # locked before others can see the session, so that none takes it for dead
+                self._release_lock()  # of a try before that found the file busy
+                self._locked_id = session_id
+                self._lock = self._files.begin(session_id, self._until_ms(sent_ms))
+            others = file.session_ids()
+            dead[:] = [other for other in others if other == replaced or not self._shared or self._is_dead(other)]
+            for other in dead:
+                file.end_session(other)
+            file.add_session(session_id)
+            return session_id
+
+        change = await self._unless_busy(lambda: self._attempt(begin, None))
+        self.session_id = change.result
+        self.last_confirmed_ms = sent_ms
+        self._has_session = True
+        for other in dead:
+            if other != replaced:
+                self._say_ended(other, NEVER)
+        reader = self._opened()
+        self._compared_zxid = change.after
+        self._data_version = reader.data_version()
+        self._others = self._other_sessions(reader)
+
+    def _is_dead(self, session_id: int) -> bool:
+        return self._files.lives_until_ms(session_id) == NEVER
 
     def _other_sessions(self, file: TreeFile) -> list[int]:
         return [session_id for session_id in file.session_ids() if session_id != self.session_id]
 
-    def _expired(self) -> None:
-        """Another process ended this session: begin a new one and say so."""
-        logger.warning("coordination session %d was ended by another process", self.session_id)
-        self._forget_session()
-        self._release_lock()
-        self._begin_session()
+    def _expire(self) -> None:
+        """Another process ends this session: begin a new one and say so."""
+        if self._has_session:
+            self._has_session = False
+            logger.warning("coordination session %d was ended by another process", self.session_id)
+            self._forget_session()
+        self._repair_by(self._begin_again)
+
+    async def _begin_again(self) -> None:
+        await self._begin_session()
+        logger.info("coordination session %d takes its place", self.session_id)
         for callback in self._on_expired:
             self._env.clock.call_soon(callback)
 
     def _forget_session(self) -> None:
         self.last_confirmed_ms = -math.inf
-        self._data_watches.clear()
-        self._child_watches.clear()
-
-    def _lock_path(self, session_id: int) -> str:
-        return f"{self._path}.session-{session_id}"
+        self._watches.drop_all()
 
     def _release_lock(self) -> None:
         if self._lock is not None:
             self._lock.release()
             self._lock = None
-            self._remove_lock_file(self.session_id)
+            self._remove_files(self._locked_id)
 
-    def _remove_lock_file(self, session_id: int) -> None:
-        try:
-            self._env.disk.remove(self._lock_path(session_id))
-        except OSError as error:  # an empty file that stays does no harm
-            logger.info("lock file of coordination session %d stays: %s", session_id, error)
+    def _remove_files(self, session_id: int) -> None:
+        for error in self._files.remove(session_id):
+            logger.info("a file of coordination session %d stays: %s", session_id, error)
 
     # Reading
 
     async def get(self, path: str, watch: Watch | None = None) -> tuple[bytes, Stat]:
         """Data and Stat of a node."""
-        node = self._find(path)
-        if node is None:
-            raise NoNodeError(path)
-        if watch is not None:
-            self._leave(self._data_watches, path, watch, existed=True)
-        return node.data, node.stat
+
+        def read(file: TreeFile) -> tuple[bytes, Stat]:
+            node = self._find(file, path)
+            if node is None:
+                raise NoNodeError(path)
+            if watch is not None:
+                self._watches.leave_on_data(path, watch, file.zxid(), existed=True)
+            return node.data, node.stat
+
+        return await self._read(read)
 
     async def get_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[tuple[bytes, Stat] | None]:
         """Data and Stat of many nodes."""
-        await self._let_others_run()
-        nodes = [self._find(path) for path in paths]
-        if watch is not None:
-            for path, node in zip(paths, nodes):
-                if node is not None:
-                    self._leave(self._data_watches, path, watch, existed=True)
-        return [None if node is None else (node.data, node.stat) for node in nodes]
+        found: list[tuple[bytes, Stat] | None] = []
+
+        def read(file: TreeFile) -> None:
+            zxid = 0 if watch is None else file.zxid()
+            for path in paths[len(found) : len(found) + NODES_AT_ONCE]:
+                node = self._find(file, path)
+                if node is not None and watch is not None:
+                    self._watches.leave_on_data(path, watch, zxid, existed=True)
+                found.append(None if node is None else (node.data, node.stat))
+
+        while len(found) < len(paths):
+            await self._env.clock.sleep(0)
+            await self._read(read)
+        return found
 
     async def exists(self, path: str, watch: Watch | None = None) -> Stat | None:
         """Stat of a node that may not be there."""
-        node = self._find(path)
-        if watch is not None:
-            self._leave(self._data_watches, path, watch, existed=node is not None)
-        return None if node is None else node.stat
+
+        def read(file: TreeFile) -> Stat | None:
+            node = self._find(file, path)
+            if watch is not None:
+                self._watches.leave_on_data(path, watch, file.zxid(), existed=node is not None)
+            return None if node is None else node.stat
+
+        return await self._read(read)
 
     async def children(self, path: str, watch: Watch | None = None) -> list[str]:
         """Names of a node's children, sorted."""
-        names = self._readable().children(path)
-        if watch is not None:
-            self._leave(self._child_watches, path, watch, existed=True)
-        return names
 
-    def _readable(self) -> TreeFile:
-        return self._opened() if self._seen is None else self._seen
+        def read(file: TreeFile) -> list[str]:
+            names = file.children(path)
+            if watch is not None:
+                self._watches.leave_on_children(path, watch, file.zxid())
+            return names
 
-    def _find(self, path: str) -> Node | None:
-        node = self._readable().find(path)
-        if node is not None and self._seen is not None and node.stat.ephemeral_owner:
-            return node if self._is_alive(node.stat.ephemeral_owner) else None
+        return await self._read(read)
+
+    async def _read(self, read: Callable[[TreeFile], T]) -> T:
+        """Read the tree at one time, when all changes that were asked for before have been made."""
+        if self._changes_waiting:
+            async with self._turn:
+                pass
+
+        async def attempt() -> T:
+            file = self._opened() if self._seen is None else self._seen
+            with file.snapshot():
+                return read(file)
+
+        return await self._unless_busy(attempt)
+
+    def _find(self, file: TreeFile, path: str) -> Node | None:
+        node = file.find(path)
+        if node is not None and file is self._seen and node.stat.ephemeral_owner:
+            lives_until_ms = self._files.lives_until_ms(node.stat.ephemeral_owner)
+            return node if lives_until_ms > self._env.clock.monotonic_ms() else None
         return node
 
-    def _is_alive(self, session_id: int) -> bool:
-        """Whether the process of another session lives. Without a lock file it does not; the file is not made again."""
-        path = self._lock_path(session_id)
-        if not self._env.disk.exists(path):
-            return False
-        try:
-            self._env.disk.lock(path).release()
-        except BlockingIOError:
-            return True
-        return False
-
-    # Writing
+    # Changing
 
     async def create(
         self,
@@ -332,155 +412,258 @@ class EmbeddedCoordination:
         make_parents: bool = False,
     ) -> tuple[str, Stat]:
         """Make a node, with `make_parents` also the persistent nodes above it that are missing."""
-        await self._let_others_run()
-        with self._write() as file:
+        session_id = self.session_id
+
+        def change(file: TreeFile) -> tuple[str, Stat]:
             zxid = file.take_zxid()
             if make_parents:
                 make_above(file, path, zxid)
-            made = file.create(Create(path, data, ephemeral, sequential), zxid, self.session_id)
+            made = file.create(Create(path, data, ephemeral, sequential), zxid, session_id)
             return made, file.require(made).stat
+
+        return await self._change(change)
 
     async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Stat:
         """Replace a node's data."""
-        await self._let_others_run()
-        with self._write() as file:
-            return file.set(path, data, version, file.take_zxid())
+        return await self._change(lambda file: file.set(path, data, version, file.take_zxid()))
 
     async def delete(self, path: str, version: int = ANY_VERSION) -> None:
         """Remove a node."""
-        await self._let_others_run()
-        with self._write() as file:
-            file.delete(path, version, file.take_zxid())
+        await self._change(lambda file: file.delete(path, version, file.take_zxid()))
 
     async def delete_recursive(self, path: str) -> None:
         """Remove a node and all below it, as one change."""
-        await self._let_others_run()
-        with self._write() as file:
+
+        def change(file: TreeFile) -> None:
             file.require(path)
             zxid = file.take_zxid()
             for doomed in [*file.below(path), path]:
                 file.delete(doomed, ANY_VERSION, zxid)
 
+        await self._change(change)
+
     async def multi(self, operations: Sequence[Operation]) -> list[OperationResult]:
         """Do all as one change, or none."""
-        await self._let_others_run()
-        with self._write() as file:
-            return do_all(file, operations, file.take_zxid(), self.session_id)
+        session_id, asked = self.session_id, tuple(operations)
+        return await self._change(lambda file: do_all(file, asked, file.take_zxid(), session_id))
 
-    async def _let_others_run(self) -> None:
-        """A write blocks the loop for one sync. Between many writes in a row, others must have their turn."""
-        await self._env.clock.sleep(0)
+    async def _change(self, change: Callable[[TreeFile], T], within_ms: float = BUSY_MS) -> T:
+        """Make a change of this session, after those that were asked for before."""
+        self._opened()
+        session_id = self.session_id
+        self._changes_waiting += 1
+        try:
+            async with self._turn:
+                made = await self._unless_busy(lambda: self._attempt(change, session_id), within_ms)
+        finally:
+            self._changes_waiting -= 1
+        result: T = made.result
+        return result
 
-    @contextmanager
-    def _write(self, *, any_session: bool = False) -> Iterator[TreeFile]:
-        """A transaction of this session. At its end the watches are told what has changed."""
-        file = self._opened()
-        with file.transaction():
-            if not any_session and not file.has_session(self.session_id):
-                raise SessionExpiredError("", f"session {self.session_id} was ended by another process")
-            yield file
-        changes, file.changes = file.changes, []
-        for change in changes:
-            self._tell(change)
+    async def _attempt(self, change: Callable[[TreeFile], object], session_id: int | None) -> _Change:
+        """Make a change of a session (None: of one that begins). Watches are told, even if the caller is cancelled."""
+        if session_id is not None:
+            self._opened()
+        writer = self._writer
+        assert writer is not None
+
+        def attempt() -> _Change:
+            with writer.transaction():
+                if session_id is not None and not writer.has_session(session_id):
+                    raise SessionExpiredError("", f"session {session_id} was ended by another process")
+                before = writer.zxid()
+                result = change(writer)
+                after = writer.zxid()
+            events, writer.changes = writer.changes, []
+            return _Change(result, events, before, after)
+
+        if self._shared:
+            return await self._aside(attempt, self._tell)
+        await self._env.clock.sleep(0)  # between many changes in a row, others must have their turn
+        made = attempt()
+        self._tell(made)
+        return made
+
+    async def _aside(self, work: Callable[[], T], then: Callable[[T], None] = lambda result: None) -> T:
+        """Do work in the thread, and what follows in the loop, even if the caller is cancelled."""
+        ended: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+        def end(result: T) -> None:
+            if not ended.done():
+                ended.set_result(result)
+            then(result)  # later than the result: no watch is called inside the operation that fires it
+
+        def fail(error: Exception) -> None:
+            if not ended.done():
+                ended.set_exception(error)
+
+        pending = self._env.clock.in_thread(work, THREAD)
+        pending.on_failure = fail
+        pending.then(end)
+        return await ended
+
+    def _tell(self, made: _Change) -> None:
+        """Fire the watches that wait for a change of this session, and for changes by others before it."""
+        if made.before == self._compared_zxid:
+            self._compared_zxid = made.after
+        elif self._reader is not None:
+            with suppress(CoordinationError):  # the next poll compares
+                self._compare(self._reader)
+        for event in made.events:
+            self._watches.tell(event)
 
     def _opened(self) -> TreeFile:
-        if self._file is None:
+        if self._reader is None:
             raise SessionExpiredError("", "the session is closed")
-        return self._file
-
-    # Watches
-
-    def _leave(self, watches: dict[str, list[_Watched]], path: str, watch: Watch, *, existed: bool) -> None:
-        watches.setdefault(path, []).append(_Watched(watch, self._opened().zxid(), existed))
-
-    def _tell(self, event: WatchEvent) -> None:
-        """Fire the watches that wait for this event. They are called from the loop, in the order of the changes."""
-        if event.type is not EventType.CHILDREN:
-            self._fire(self._data_watches.pop(event.path, ()), event)
-        if event.type in (EventType.CHILDREN, EventType.DELETED):
-            self._fire(self._child_watches.pop(event.path, ()), event)
-
-    def _fire(self, watched: Sequence[_Watched], event: WatchEvent) -> None:
-        session_id = self.session_id
-
-        def deliver(watch: Watch) -> None:
-            if self._file is not None and self.session_id == session_id:
-                watch(event)
-
-        for one in watched:
-            self._env.clock.call_soon(lambda watch=one.watch: deliver(watch))  # type: ignore[misc]
+        if not self._has_session:
+            raise SessionExpiredError("", f"session {self.session_id} was ended by another process")
+        return self._reader
 
     # Other processes
+
+    async def _unless_busy(self, attempt: Callable[[], Awaitable[T]], within_ms: float = BUSY_MS) -> T:
+        """What `attempt` returns, tried again while another process is in the way. ConnectionLossError if it stays."""
+        clock = self._env.clock
+        wait_ms, longest_ms = BUSY_RETRY_MS
+        began_ms: float | None = None
+        while True:
+            try:
+                return await attempt()
+            except BusyError:
+                now_ms = clock.monotonic_ms()
+                began_ms = now_ms if began_ms is None else began_ms
+                if now_ms - began_ms >= within_ms:
+                    raise
+                if now_ms - began_ms >= HELD_MS:
+                    self._look_who_is_in_the_way(now_ms)
+            await clock.sleep(wait_ms)
+            wait_ms = min(2 * wait_ms, longest_ms)
+
+    def _look_who_is_in_the_way(self, now_ms: float) -> None:
+        """Say which process is inside a change for long. If its session is over, end it: it cannot go on as it was."""
+        process = self._changing_process()
+        if process is None:
+            return
+        if process != self._holder_said:
+            self._holder_said = process
+            logger.warning(
+                "process %d has been inside a change of %s for more than %d ms: changes wait for it",
+                process,
+                self._path,
+                HELD_MS,
+            )
+        if now_ms < self._judges_from_ms:
+            return
+        for session_id in self._others:
+            if process in self._files.processes(session_id) and self._files.lives_until_ms(session_id) <= now_ms:
+                logger.error(
+                    "process %d was stopped inside a change of %s, and its coordination session %d is over: "
+                    "it is ended (SIGKILL), because all others wait for it",
+                    process,
+                    self._path,
+                    session_id,
+                )
+                lock_holders.end_process(process)
+
+    def _changing_process(self) -> int | None:
+        """The other process that keeps this one from changing the tree, where the system tells."""
+        for holder in lock_holders.holders(f"{self._path}-shm"):
+            if holder.is_exclusive and holder.first <= WRITE_LOCK_BYTE <= (holder.last or WRITE_LOCK_BYTE):
+                return holder.process
+        return None
 
     def _poll_interval_ms(self) -> float:
         return POLL_MS if self._others else POLL_ALONE_MS
 
     def _poll(self, file: TreeFile) -> None:
-        """Look for changes made by other processes, and for processes that are gone."""
+        """Prolong the session. Look for changes made by other processes, and for processes that are gone."""
+        now_ms = self._env.clock.monotonic_ms()
+        if now_ms - self._polled_ms > ASLEEP_MS:  # the others get the time to prolong their sessions
+            self._judges_from_ms = now_ms + ASLEEP_MS
+        self._polled_ms = now_ms
         try:
-            self._look(file)
-        except (CoordinationError, OSError) as error:  # locked for long: the next poll tries again
-            if not self._is_unreadable:
-                logger.warning("coordination tree cannot be read now: %s", error)
-            self._is_unreadable = True
+            if self._has_session:
+                self._look(file, now_ms)
+            else:
+                self._expire()
+        except (CoordinationError, OSError) as error:  # the next poll tries again
+            self._say_unreadable(error)
         else:
             self._is_unreadable = False
 
-    def _look(self, file: TreeFile) -> None:
+    def _say_unreadable(self, error: Exception) -> None:
+        if not self._is_unreadable:
+            logger.warning("coordination tree cannot be used now: %s", error)
+        self._is_unreadable = True
+
+    def _look(self, file: TreeFile, now_ms: float) -> None:
+        if now_ms - self.last_confirmed_ms >= self.session_timeout_ms / PROLONGED:
+            self._prolong()
         data_version = file.data_version()
         if data_version != self._data_version:
             if not file.has_session(self.session_id):
-                self._expired()
+                self._expire()
                 return
+            self._others = self._other_sessions(file)
+            if file.zxid() != self._compared_zxid:
+                self._compare(file)
             self._data_version = data_version
-            self._others = len(self._other_sessions(file))
-            self._compare_watches(file)
-        now_ms = self._env.clock.monotonic_ms()
         if self._others and now_ms >= self._next_liveness_ms:
             self._next_liveness_ms = now_ms + LIVENESS_MS
-            if self._somebody_is_dead(file):
-                with self._write():
-                    self._end_dead_sessions(file)
+            if self._over(now_ms):
+                self._repair_by(self._end_others)
 
-    def _somebody_is_dead(self, file: TreeFile) -> bool:
-        """Whether another session's lock can be taken. This is asked first, because to end a session is a write."""
-        return not all(map(self._is_alive, self._other_sessions(file)))
+    def _compare(self, file: TreeFile) -> None:
+        with file.snapshot():
+            zxid = file.zxid()
+            self._watches.compare(file, self._compared_zxid)
+        self._compared_zxid = zxid
 
-    def _compare_watches(self, file: TreeFile) -> None:
-        """Fire the watches whose nodes have changed since they were left, in the order of the changes."""
-        since, self._compared_zxid = self._compared_zxid, file.zxid()
-        touched = file.changed_since(since)
-        due: list[tuple[int, WatchEvent, _Watched]] = []
-        for watches, children in ((self._data_watches, False), (self._child_watches, True)):
-            # A node that is gone shows as a change of its parent, or of the nearest node above that is there.
-            for path in [path for path in watches if path in touched or not touched.isdisjoint(_above(path))]:
-                for one in watches[path]:
-                    change = _change_since(file, path, one, children=children)
-                    if change is not None:
-                        due.append((*change, one))
-                        watches[path] = [other for other in watches[path] if other is not one]
-                if not watches[path]:
-                    del watches[path]
-        for _, event, one in sorted(due, key=lambda change: change[0]):
-            self._fire((one,), event)
+    def _over(self, now_ms: float) -> dict[int, float]:
+        """The other sessions that are over, and until when they lived."""
+        is_judge = now_ms >= self._judges_from_ms
+        lived_until_ms = {session_id: self._files.lives_until_ms(session_id) for session_id in self._others}
+        return {
+            session_id: until_ms
+            for session_id, until_ms in lived_until_ms.items()
+            if until_ms == NEVER or (is_judge and until_ms <= now_ms)
+        }
 
+    async def _end_others(self) -> None:
+        """End the sessions that are over, as one change."""
+        now_ms = self._env.clock.monotonic_ms()
+        over = self._over(now_ms)
+        for session_id, until_ms in over.items():
+            if until_ms != NEVER:
+                over[session_id] = self._files.fence(session_id)
+        over = {session_id: until_ms for session_id, until_ms in over.items() if until_ms <= now_ms}
 
-def _change_since(file: TreeFile, path: str, watched: _Watched, *, children: bool) -> tuple[int, WatchEvent] | None:
-    """What happened to a node since a watch was left on it, and when."""
-    last = file.last_changes(path)
-    if last is None:
-        if not watched.existed:
-            return None
-        above = file.last_changes(parent_of(path))
-        return (0 if above is None else above.pzxid), WatchEvent(EventType.DELETED, path)
-    if not watched.existed:
-        return last.czxid, WatchEvent(EventType.CREATED, path)
-    changed_at, event_type = (last.pzxid, EventType.CHILDREN) if children else (last.mzxid, EventType.DATA)
-    return (changed_at, WatchEvent(event_type, path)) if changed_at > watched.zxid else None
+        def end(file: TreeFile) -> list[int]:
+            ended = [session_id for session_id in over if file.has_session(session_id)]
+            for session_id in ended:
+                file.end_session(session_id)
+            return ended
 
+        for session_id in await self._change(end) if over else ():
+            self._say_ended(session_id, over[session_id])
 
-def _above(path: str) -> Iterator[str]:
-    """The nodes above a node, up to the root."""
-    while path != "/":
-        path = parent_of(path)
-        yield path
+    def _say_ended(self, session_id: int, until_ms: float) -> None:
+        if until_ms == NEVER:
+            logger.info("coordination session %d is dead", session_id)
+        else:
+            logger.warning("coordination session %d was not prolonged in time and is ended", session_id)
+        self._remove_files(session_id)
+
+    def _repair_by(self, repair: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Repair the sessions beside the polls. If that fails, a later poll begins it again."""
+
+        async def live() -> None:
+            try:
+                await repair()
+            except (CoordinationError, OSError) as error:
+                self._say_unreadable(error)
+            except Exception:
+                logger.exception("the sessions could not be repaired, and this is tried again")
+
+        if self._repair is None or self._repair.done():
+            self._repair = asyncio.get_running_loop().create_task(live())

@@ -3,8 +3,9 @@
 A session is a number here, which owns nodes. `embedded.py` decides who may change what and when, and who hears of it.
 A read or write that SQLite cannot do raises ConnectionLossError.
 
-SQLite opens its file itself: only this module uses the disk without the Disk port. Calls into SQLite
-block: each takes some tens of microseconds, and a transaction that writes takes one sync besides.
+SQLite opens its file itself: only this module uses the disk without the Disk port. Calls into SQLite block: a read
+takes some microseconds, a transaction that writes takes one sync besides. No call waits for another process: where
+SQLite would wait, BusyError is raised at once.
 
 Durability. The file is in write-ahead mode with `synchronous=FULL`: a commit returns after its pages are in the log
 and the log is synced. So an answered change survives a kill and a power cut, and costs one sync (with a rollback
@@ -32,8 +33,7 @@ from barnabas.coordination.port import (
 )
 
 HEADER_BYTES = 100
-BUSY_MS = 5000  # how long a write waits for another process's write
-
+WRITE_LOCK_BYTE = 120  # of the -shm file: who writes holds it locked (SQLite: "WAL-mode File Format", 2.3.1)
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS node (
     parent TEXT NOT NULL, name TEXT NOT NULL, data BLOB NOT NULL,
@@ -51,6 +51,10 @@ CREATE TABLE IF NOT EXISTS counter (zxid INTEGER NOT NULL, session INTEGER NOT N
 """
 _FORMAT = 1  # PRAGMA user_version
 _COLUMNS = "czxid, mzxid, ctime_ms, mtime_ms, version, creations, owner, num_children"
+
+
+class BusyError(ConnectionLossError):
+    """Another process has the file to itself just now. Nothing was done, and the same call may work soon."""
 
 
 class Node(NamedTuple):
@@ -71,6 +75,8 @@ class LastChanges(NamedTuple):
 
 class TreeFile:
     """An open file. Changes happen inside `transaction`; until it ends, `changes` lists them.
+
+    It may be used by one thread after the other, and by one at a time.
 
     `as_it_is`: copy the file into memory for reading, and do not change it. `has_log`: there is a -wal file beside it.
     """
@@ -192,6 +198,15 @@ class TreeFile:
         """Raise NoNodeError or BadVersionError unless the node exists in that version."""
         check_version(path, self.require(path).stat.version, version)
 
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """All that is read inside is the tree at one time."""
+        self._rows("BEGIN")
+        try:
+            yield
+        finally:
+            self._rows("COMMIT")
+
     # Changing
 
     @contextmanager
@@ -269,7 +284,7 @@ class TreeFile:
 
 
 def _open(path: str) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, timeout=BUSY_MS / 1000, isolation_level=None)
+    connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA fullfsync = ON")  # macOS: down to the disk itself; elsewhere without effect
@@ -342,6 +357,9 @@ def _read_format(connection: sqlite3.Connection, path: str) -> int:
 
 
 def _lost(path: str, error: sqlite3.Error) -> ConnectionLossError:
+    # The low byte is the kind of the error. SQLITE_PROTOCOL: it gave up a race with another process.
+    if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_PROTOCOL):
+        return BusyError("", f"cannot use {path}: {error}")
     if isinstance(error, sqlite3.OperationalError):  # the file is locked, or cannot be read, or the disk is full
         return ConnectionLossError("", f"cannot use {path}: {error}")
     return damaged(path, str(error))

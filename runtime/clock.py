@@ -17,10 +17,10 @@ T = TypeVar("T")
 class RealClock:
     """The clock of this machine. Delayed calls are made by the asyncio loop that runs when they are requested."""
 
-    __slots__ = ("_worker",)
+    __slots__ = ("_workers",)
 
     def __init__(self) -> None:
-        self._worker: ThreadPoolExecutor | None = None
+        self._workers: dict[str, ThreadPoolExecutor] = {}
 
     def now_ms(self) -> int:
         """Wall clock, milliseconds since 1970."""
@@ -38,7 +38,7 @@ class RealClock:
         """Call in the next pass of the loop."""
         asyncio.get_running_loop().call_soon(callback)
 
-    def in_thread(self, work: Callable[[], T]) -> Pending[T]:
+    def in_thread(self, work: Callable[[], T], thread: str = "work") -> Pending[T]:
         """Do the work in a thread: one work after the other, so that all take the memory of one."""
         pending: Pending[T] = Pending()
 
@@ -49,11 +49,11 @@ class RealClock:
             elif not future.cancelled():
                 pending.complete(future.result())
 
-        if self._worker is None:
+        if thread not in self._workers:
             from concurrent.futures import ThreadPoolExecutor  # late, because few brokers need it
 
-            self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="work")
-        asyncio.get_running_loop().run_in_executor(self._worker, work).add_done_callback(ended)
+            self._workers[thread] = ThreadPoolExecutor(max_workers=1, thread_name_prefix=thread)
+        asyncio.get_running_loop().run_in_executor(self._workers[thread], work).add_done_callback(ended)
         return pending
 
     def call_later(self, delay_ms: float, callback: Callable[[], None]) -> Timer:

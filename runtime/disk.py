@@ -220,7 +220,7 @@ class RealDisk:
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         return OPEN_FILES_MAX if limit == resource.RLIM_INFINITY else limit
 
-    def lock(self, path: str) -> DirectoryLock:
+    def lock(self, path: str, *, create: bool = True) -> DirectoryLock:
         """Take an exclusive lock on a file; BlockingIOError when another holds it."""
         import fcntl
 
@@ -228,7 +228,7 @@ class RealDisk:
             status = os.stat(path)
             if (status.st_dev, status.st_ino) in _locked:
                 raise BlockingIOError(f"{path} is locked by this process")
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

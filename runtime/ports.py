@@ -58,8 +58,8 @@ class Clock(Protocol):
     def call_soon(self, callback: Callable[[], None]) -> None:
         """Call after the current event has been handled. Callbacks run in the order of these requests."""
 
-    def in_thread(self, work: Callable[[], T]) -> Pending[T]:
-        """A Pending of the result of `work`, computed beside the loop, one work after the other.
+    def in_thread(self, work: Callable[[], T], thread: str = "work") -> Pending[T]:
+        """A Pending of the result of `work`, computed beside the loop: in each thread one work after the other.
 
         Nothing else may change the values that it uses.
         """
@@ -160,8 +160,11 @@ class Disk(Protocol):
     def open_files_max(self) -> int:
         """How many files this process may have open at the same time; connections count as files."""
 
-    def lock(self, path: str) -> DirectoryLock:
-        """Take an exclusive lock on a file (made when missing); BlockingIOError when another holds it."""
+    def lock(self, path: str, *, create: bool = True) -> DirectoryLock:
+        """Take an exclusive lock on a file; BlockingIOError when another holds it.
+
+        `create` makes the file when it is missing, else FileNotFoundError.
+        """
 
 
 class Listener(Protocol):

@@ -259,7 +259,7 @@ class SimClock:
         """Call at this instant, after the callbacks that were asked for before."""
         self.loop.call_soon(callback).owner = None
 
-    def in_thread(self, work: Callable[[], T]) -> Pending[T]:
+    def in_thread(self, work: Callable[[], T], thread: str = "work") -> Pending[T]:
         """Do the work after THREAD_MS; returns its result."""
         return in_a_while(self, work)
 

@@ -487,11 +487,11 @@ class SimDisk:
             self._used(node) if isinstance(node, _Directory) else len(node.data) for node in directory.entries.values()
         )
 
-    def lock(self, path: str) -> DirectoryLock:
+    def lock(self, path: str, *, create: bool = True) -> DirectoryLock:
         """Take a lock; BlockingIOError when it is held."""
         if path in self.locks:
             raise BlockingIOError(f"{path} is locked")
-        self.open(path, create=True).close()
+        self.open(path, create=create).close()
         self.locks.add(path)
         return _SimLock(self, path)
 

@@ -41,7 +41,7 @@ class _LifeClock:
     def call_soon(self, callback: Callable[[], None]) -> None:
         self._clock.loop.call_soon(self._life.doing(callback)).owner = self._life
 
-    def in_thread(self, work: Callable[[], T]) -> Pending[T]:
+    def in_thread(self, work: Callable[[], T], thread: str = "work") -> Pending[T]:
         return in_a_while(self, work)
 
     def call_later(self, delay_ms: float, callback: Callable[[], None]) -> Timer:

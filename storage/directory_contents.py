@@ -28,7 +28,7 @@ _LOG_FILE = re.compile(
 )
 _DELETED_FOLDER = re.compile(r".+\.[0-9a-f]{32}-delete\Z")
 _SET_ASIDE_FOLDER = re.compile(r".+\.[0-9a-f]{32}-(stray|future)\Z")
-_BESIDE_THE_TREE = re.compile(r"(-wal|-shm|-journal|\.session-\d+)?\Z")
+_BESIDE_THE_TREE = re.compile(r"(-wal|-shm|-journal|\.session-\d+(\.ended)?)?\Z")
 _KAFKA_NAMES = frozenset(("__cluster_metadata-0", "bootstrap.checkpoint", "remote-log-index-cache"))
 _DIRECTORY_KEY = "barnabas.directory."  # in meta.properties, before the id of another directory of the same broker
 _TREE_KEY = "barnabas.coordination"  # in meta.properties: the file of the coordination tree, if it is elsewhere

@@ -258,6 +258,7 @@ ONCE = {
     "coordination/zookeeper.py": "the deadline of a session that nothing is heard of, and the next one after it",
     "controller/controller.py": "the first balance after taking over",
     "replication/fetching.py": "the end of a long poll",
+    "coordination/embedded.py": "one repair of the sessions, begun again by a later poll",
     "cluster/broker_client.py": "one attempt to connect; the deadline of the oldest request",
     "cluster/metadata_cache.py": "the end of a request's wait",
     "cluster/lease.py": "one round trip, asked for by the task `lease`",

@@ -42,9 +42,9 @@ def threads(world: World, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     clock_type = type(world.env.clock)
     in_thread = clock_type.in_thread
 
-    def counted(clock: Any, work: Any) -> Any:
+    def counted(clock: Any, work: Any, thread: str = "work") -> Any:
         asked.append(work)
-        return in_thread(clock, work)
+        return in_thread(clock, work, thread)
 
     monkeypatch.setattr(clock_type, "in_thread", counted)
     return asked

@@ -62,7 +62,7 @@ class EmbeddedTree:
     async def expire(self, session: Coordination, other: Coordination) -> None:
         """Let `other` take a living session for dead, as if its lock file was deleted."""
         assert isinstance(session, EmbeddedCoordination)
-        Path(session._lock_path(session.session_id)).unlink()
+        Path(session._files.path(session.session_id)).unlink()
         await self.settle()
 
     def run(self, scenario: Any) -> None:

@@ -32,7 +32,7 @@ def shard_of(world: TreeWorld, group: str) -> Any:
 
 
 def wait(world: TreeWorld, condition: Callable[[], object]) -> None:
-    for _ in range(100):
+    for _ in range(3000):
         if condition():
             return
         world.env.run(world.clock.sleep(1))

@@ -1,0 +1,87 @@
+"""Which sessions of an embedded tree live: one empty file each beside the tree, held locked by the session's process.
+
+`<tree>.session-<id>` says two things. Its lock is the operating system's and goes with the process, so a killed process
+is seen at once. Its modification time is the time until which the session lives by the monotonic clock, which is one
+clock for all processes of a machine. The process moves this time on again and again. So the session of a stopped
+process (SIGSTOP) ends when that time has come, although its lock is held. Nothing here is ever synced: after a reboot
+no lock is held, and then the time counts for nothing.
+
+Who ends a session whose process still holds its lock renames the file first (`fence`), and reads the time after that.
+`prolong` needs the old name. So either the one who ends it sees the last time that was set, or the process is told
+that its session is over: it can never believe in a time that nobody else has seen.
+"""
+
+import math
+from contextlib import suppress
+
+from barnabas.runtime import lock_holders
+from barnabas.runtime.ports import DirectoryLock, Disk
+
+NEVER = -math.inf
+
+
+class SessionFiles:
+    """The files beside the tree at `tree_path`."""
+
+    def __init__(self, disk: Disk, tree_path: str) -> None:
+        self._disk = disk
+        self._tree_path = tree_path
+
+    def begin(self, session_id: int, until_ms: int) -> DirectoryLock:
+        """Make and lock the file of a new session of this process."""
+        lock = self._disk.lock(self.path(session_id))
+        self._disk.set_modified_ms(self.path(session_id), until_ms)
+        return lock
+
+    def prolong(self, session_id: int, until_ms: int) -> bool:
+        """Let this process's session live until then. False: another process ends it. OSError."""
+        try:
+            self._disk.set_modified_ms(self.path(session_id), until_ms)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def lives_until_ms(self, session_id: int) -> float:
+        """Until when a session lives if its process does not prolong it; NEVER when its process is gone."""
+        for path in (self.path(session_id), self._fenced_path(session_id)):  # in this order a rename is not missed
+            try:
+                self._disk.lock(path, create=False).release()
+            except FileNotFoundError:
+                continue
+            except BlockingIOError:
+                try:
+                    return self._disk.modified_ms(path)
+                except FileNotFoundError:
+                    continue
+            break
+        return NEVER
+
+    def fence(self, session_id: int) -> float:
+        """Let its process not prolong the session any more; returns until when it lives."""
+        with suppress(FileNotFoundError):  # fenced already, or its process ended it
+            self._disk.rename(self.path(session_id), self._fenced_path(session_id))
+        return self.lives_until_ms(session_id)
+
+    def processes(self, session_id: int) -> list[int]:
+        """The process that holds the session's file locked, where the system tells."""
+        paths = (self.path(session_id), self._fenced_path(session_id))
+        return [holder.process for path in paths for holder in lock_holders.holders(path)]
+
+    def remove(self, session_id: int) -> list[OSError]:
+        """Remove the files of a session that has ended; returns what went wrong. A file that stays does no harm."""
+        errors = []
+        for path in (self.path(session_id), self._fenced_path(session_id)):
+            try:
+                self._disk.remove(path)
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                errors.append(error)
+        return errors
+
+    def path(self, session_id: int) -> str:
+        """The file of a session that nobody has fenced."""
+        return f"{self._tree_path}.session-{session_id}"
+
+    def _fenced_path(self, session_id: int) -> str:
+        return f"{self.path(session_id)}.ended"

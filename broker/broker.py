@@ -76,7 +76,7 @@ class Broker:
             from barnabas.coordination.embedded import EmbeddedCoordination  # late: brings SQLite
 
             self.tree_path = config.coordination_path or place_of_tree(env.disk, data_directories)
-            coordination = EmbeddedCoordination(env, self.tree_path)
+            coordination = EmbeddedCoordination(env, self.tree_path, config.coordination_session_timeout_ms)
         self.coordination = coordination
         self.lease = Lease(env, coordination)
         self.metadata_cache = MetadataCache(env.clock)

@@ -41,6 +41,7 @@ class BrokerAttributes:
     controller_quota_window_size_seconds: int
     controller_socket_timeout_ms: int
     coordination_path: str | None
+    coordination_session_timeout_ms: int
     create_topic_policy_class_name: str | None
     default_replication_factor: int
     delegation_token_expiry_check_interval_ms: int

@@ -36,6 +36,7 @@ num.partitions | INT | 1 | >= 1 | - | Partitions of a topic made without a numbe
 request.timeout.ms | INT | 30000 | - | - | -
 telemetry.max.bytes | INT | 1048576 | >= 1 | - | -
 coordination.path | STRING | null | - | - hidden | File of the embedded coordination tree; not set: in the data directory that has one, else in the first.
+coordination.session.timeout.ms | INT | 6000 | >= 500 | - hidden | How long a broker that stands still counts as alive in the embedded tree.
 zookeeper.connect | STRING | null | - | - hidden | ZooKeeper that keeps the coordination tree: host:port,host:port/chroot; not set: the embedded tree.
 zookeeper.connection.timeout.ms | INT | null | >= 1 | - hidden | Wait for ZooKeeper at start; not set: as long as a session.
 zookeeper.digest.credentials | PASSWORD | null | - | - hidden | user:password told to ZooKeeper (its digest scheme; no setting of Kafka).

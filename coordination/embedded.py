@@ -113,18 +113,22 @@ class EmbeddedCoordination:
         """Read the file without changing it. If there is no file yet, the tree is empty."""
         if self._reader is not None or self._seen is not None:
             return
-        now_ms = self._env.clock.now_ms
         while self._seen is None:
-            before = self._changed_at()
-            if not before:
-                self._seen = TreeFile(":memory:", now_ms)
-                return
-            self._check_files()
-            seen = TreeFile(self._path, now_ms, as_it_is=True, has_log=len(before) > 1)
-            if self._changed_at() == before:  # no process wrote during the copy
-                self._seen = seen
-            else:
-                seen.close()
+            self._seen = await self._unless_busy(self._copy)
+
+    async def _copy(self) -> TreeFile | None:
+        """A copy of the tree as it is; None when another process wrote during the copy."""
+        now_ms = self._env.clock.now_ms
+        before = self._changed_at()
+        if not before:
+            return TreeFile(":memory:", now_ms)
+        self._check_files()
+        is_in_use = self._files.is_anybody_alive()
+        seen = TreeFile(self._path, now_ms, as_it_is=True, is_in_use=is_in_use, has_log=len(before) > 1)
+        if is_in_use or self._changed_at() == before:
+            return seen
+        seen.close()
+        return None
 
     def _check_files(self) -> None:
         """Raise ConnectionLossError if the tree is damaged or may not be written, before SQLite opens it.
@@ -206,10 +210,16 @@ class EmbeddedCoordination:
             self._polling = None
         if self._repair is not None:
             self._repair.cancel()
+        self._has_session = False
         self._forget_session()
-        session_id = self.session_id
+
+        def end(file: TreeFile) -> None:
+            if file.has_session(self.session_id):
+                file.end_session(self.session_id)
+
         try:
-            await self._change(lambda file: file.end_session(session_id), within_ms=BUSY_AT_CLOSE_MS)
+            async with self._turn:
+                await self._unless_busy(lambda: self._attempt(end, None), BUSY_AT_CLOSE_MS)
         except CoordinationError as error:  # already gone, or the file is locked: to release the lock ends it too
             logger.info("coordination session %d left behind: %s", self.session_id, error)
         await self._close_files()
@@ -447,21 +457,21 @@ class EmbeddedCoordination:
         session_id, asked = self.session_id, tuple(operations)
         return await self._change(lambda file: do_all(file, asked, file.take_zxid(), session_id))
 
-    async def _change(self, change: Callable[[TreeFile], T], within_ms: float = BUSY_MS) -> T:
+    async def _change(self, change: Callable[[TreeFile], T]) -> T:
         """Make a change of this session, after those that were asked for before."""
         self._opened()
         session_id = self.session_id
         self._changes_waiting += 1
         try:
             async with self._turn:
-                made = await self._unless_busy(lambda: self._attempt(change, session_id), within_ms)
+                made = await self._unless_busy(lambda: self._attempt(change, session_id))
         finally:
             self._changes_waiting -= 1
         result: T = made.result
         return result
 
     async def _attempt(self, change: Callable[[TreeFile], object], session_id: int | None) -> _Change:
-        """Make a change of a session (None: of one that begins). Watches are told, even if the caller is cancelled."""
+        """Make a change of a session (None: of one that begins or ends). Its watches are told in any case."""
         if session_id is not None:
             self._opened()
         writer = self._writer

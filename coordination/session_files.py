@@ -62,6 +62,13 @@ class SessionFiles:
             self._disk.rename(self.path(session_id), self._fenced_path(session_id))
         return self.lives_until_ms(session_id)
 
+    def is_anybody_alive(self) -> bool:
+        """Whether there is a session whose process lives."""
+        folder, _, name = self._tree_path.rpartition("/")
+        start = f"{name}.session-"
+        numbers = (each.removeprefix(start) for each in self._disk.list_directory(folder) if each.startswith(start))
+        return any(self.lives_until_ms(int(number)) != NEVER for number in numbers if number.isdigit())
+
     def processes(self, session_id: int) -> list[int]:
         """The process that holds the session's file locked, where the system tells."""
         paths = (self.path(session_id), self._fenced_path(session_id))

@@ -78,15 +78,27 @@ class TreeFile:
 
     It may be used by one thread after the other, and by one at a time.
 
-    `as_it_is`: copy the file into memory for reading, and do not change it. `has_log`: there is a -wal file beside it.
+    `as_it_is`: copy the file into memory for reading, and do not change it. `is_in_use`: a process has it open, so that
+    it can be read in SQLite's usual way. `has_log`: there is a -wal file beside it.
     """
 
-    def __init__(self, path: str, now_ms: Callable[[], int], *, as_it_is: bool = False, has_log: bool = False) -> None:
+    def __init__(
+        self,
+        path: str,
+        now_ms: Callable[[], int],
+        *,
+        as_it_is: bool = False,
+        is_in_use: bool = False,
+        has_log: bool = False,
+    ) -> None:
         self.changes: list[WatchEvent] = []
         self._path = path
         self._now_ms = now_ms
         try:
-            self._connection = _open_as_it_is(path, has_log=has_log) if as_it_is else _open(path)
+            if as_it_is:
+                self._connection = _open_as_it_is(path, is_in_use=is_in_use, has_log=has_log)
+            else:
+                self._connection = _open(path)
         except sqlite3.Error as error:
             raise _lost(path, error) from error
         except OSError as error:
@@ -302,10 +314,12 @@ def _open(path: str) -> sqlite3.Connection:
     return connection
 
 
-def _open_as_it_is(path: str, *, has_log: bool) -> sqlite3.Connection:
-    """A copy of the tree in memory. No lock is taken, and no file is made or changed."""
+def _open_as_it_is(path: str, *, is_in_use: bool, has_log: bool) -> sqlite3.Connection:
+    """A copy of the tree in memory. No file is made or changed, and if nobody uses the tree, no lock is taken."""
     connection = sqlite3.connect(":memory:", isolation_level=None)
-    if not has_log:
+    if is_in_use:
+        _copy(f"file:{quote(path)}?mode=ro", connection)
+    elif not has_log:
         _copy(f"file:{quote(path)}?mode=ro&immutable=1", connection)
     else:  # SQLite cannot read its log without making a file beside it, so it reads a copy
         import shutil  # late: both are only needed at a start after a kill
@@ -330,7 +344,7 @@ def _check_all_pages(connection: sqlite3.Connection) -> None:
 
 
 def _copy(source_uri: str, target: sqlite3.Connection) -> None:
-    source = sqlite3.connect(source_uri, uri=True)
+    source = sqlite3.connect(source_uri, uri=True, timeout=0)
     try:
         source.backup(target)
     finally:

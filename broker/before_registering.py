@@ -1,49 +1,82 @@
-"""What a broker writes into the states of its partitions before it registers, because of what its disk holds."""
+"""What a broker waits for, and what it writes, before it registers, because of what its disk holds."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from barnabas.cluster.leader_and_isr import LeaderAndIsr
-from barnabas.controller.election import without_replicas
 from barnabas.controller.tree import PARTITIONS_PER_WRITE
 from barnabas.coordination import paths
 from barnabas.coordination.payloads import TopicAssignment, encode_isr_change
-from barnabas.coordination.port import Coordination, MultiError, Set
+from barnabas.coordination.port import ConnectionLossError, Coordination, MultiError, SessionExpiredError, Set
+from barnabas.runtime.ports import Env
 from barnabas.runtime.turns import chunks
 
 logger = logging.getLogger("barnabas.broker")
 
+LOOK_MS = 20.0  # how often the tree is read while the broker waits
 
-async def leave_isrs(coordination: Coordination, node_id: int, left: list[tuple[str, int]]) -> None:
-    """After an unclean stop, before registering: leave every ISR this broker is in, and every lead.
+TopicPartition = tuple[str, int]
 
-    `left`: partitions whose ISRs an earlier attempt may have left, if its answer was lost. New ones are added to it.
 
-    The tree may still say that this broker has records which its disk has lost. The last member of an ISR stays in it,
-    because no broker has more records. But its lead ends too, so that it leads again in a new epoch: a follower that
-    had fetched lost records then sees where the logs part (KIP-101). If the controller writes at the same time, its
-    write wins, because the controller has seen the death itself.
+async def until_taken_out(env: Env, coordination: Coordination, node_id: int) -> None:
+    """After an unclean stop: return when the tree shows that this broker leads nothing, and is in no ISR with others.
+
+    The tree may still say that this broker has records which its disk has lost. Only the controller takes it out, so
+    that leader epochs are raised in one place and the leaders hear of it. The last member of an ISR stays in it,
+    because no broker has more records; its lead has ended too, so that it leads again in a new epoch, and a follower
+    that had fetched lost records sees where the logs part (KIP-101).
     """
-    topics = await coordination.children(paths.TOPICS)
-    hosted: list[tuple[str, int]] = []
+    hosted: list[TopicPartition] | None = None
+    has_said_so = False
+    while True:
+        try:
+            if (
+                await coordination.exists(paths.broker(node_id)) is None
+            ):  # while it is there, the controller does nothing
+                if hosted is None:
+                    hosted = await _hosted(coordination, node_id)
+                hosted = await _counted_on(coordination, node_id, hosted)
+                if not hosted:
+                    return
+                if not has_said_so:
+                    has_said_so = True
+                    logger.warning(
+                        "broker %d stopped uncleanly: it waits until the controller has taken it out of the ISRs of %d "
+                        "partitions",
+                        *(node_id, len(hosted)),
+                    )
+        except (ConnectionLossError, SessionExpiredError):
+            hosted = None
+        await env.clock.sleep(LOOK_MS)
+
+
+async def _hosted(coordination: Coordination, node_id: int) -> list[TopicPartition]:
+    """The partitions assigned to this broker. The controller lets those be that are about to be deleted."""
+    deleted = set(await coordination.children(paths.DELETE_TOPICS))
+    topics = [topic for topic in await coordination.children(paths.TOPICS) if topic not in deleted]
+    hosted: list[TopicPartition] = []
     for topic, node in zip(topics, await coordination.get_many([paths.topic(topic) for topic in topics])):
         if node is not None:
-            assignment = TopicAssignment.decode(node[0])
+            try:
+                assignment = TopicAssignment.decode(node[0])
+            except ValueError:  # somebody wrote it by hand: the controller has no such topic
+                continue
             hosted += [(topic, index) for index, replicas in assignment.partitions.items() if node_id in replicas]
-    changes: dict[tuple[str, int], LeaderAndIsr] = {}
-    states = await coordination.get_many([paths.partition_state(*partition) for partition in hosted])
-    for partition, state in zip(hosted, states):
-        if state is not None:
-            changed = without_replicas(LeaderAndIsr.decode(state[0], state[1].version), {node_id})
-            if changed is not None:
-                changes[partition] = changed
-    for chunk in chunks(list(changes), PARTITIONS_PER_WRITE):
-        left += chunk
-        await _write_all(coordination, {partition: changes[partition] for partition in chunk})
-    left[:] = dict.fromkeys(left)
-    if left:
-        logger.warning("broker %d stopped uncleanly: it has left the ISRs of %d partitions", node_id, len(left))
-        await coordination.create(paths.ISR_CHANGE_PREFIX, encode_isr_change(left), sequential=True, make_parents=True)
+    return hosted
+
+
+async def _counted_on(
+    coordination: Coordination, node_id: int, partitions: Sequence[TopicPartition]
+) -> list[TopicPartition]:
+    """Those of the partitions whose state says that this broker leads, or is in sync with others."""
+    states = await coordination.get_many([paths.partition_state(*partition) for partition in partitions])
+    counted_on = []
+    for partition, node in zip(partitions, states):
+        if node is not None:
+            state = LeaderAndIsr.decode(node[0], node[1].version)
+            if state.leader == node_id or (node_id in state.isr and len(state.isr) > 1):
+                counted_on.append(partition)
+    return counted_on
 
 
 async def raise_leader_epochs(

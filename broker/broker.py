@@ -165,10 +165,7 @@ class Broker:
         await self.server.listen()
         self.group_coordinator.start()
         self.replica_manager.start()
-        if not self.log_manager.was_clean:  # it may have lost records of which the tree says that it has them
-            left: list[tuple[str, int]] = []
-            await in_tree(lambda: before_registering.leave_isrs(tree, node_id, left))
-        await in_tree(self._register)
+        await self._register()
         self.server.read()  # the controller's word may come by a connection
         await self._hear_from_the_controller()
         self.producer_ids.start()
@@ -213,15 +210,30 @@ class Broker:
                 await self.env.clock.sleep(TREE_RETRY_BACKOFF_MS)
 
     async def _register(self) -> None:
-        """Register this broker in the tree, now and with every new session, before the election."""
+        """Register this broker in the tree, now and with every new session, before the election.
+
+        After an unclean stop it may have lost records of which the tree says that it has them. Then it first waits
+        until the controller has taken it out. If there is none, it becomes controller itself and does that.
+        """
         endpoints = await self.addresses.registered(self.env.network)
         place = registration.Registration(self.env, self.coordination, self.node_id, endpoints, self.config.broker_rack)
+        if not self.log_manager.was_clean:
+            # What is sent to a former life is refused; that life may still be registered, and this broker controller.
+            self.replica_manager.broker_epoch = await self._in_tree(place.former_epoch) + 1
+            await self.controller.start()
+            await before_registering.until_taken_out(self.env, self.coordination, self.node_id)
 
         async def register() -> None:
             self.replica_manager.broker_epoch = await place.register()
 
-        self.controller.register_again = register
-        await register()
+        async def register_again() -> None:
+            self.replica_manager.broker_epoch = await place.register_again()
+
+        while True:
+            await self._in_tree(register)
+            self.controller.register_again = register_again
+            if place.is_of_this_session:
+                return
 
     async def _hear_from_the_controller(self) -> None:
         """Take part in the election of the controller, and wait until it has told this broker of its partitions."""

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import NamedTuple
 
 from barnabas.cluster.metadata_cache import Endpoint
@@ -13,7 +12,17 @@ from barnabas.coordination.payloads import (
     decode_cluster_id,
     encode_cluster_id,
 )
-from barnabas.coordination.port import Coordination, Create, MultiError, NodeExistsError, NoNodeError, Set, Stat
+from barnabas.coordination.port import (
+    BadVersionError,
+    Coordination,
+    CoordinationError,
+    Create,
+    MultiError,
+    NodeExistsError,
+    NoNodeError,
+    Set,
+    Stat,
+)
 from barnabas.protocol import uuids
 from barnabas.runtime.ports import Env
 
@@ -22,6 +31,8 @@ logger = logging.getLogger("barnabas.cluster")
 FORMER_LIFE_POLL_MS = 100.0
 SESSION_TIMEOUTS = 1.5
 SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")  # by their number in UpdateMetadata
+RETRY_BACKOFF_MS = 100.0
+RETRY_BACKOFF_MAX_MS = 2_000.0
 
 
 def longest_wait_ms(coordination: Coordination) -> float:
@@ -93,7 +104,17 @@ class Registration:
         self._env = env
         self._coordination = coordination
         self._node_id = node_id
-        self._session_id = 0
+        self._own_sessions: set[int] = set()  # in which this process may have made the node
+
+    @property
+    def is_of_this_session(self) -> bool:
+        """Whether the node was made in the session that is open now."""
+        return self._coordination.session_id in self._own_sessions
+
+    async def former_epoch(self) -> int:
+        """The epoch of the node that is in the tree now; -1: there is none."""
+        stat = await self._coordination.exists(paths.broker(self._node_id))
+        return -1 if stat is None else stat.czxid
 
     async def register(self) -> int:
         """Make the node, for the first time or in a new session; returns the broker epoch.
@@ -102,10 +123,11 @@ class Registration:
         stays, because then another broker has this id.
         """
         path = paths.broker(self._node_id)
-        previous_session = self._session_id
-        give_up_ms = 0.0
+        clock = self._env.clock
+        stranger, give_up_ms = 0, 0.0
         while True:
-            self._session_id = self._coordination.session_id
+            session_id = self._coordination.session_id
+            self._own_sessions.add(session_id)
             data = self._encode()
             try:
                 results = await self._coordination.multi([Create(path, data, ephemeral=True), Set(path, data, 0)])
@@ -115,27 +137,40 @@ class Registration:
             else:
                 stat = results[1]
                 assert isinstance(stat, Stat)
-                self.broker_epoch = stat.czxid
-                logger.info("broker %d is registered, epoch %d", self._node_id, self.broker_epoch)
-                return self.broker_epoch
+                return self._registered(stat)
             try:
                 _, stat = await self._coordination.get(path)
-            except NoNodeError:
-                continue
-            if stat.ephemeral_owner == self._session_id:
-                self.broker_epoch = stat.czxid
-                return self.broker_epoch
-            if stat.ephemeral_owner == previous_session:
-                with suppress(NoNodeError):
+                if stat.ephemeral_owner == session_id:
+                    return self._registered(stat)
+                if stat.ephemeral_owner in self._own_sessions:
                     await self._coordination.delete(path, stat.version)
+                    continue
+            except (NoNodeError, BadVersionError):
                 continue
-            now_ms = self._env.clock.monotonic_ms()
-            if not give_up_ms:
-                give_up_ms = now_ms + longest_wait_ms(self._coordination)
+            if not stranger:
+                stranger = stat.ephemeral_owner
+                give_up_ms = clock.monotonic_ms() + longest_wait_ms(self._coordination)
                 logger.info("broker %d is registered already: waiting until that session has ended", self._node_id)
-            elif now_ms >= give_up_ms:
+            elif stranger != stat.ephemeral_owner or clock.monotonic_ms() >= give_up_ms:
                 raise BrokerIdInUseError(self._node_id)
-            await self._env.clock.sleep(FORMER_LIFE_POLL_MS)
+            await clock.sleep(FORMER_LIFE_POLL_MS)
+
+    def _registered(self, stat: Stat) -> int:
+        self._own_sessions = {stat.ephemeral_owner}
+        self.broker_epoch = stat.czxid
+        logger.info("broker %d is registered, epoch %d", self._node_id, self.broker_epoch)
+        return self.broker_epoch
+
+    async def register_again(self) -> int:
+        """Register in a new session. As long as that fails, try again: nobody else would."""
+        backoff_ms = RETRY_BACKOFF_MS
+        while True:
+            try:
+                return await self.register()
+            except (BrokerIdInUseError, CoordinationError) as error:
+                logger.error("broker %d cannot register again, trying again: %s", self._node_id, error)
+            await self._env.clock.sleep(backoff_ms)
+            backoff_ms = min(backoff_ms * 2, RETRY_BACKOFF_MAX_MS)
 
     def _encode(self) -> bytes:
         return BrokerRegistration(

@@ -94,7 +94,12 @@ class Controller:
     # --- life ---
 
     async def start(self) -> None:
-        """Take part in elections. Returns when the controller is known; if it is this one, when it has taken over."""
+        """Take part in elections. Returns when the controller is known; if it is this one, when it has taken over.
+
+        Has no effect when it was called before.
+        """
+        if self._following is not None:
+            return
         self._coordination.on_session_expired(self._session_expired)
         self._config.on_change.append(self._settings_changed)
         upkeep = self._env.upkeep

@@ -4,7 +4,7 @@ import pytest
 from barnabas.cluster.metadata_cache import Endpoint
 from barnabas.cluster.registration import BrokerIdInUseError, Registration
 from barnabas.coordination import paths
-from barnabas.sim.coordination import SimCoordination, SimTree
+from barnabas.sim.coordination import Fate, SimCoordination, SimTree
 from barnabas.sim.env import sim_env
 
 
@@ -71,5 +71,45 @@ def test_the_node_of_the_session_before_is_replaced_at_once() -> None:
         stat = await session.exists(paths.broker(1))
         assert stat is not None
         assert stat.ephemeral_owner == session.session_id
+
+    cluster.env.run(scenario())
+
+
+def test_each_session_has_a_later_epoch_whatever_answers_are_lost() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        session, place = await cluster.broker()
+        epoch = await place.register()
+        assert await place.register() == epoch, "again in the same session changes nothing"
+        for fate in (Fate.LOST_BEFORE, Fate.LOST_AFTER):
+            cluster.tree.expire(session.session_id)
+            assert not place.is_of_this_session
+            fates = iter([fate, fate])
+            cluster.tree.trouble = lambda name, fates=fates: next(fates, Fate.DONE)  # type: ignore[misc]
+            assert await place.register_again() > epoch
+            assert place.is_of_this_session
+            assert cluster.tree.ephemerals()[paths.broker(1)] == session.session_id
+
+    cluster.env.run(scenario())
+
+
+def test_who_lost_its_place_tries_until_it_has_it_again(caplog: pytest.LogCaptureFixture) -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        session, place = await cluster.broker()
+        epoch = await place.register()
+        other, thief = await cluster.broker()
+        cluster.tree.expire(session.session_id)
+        assert await thief.register() > epoch
+        assert await place.former_epoch() == thief.broker_epoch
+        registering = cluster.env.clock.loop.create_task(place.register_again())
+        await cluster.env.clock.sleep(20_000)
+        assert "cannot register again, trying again: A broker with id 1 is running already" in caplog.text
+        assert not registering.done()
+        await other.close()
+        await cluster.env.clock.sleep(10_000)
+        assert registering.result() > thief.broker_epoch
 
     cluster.env.run(scenario())

@@ -4,8 +4,6 @@ import json
 from itertools import pairwise
 
 import pytest
-from barnabas.broker import before_registering
-from barnabas.cluster import registration
 from barnabas.cluster.producer_ids import ProducerIds
 from barnabas.controller.requests import FOLDERS_PER_REQUEST
 from barnabas.coordination.embedded import EmbeddedCoordination
@@ -218,55 +216,6 @@ def test_restart_leads_again_in_the_same_epoch(env):
         assert (partition.leader_epoch, partition.high_watermark, partition.log_end_offset) == (0, 1, 1)
         assert again.controller.controller_epoch == 2
         await again.stop()
-
-    env.run(story())
-
-
-def test_after_an_unclean_stop_the_lead_is_won_again_in_a_new_epoch(env):
-    first = Host(env, EmbeddedCoordination(env, ":memory:"))
-
-    async def story():
-        await first.start_alone()
-        await create(first)
-        await first.controller.stop()
-        left = []
-        await before_registering.leave_isrs(first.coordination, 1, left)
-        assert len(left) == 1
-        state = json.loads((await first.coordination.get("/brokers/topics/orders/partitions/0/state"))[0])
-        assert (state["leader"], state["isr"], state["leader_epoch"]) == (-1, [1], 1)
-        await first.coordination.delete("/controller")
-        await first.controller.start()
-        await first.wait(lambda: first.metadata_cache.has_leaders("orders", 1))
-        await env.clock.sleep(1)
-        assert first.manager.partition("orders", 0).leader_epoch == 2
-        await first.stop()
-
-    env.run(story())
-
-
-def test_leaving_isrs_leaves_others_in(env):
-    host = Host(env, EmbeddedCoordination(env, ":memory:"))
-
-    async def story():
-        await host.coordination.start()
-        await registration.make_persistent_paths(host.coordination)
-        create_node = host.coordination.create
-        await create_node("/brokers/topics/t", b'{"version":1,"partitions":{"0":[1,2],"1":[2,1],"2":[2]}}')
-        for index, (leader, isr) in enumerate([(1, [1, 2]), (2, [2, 1]), (2, [2])]):
-            data = {"controller_epoch": 1, "leader": leader, "version": 1, "leader_epoch": 4, "isr": isr}
-            path = f"/brokers/topics/t/partitions/{index}/state"
-            await create_node(path, json.dumps(data).encode(), make_parents=True)
-        left = []
-        await before_registering.leave_isrs(host.coordination, 1, left)
-        assert len(left) == 2
-        found = []
-        for index in range(3):
-            data, _ = await host.coordination.get(f"/brokers/topics/t/partitions/{index}/state")
-            state = json.loads(data)
-            found.append((state["leader"], state["leader_epoch"], state["isr"]))
-        assert found == [(-1, 5, [2]), (2, 5, [2]), (2, 4, [2])]
-        assert len(await host.coordination.children("/isr_change_notification")) == 1
-        await host.coordination.close()
 
     env.run(story())
 

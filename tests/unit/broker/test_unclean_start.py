@@ -1,0 +1,95 @@
+"""After an unclean stop a broker registers when the controller has taken it out of the ISRs that it may not be in."""
+
+import json
+
+import pytest
+from barnabas.broker import before_registering
+from barnabas.cluster import registration
+from barnabas.coordination import paths
+from barnabas.coordination.port import Coordination
+from barnabas.sim.coordination import Fate, SimCoordination, SimTree
+from barnabas.sim.env import SimEnv, sim_env
+from barnabas.sim.host import Host
+
+SETTINGS = {"listeners": "PLAINTEXT://127.0.0.1:9092", "offsets.topic.num.partitions": "1"}
+
+
+@pytest.fixture
+def env() -> SimEnv:
+    return sim_env(3)
+
+
+def process(env: SimEnv, tree: SimTree) -> SimCoordination:
+    coordination = SimCoordination(env.clock, tree)
+    env.run(coordination.start())
+    env.run(registration.make_persistent_paths(coordination))
+    return coordination
+
+
+async def write(tree: Coordination, index: int, leader: int, isr: list[int]) -> None:
+    data = json.dumps({"controller_epoch": 1, "leader": leader, "version": 1, "leader_epoch": 4, "isr": isr}).encode()
+    path = paths.partition_state("t", index)
+    if await tree.exists(path) is None:
+        await tree.create(path, data, make_parents=True)
+    else:
+        await tree.set(path, data)
+
+
+def test_it_waits_until_no_isr_counts_on_it(env: SimEnv, caplog: pytest.LogCaptureFixture) -> None:
+    tree = SimTree(env.clock, 1_000)
+    coordination = process(env, tree)
+    other = process(env, tree)
+    env.run(other.create(paths.topic("t"), b'{"version":1,"partitions":{"0":[1,2],"1":[2,1],"2":[2],"3":[1,2]}}'))
+    for index, (leader, isr) in enumerate([(1, [1, 2]), (2, [2, 1]), (2, [2]), (1, [1])]):
+        env.run(write(other, index, leader, isr))
+    env.run(other.create(paths.broker(1), ephemeral=True))
+
+    waiting = env.clock.loop.create_task(before_registering.until_taken_out(env, coordination, 1))
+    env.clock.advance(500)
+    assert "stopped uncleanly" not in caplog.text, "its former life is registered still"
+    env.run(other.delete(paths.broker(1)))
+    for index, (leader, isr) in enumerate([(2, [2]), (2, [2]), (2, [2]), (-1, [1])]):
+        env.clock.advance(100)
+        assert not waiting.done()
+        env.run(write(other, index, leader, isr))
+    tree.trouble = lambda name: Fate.LOST_BEFORE
+    env.clock.advance(100)
+    assert not waiting.done(), "it does not know"
+    tree.trouble = lambda name: Fate.DONE
+    env.clock.advance(100)
+    assert waiting.done()
+    assert caplog.text.count("taken it out of the ISRs of 3 partitions") == 1
+
+
+def test_topics_that_are_being_deleted_and_those_that_cannot_be_read_do_not_hold_it_up(env: SimEnv) -> None:
+    coordination = process(env, SimTree(env.clock, 1_000))
+    for topic, data in (("t", b'{"version":1,"partitions":{"0":[1,2]}}'), ("u", b"by hand")):
+        env.run(coordination.create(paths.topic(topic), data))
+    env.run(write(coordination, 0, 1, [1, 2]))
+    env.run(coordination.create(paths.delete_topic("t")))
+    env.run(before_registering.until_taken_out(env, coordination, 1))
+
+
+@pytest.mark.parametrize("session_ms", [1.0, 1_000.0])
+def test_a_single_broker_takes_itself_out_and_leads_again_in_a_new_epoch(env: SimEnv, session_ms: float) -> None:
+    host = Host(1, env.clock, env.disk, env.network, SimTree(env.clock, session_ms), SETTINGS)
+
+    async def story() -> None:
+        assert await host.start()
+        assert host.life is not None
+        host.life.broker.auto_topics.create("t")
+        await env.clock.sleep(1_000)
+        manager = host.life.broker.replica_manager
+        partition = manager.partitions["t", 0]
+        assert (partition.is_leader, partition.leader_epoch) == (True, 0)
+        host.kill()
+        before_ms = env.clock.monotonic_ms()
+        assert await host.start()
+        assert env.clock.monotonic_ms() - before_ms < 1_000 + 100, "a start after a kill is quick"
+        again = host.life.broker.replica_manager
+        assert again.broker_epoch > manager.broker_epoch
+        partition = again.partitions["t", 0]
+        assert (partition.is_leader, partition.leader_epoch, partition.isr) == (True, 2, (0,))
+        await host.stop()
+
+    env.run(story())

@@ -5,12 +5,13 @@ which of their results the answer must contain. A session lives until another ne
 """
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from barnabas.cluster.metadata_cache import NO_TOPIC_ID
 from barnabas.protocol.errors import ErrorCode
 from barnabas.replication.fetching import FetchPartition
+from barnabas.replication.follower_fetches import FollowerFetches
 
 EPOCH_FINAL: Final = -1  # a full request without a session; closes the session it names
 EPOCH_INITIAL: Final = 0  # a full request that asks for a session
@@ -84,7 +85,7 @@ class SessionPartition(FetchPartition):
 class FetchSession:
     """The partitions that one client fetches."""
 
-    __slots__ = ("created_ms", "epoch", "id", "last_used_ms", "partitions", "privileged", "uses_topic_ids")
+    __slots__ = ("created_ms", "epoch", "follower", "id", "last_used_ms", "partitions", "privileged", "uses_topic_ids")
 
     def __init__(self, session_id: int, privileged: bool, uses_topic_ids: bool, now_ms: float) -> None:
         self.id = session_id
@@ -94,17 +95,38 @@ class FetchSession:
         self.last_used_ms = now_ms
         self.epoch = EPOCH_INITIAL + 1  # of the next request
         self.partitions: dict[PartitionKey, SessionPartition] = {}
+        self.follower: FollowerFetches[SessionPartition] | None = None  # knows which partitions a follower must read
+
+    def follow(self, follower: FollowerFetches[SessionPartition]) -> None:
+        """It is a follower's session: its partitions are watched."""
+        self.follower = follower
+        for partition in self.partitions.values():
+            follower.ask(partition)
 
     def update(self, asked: Iterable[SessionPartition], forgotten: Iterable[PartitionKey]) -> None:
         """Take over an incremental request: partitions that were added or changed, and those to drop."""
+        follower = self.follower
         for partition in asked:
             known = self.partitions.get(partition.key)
             if known is None:
-                self.partitions[partition.key] = partition
+                known = self.partitions[partition.key] = partition
             else:
                 known.ask(partition)
+            if follower is not None:
+                follower.ask(known)
         for key in forgotten:
-            self.partitions.pop(key, None)
+            gone = self.partitions.pop(key, None)
+            if gone is not None and follower is not None:
+                follower.forget(gone)
+
+    def to_read(self) -> Sequence[SessionPartition]:
+        """The partitions that the next answer is about: all; of a follower's those that may have news."""
+        return list(self.partitions.values()) if self.follower is None else self.follower.asked
+
+    def end(self) -> None:
+        """The session is closed, or gives way to another."""
+        if self.follower is not None:
+            self.follower.close()
 
     def move_to_end(self, partition: SessionPartition) -> None:
         """Read this partition last next time: it returned records, and the others must get their share of the bytes."""
@@ -154,7 +176,9 @@ class FetchSessionCache:
 
     def close(self, session_id: int) -> None:
         """Remove a session, if there is one of this id."""
-        self._sessions.pop(session_id, None)
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            session.end()
 
     def _evict(self, privileged: bool, size: int, now_ms: float) -> bool:
         """Free a slot for a session of this kind and size; False if none may be taken.
@@ -179,6 +203,6 @@ class FetchSessionCache:
                     wanted, victim = weight, session
         if victim is None:
             return False
-        del self._sessions[victim.id]
+        self.close(victim.id)
         self.evictions += 1
         return True

@@ -4,6 +4,7 @@ Both take the same path. A consumer reads up to the high watermark or the last s
 end. The fetch offset of a follower acknowledges the records below it.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -14,6 +15,8 @@ from barnabas.replication.partition import LeaseView, Partition
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Buffer, Clock, Timer
 from barnabas.storage.open_files import FileRange
+
+logger = logging.getLogger("barnabas.replication")
 
 CONSUMER = -1  # replica id of an ordinary consumer
 DEBUGGING_CONSUMER = -2  # may read from any replica
@@ -42,6 +45,7 @@ class FetchParams:
         "max_wait_ms",
         "min_bytes",
         "rack",
+        "replica_epoch",
         "replica_id",
         "version",
     )
@@ -50,6 +54,7 @@ class FetchParams:
         self,
         *,
         replica_id: int = CONSUMER,
+        replica_epoch: int = -1,
         max_wait_ms: int = 0,
         min_bytes: int = 0,
         max_bytes: int = 0x7FFFFFFF,
@@ -59,6 +64,7 @@ class FetchParams:
         listener: str = "",
     ) -> None:
         self.replica_id = replica_id
+        self.replica_epoch = replica_epoch  # the follower's broker epoch; -1: not sent
         self.max_wait_ms = max_wait_ms
         self.min_bytes = min_bytes
         self.max_bytes = max_bytes
@@ -231,6 +237,7 @@ class Fetching:
         self._config = config
         self._metadata_cache = metadata_cache
         self._find = find
+        self._replica_epochs: dict[int, int] = {}  # the highest that each follower has sent
         self.parked_count = 0
 
     def fetch(
@@ -272,6 +279,8 @@ class Fetching:
         self, params: FetchParams, partitions: Sequence[FetchPartition], *, acknowledges: bool
     ) -> tuple[list[FetchResult], int, bool]:
         """Results, their bytes, and whether one must be answered at once (error, divergence, preferred replica)."""
+        if acknowledges and self._is_of_former_life(params):
+            return [FetchResult(each, ErrorCode.NOT_LEADER_OR_FOLLOWER) for each in partitions], 0, True
         budget = min(params.max_bytes, self._config.fetch_max_bytes)
         at_least_one = params.version >= WHOLE_BATCH_VERSION
         size = copied = 0
@@ -302,6 +311,20 @@ class Fetching:
                 is_final = True
             results.append(result)
         return results, size, is_final
+
+    def _is_of_former_life(self, params: FetchParams) -> bool:
+        """Whether a follower has sent this before it started anew, and it came late (KIP-903).
+
+        It acknowledges what that life had. The follower may have lost it since.
+        """
+        epoch = params.replica_epoch
+        if epoch < 0:
+            return False
+        if epoch < self._replica_epochs.get(params.replica_id, -1):
+            logger.info("refused a fetch of replica %d: it is of broker epoch %d", params.replica_id, epoch)
+            return True
+        self._replica_epochs[params.replica_id] = epoch
+        return False
 
     def find(self, params: FetchParams, requested: FetchPartition) -> Partition | ErrorCode:
         """The partition if it may serve this fetcher, else an error (KIP-320: epochs are checked before leadership)."""
@@ -392,7 +415,12 @@ class Fetching:
             records, next_offset = data.file_range or data.records, data.next_offset
         if acknowledges:
             partition.follower_fetched(
-                params.replica_id, offset, requested.log_start_offset, log_end_offset, self.clock.monotonic_ms()
+                params.replica_id,
+                offset,
+                requested.log_start_offset,
+                log_end_offset,
+                self.clock.monotonic_ms(),
+                params.replica_epoch,
             )
         result = FetchResult(
             requested, ErrorCode.NONE, log.high_watermark, log.last_stable_offset, log.log_start_offset

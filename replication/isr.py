@@ -1,8 +1,17 @@
 """The in-sync replicas of a partition as its leader judges them: pure decisions (KIP-16)."""
 
 from collections.abc import Callable, Collection, Iterable
+from typing import Protocol
 
 NEVER = float("-inf")
+
+
+class Session(Protocol):
+    """A follower's fetch session, in which its idle partitions are not named."""
+
+    @property
+    def last_fetch_ms(self) -> float:
+        """When the follower has fetched last in it, whatever it asked for."""
 
 
 class RemoteReplica:
@@ -10,6 +19,7 @@ class RemoteReplica:
 
     __slots__ = (
         "broker_epoch",
+        "idle_in",
         "last_caught_up_ms",
         "last_fetch_leader_end_offset",
         "last_fetch_ms",
@@ -20,7 +30,8 @@ class RemoteReplica:
 
     def __init__(self, replica_id: int) -> None:
         self.replica_id = replica_id
-        self.broker_epoch = -1
+        self.broker_epoch = -1  # of the life in which it fetched last
+        self.idle_in: Session | None = None  # it has everything, and each fetch of that session proves this anew
         self.log_end_offset = -1  # unknown until its first fetch
         self.log_start_offset = -1
         self.last_caught_up_ms = 0.0
@@ -29,6 +40,7 @@ class RemoteReplica:
 
     def begin_epoch(self, now_ms: float, *, in_isr: bool, leader_is_new: bool, leader_end_offset: int) -> None:
         """Begin a leader epoch: a new leader knows nothing of its followers, an old one keeps what it knew."""
+        self.idle_in = None
         if leader_is_new:
             self.log_end_offset = -1
             self.log_start_offset = -1
@@ -46,6 +58,7 @@ class RemoteReplica:
         A follower that asks for the leader's end is caught up now. One that asks for what the end was at its previous
         fetch was caught up then; so a steady stream of appends does not make a follower look slow.
         """
+        self.end_idleness()
         if fetch_offset >= leader_end_offset:
             self.last_caught_up_ms = max(self.last_caught_up_ms, now_ms)
         elif fetch_offset >= self.last_fetch_leader_end_offset >= 0:
@@ -57,10 +70,23 @@ class RemoteReplica:
         self.last_fetch_ms = now_ms
         return moved
 
+    @property
+    def caught_up_ms(self) -> float:
+        """When it was last known to have all records."""
+        session = self.idle_in
+        return self.last_caught_up_ms if session is None else max(self.last_caught_up_ms, session.last_fetch_ms)
+
+    def end_idleness(self) -> None:
+        """The leader's log moves on, or the session ends: the last fetch is the last that proved anything."""
+        session, self.idle_in = self.idle_in, None
+        if session is not None:
+            self.last_caught_up_ms = max(self.last_caught_up_ms, session.last_fetch_ms)
+            self.last_fetch_ms = max(self.last_fetch_ms, session.last_fetch_ms)
+
 
 def is_caught_up(replica: RemoteReplica, leader_end_offset: int, now_ms: float, lag_time_max_ms: int) -> bool:
     """Whether a replica has all records, or had them all less than replica.lag.time.max.ms ago."""
-    return replica.log_end_offset == leader_end_offset or now_ms - replica.last_caught_up_ms <= lag_time_max_ms
+    return replica.log_end_offset == leader_end_offset or now_ms - replica.caught_up_ms <= lag_time_max_ms
 
 
 def out_of_sync(

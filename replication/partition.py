@@ -380,12 +380,19 @@ class Partition:
     # --- followers ---
 
     def follower_fetched(
-        self, replica_id: int, fetch_offset: int, log_start_offset: int, leader_end_offset: int, now_ms: float
+        self,
+        replica_id: int,
+        fetch_offset: int,
+        log_start_offset: int,
+        leader_end_offset: int,
+        now_ms: float,
+        broker_epoch: int,
     ) -> None:
         """A follower's fetch, which was just read, acknowledges everything below `fetch_offset`."""
         replica = self.remote.get(replica_id)
         if replica is None:
             return
+        replica.broker_epoch = broker_epoch
         moved = replica.fetched(fetch_offset, log_start_offset, leader_end_offset, now_ms)
         if (
             replica_id not in self.isr

@@ -259,6 +259,7 @@ ONCE = {
     "controller/controller.py": "the first balance after taking over",
     "replication/fetching.py": "the end of a long poll",
     "coordination/embedded.py": "one repair of the sessions, begun again by a later poll",
+    "replication/follower_fetches.py": "the end of a long poll",
     "cluster/broker_client.py": "one attempt to connect; the deadline of the oldest request",
     "cluster/metadata_cache.py": "the end of a request's wait",
     "cluster/lease.py": "one round trip, asked for by the task `lease`",

@@ -4,7 +4,7 @@ Left out: the fields of tiered storage and of KRaft's quorum (SnapshotId, the ch
 the high watermark in requests of version 18), which consumers and followers of topics do not need.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from barnabas.broker.context import Reply, RequestContext
@@ -15,6 +15,7 @@ from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.frames import EncodedResponse
 from barnabas.protocol.messages import FetchRequest, FetchResponse
 from barnabas.replication.fetching import FetchParams, FetchResult, SharedResults
+from barnabas.replication.follower_fetches import FollowerFetches, Reads
 from barnabas.runtime.pending import Pending
 
 if TYPE_CHECKING:
@@ -73,10 +74,7 @@ class _Fetch:
         """The partitions that the replica manager is asked for. Those that do not exist go into `refusals`."""
         cache, replicas = self.broker.metadata_cache, self.broker.replica_manager
         for partition in wanted:
-            topic = partition.topic
-            if topic is None:
-                topic_id = partition.topic_id
-                topic = partition.topic = cache.topic_name(topic_id) or replicas.hosted_topic(topic_id)
+            topic = self.name(partition)
             if topic is None:
                 self.refusals.append((partition, ErrorCode.UNKNOWN_TOPIC_ID))
             elif not cache.contains(topic, partition.index) and (topic, partition.index) not in replicas.partitions:
@@ -84,6 +82,27 @@ class _Fetch:
             else:
                 self.asked.append(partition)
         return self.asked
+
+    def name(self, partition: SessionPartition) -> str | None:
+        """The name of a partition's topic. LeaderAndIsr may tell it before UpdateMetadata does."""
+        if partition.topic is None:
+            topic_id = partition.topic_id
+            partition.topic = self.broker.metadata_cache.topic_name(
+                topic_id
+            ) or self.broker.replica_manager.hosted_topic(topic_id)
+        return partition.topic
+
+    def read_as_follower(self, follower: FollowerFetches[SessionPartition], params: FetchParams) -> Reply:
+        """Read what has news in a follower's session. What was refused is asked for again, or forgotten, by name."""
+        for partition in follower.asked:
+            self.name(partition)
+        reads = follower.fetch(params)
+        return reads.map(self.answer_to_follower) if isinstance(reads, Pending) else self.answer_to_follower(reads)
+
+    def answer_to_follower(self, reads: Reads[SessionPartition]) -> FetchResponse:
+        """The answer with what was read."""
+        self.asked = list(reads[0])
+        return self.response(reads[1])
 
     def answer(self, results: list[FetchResult]) -> FetchResponse | EncodedResponse:
         """The answer after a wait. Requests that waited for the same share one answer, unless they have a session."""
@@ -194,7 +213,7 @@ def fetch(broker: "Broker", request: FetchRequest, context: RequestContext) -> R
     version = context.api_version
     replica_id = request.replica_id if version < FIRST_VERSION_WITH_REPLICA_STATE else request.replica_state.replica_id
     by_id = version >= FIRST_VERSION_WITH_TOPIC_IDS
-    asked = [
+    asked: Sequence[SessionPartition] = [
         SessionPartition(
             None if by_id else topic.topic,
             partition.partition,
@@ -220,7 +239,9 @@ def fetch(broker: "Broker", request: FetchRequest, context: RequestContext) -> R
             )
             if session is not None:
                 is_new = True
-                asked = list(session.partitions.values())
+                if replica_id >= 0:
+                    session.follow(FollowerFetches(broker.replica_manager.fetching, replica_id))
+                asked = session.to_read()
     else:
         resumed = sessions.resume(
             request.session_id,
@@ -232,27 +253,28 @@ def fetch(broker: "Broker", request: FetchRequest, context: RequestContext) -> R
             return FetchResponse(error_code=resumed)
         session = resumed
         session.update(asked, _forgotten(request, by_id))
-        asked = list(session.partitions.values())
-        if not asked:
+        asked = session.to_read()
+        if not session.partitions:
             sessions.close(session.id)
             session = None
+    params = FetchParams(
+        replica_id=replica_id,
+        replica_epoch=request.replica_state.replica_epoch,
+        max_wait_ms=request.max_wait_ms,
+        min_bytes=request.min_bytes,
+        max_bytes=min(request.max_bytes, broker.config.fetch_max_bytes),
+        isolation_level=request.isolation_level,
+        version=version,
+        rack=request.rack_id,
+        listener=context.listener_name,
+    )
     work = _Fetch(broker, context, session, is_new)
+    if session is not None and session.follower is not None:
+        return work.read_as_follower(session.follower, params)
     to_read = work.to_read(asked)
     if not to_read:
         return work.response([])
-    outcome = broker.replica_manager.fetch(
-        FetchParams(
-            replica_id=replica_id,
-            max_wait_ms=request.max_wait_ms,
-            min_bytes=request.min_bytes,
-            max_bytes=min(request.max_bytes, broker.config.fetch_max_bytes),
-            isolation_level=request.isolation_level,
-            version=version,
-            rack=request.rack_id,
-            listener=context.listener_name,
-        ),
-        to_read,
-    )
+    outcome = broker.replica_manager.fetch(params, to_read)
     return outcome.map(work.answer) if isinstance(outcome, Pending) else work.response(outcome)
 
 

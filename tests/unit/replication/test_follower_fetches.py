@@ -1,0 +1,157 @@
+"""The leader's side of followers' fetches: what is read, who is caught up, and frames of a former life."""
+
+import pytest
+from barnabas.protocol.errors import ErrorCode
+from barnabas.replication.fetching import Fetching, FetchParams, FetchPartition
+from barnabas.sim.env import sim_env
+from replicas_world import LATENCY_MS, World
+
+PARTITIONS = 40
+
+
+@pytest.fixture
+def world():
+    return World(sim_env(5))
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """(topic, index) of each read of a partition."""
+    found = []
+    read_one = Fetching._read_one
+
+    def noted(fetching, params, requested, *rest):
+        found.append((params.replica_id, requested.index))
+        return read_one(fetching, params, requested, *rest)
+
+    monkeypatch.setattr(Fetching, "_read_one", noted)
+    return found
+
+
+def lead_many(world, **options):
+    world.lead(1, *[("t", index) for index in range(PARTITIONS)], **options)
+    world.run(2_000)
+
+
+def test_only_partitions_with_news_are_read(world, reads):
+    lead_many(world)
+    reads.clear()
+    world.run(5_000)
+    assert reads == [], "idle partitions cost nothing"
+    world[1].append(index=7)
+    world.run(1_200)
+    assert {index for _, index in reads} == {7}
+    assert len(reads) <= 2 * 4, "records, acknowledgement and high watermark, for two followers"
+    assert world[2].log("t", 7).high_watermark == world[3].log("t", 7).high_watermark == 1
+
+
+def test_a_follower_that_is_idle_for_long_is_caught_up_when_records_come(world):
+    lead_many(world)
+    lag_ms = world[1].config.replica_lag_time_max_ms
+    world.run(3 * lag_ms)
+    partition = world[1].partition("t", 3)
+    proposed = []
+    world[1].replica_manager.write_isr = lambda *proposal: proposed.append(proposal)
+    world[1].append(index=3)
+    partition.shrink_isr()
+    world.run(LATENCY_MS / 2)
+    partition.shrink_isr()
+    assert proposed == []
+    world.cut |= {(2, 1), (1, 2)}
+    world[1].append(index=3)
+    world.run(lag_ms + 2_000)
+    partition.shrink_isr()
+    assert [proposal.isr for _, proposal in proposed] == [(1, 3)], "the one that does not fetch any more leaves"
+
+
+def test_a_follower_whose_session_ended_does_not_stay_caught_up(world):
+    lead_many(world)
+    world.cut |= {(2, 1), (1, 2)}
+    world.run(2_000)
+    last_ms = world[1].partition("t", 3).remote[2].caught_up_ms
+    for session in list(world[1].fetch_sessions._sessions.values()):
+        if session.follower._replica_id == 2:
+            world[1].fetch_sessions.close(session.id)
+    assert world[1].partition("t", 3).remote[2].caught_up_ms == last_ms
+    world.run(1_000)
+    assert world[1].partition("t", 3).remote[2].caught_up_ms == last_ms
+    assert len(world[1].partition("t", 3).fetch_waiters) == 1, "of the other follower"
+
+
+def test_a_follower_outside_the_isr_is_looked_at_until_it_may_join(world):
+    proposed = []
+    world[1].replica_manager.write_isr = lambda *proposal: proposed.append(proposal)
+    world.lead(1, isr=(1, 3))
+    partition = world[1].partition()
+    world.run(1_200)
+    assert [proposal.isr for _, proposal in proposed] == [(1, 3, 2)]
+    proposal = proposed.pop()[1]
+    partition.isr_write_ended(proposal, None)  # the write failed; LeaderAndIsr comes later
+    world.lead(1, isr=(1, 3))
+    world.run(1_200)
+    assert [proposal.isr for _, proposal in proposed] == [(1, 3, 2)]
+
+
+def test_the_high_watermark_comes_with_the_next_answer_only(world):
+    lead_many(world)
+    world[1].append(index=1)
+    world.run(5)
+    assert world[1].partition("t", 1).high_watermark == 1
+    assert world[2].log("t", 1).high_watermark == 0, "a follower does not wake up for it"
+    world[1].append(index=2)
+    world.run(5)
+    assert world[2].log("t", 1).high_watermark == 1
+
+
+def test_a_new_leader_epoch_ends_the_wait(world):
+    lead_many(world)
+    world.lead(1, ("t", 1), to=(1,))
+    world.run(3)
+    assert any(
+        answer.error_code == ErrorCode.FENCED_LEADER_EPOCH
+        for _, _, response in world.answers[-4:]
+        for topic in response.responses
+        for answer in topic.partitions
+    )
+
+
+def test_min_bytes_count_over_all_partitions(world):
+    for replica in world.replicas.values():
+        replica.config.replica_fetch_min_bytes = 150
+    lead_many(world)
+    world[1].append(index=1)
+    world.run(5)
+    assert world[2].log("t", 1).log_end_offset == 0
+    world[1].append(index=2)
+    world[1].append(index=3)
+    world.run(5)
+    assert [world[2].log("t", index).log_end_offset for index in (1, 2, 3)] == [1, 1, 1]
+
+
+def test_a_fetch_of_a_former_life_acknowledges_nothing(world):
+    world.lead(1, to=(1,))
+    world[1].append(count=2)
+    manager = world[1].replica_manager
+    partition = world[1].partition()
+
+    def fetch(epoch, offset):
+        params = FetchParams(replica_id=2, replica_epoch=epoch, version=17)
+        (result,) = manager.fetch(params, [FetchPartition("t", 0, offset, 1 << 20, log_start_offset=0)])
+        return result.error
+
+    assert fetch(7, 1) is ErrorCode.NONE
+    assert partition.remote[2].log_end_offset == 1
+    assert fetch(9, 0) is ErrorCode.NONE
+    assert (partition.remote[2].log_end_offset, partition.remote[2].broker_epoch) == (0, 9)
+    assert fetch(7, 2) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert partition.remote[2].log_end_offset == 0, "what the former life had is not known to be there now"
+    assert fetch(-1, 1) is ErrorCode.NONE, "a version that does not say it"
+
+
+def test_a_restarted_follower_goes_on_in_a_new_session(world):
+    lead_many(world)
+    world[2].replica_manager.broker_epoch += 100
+    world.connections = {key: value for key, value in world.connections.items() if key[0] != 2}
+    world[1].append(index=1)
+    world.run(2_000)
+    assert world[2].log("t", 1).log_end_offset == 1

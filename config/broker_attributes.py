@@ -50,6 +50,7 @@ class BrokerAttributes:
     delegation_token_secret_key: str | None
     delete_records_purgatory_purge_interval_requests: int
     delete_topic_enable: bool
+    dual_commit_enabled: bool
     early_start_listeners: str | None
     fetch_max_bytes: int
     fetch_purgatory_purge_interval_requests: int

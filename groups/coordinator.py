@@ -20,6 +20,7 @@ from barnabas.groups.member import Effects, join_error
 from barnabas.groups.rebalance import State
 from barnabas.groups.records import store_error
 from barnabas.groups.runtime import CoordinatorLog, Shard
+from barnabas.offsets.dual import DualOffsetManager
 from barnabas.offsets.kafka import GroupInShard, KafkaOffsetManager
 from barnabas.offsets.manager import OffsetManager, Offsets
 from barnabas.offsets.records import commit_error
@@ -73,6 +74,7 @@ class CoordinatorConfig(Protocol):
     group_max_size: int
     group_min_session_timeout_ms: int
     offset_metadata_max_bytes: int
+    dual_commit_enabled: bool
     offsets_commit_timeout_ms: int
     offsets_load_buffer_size: int
     offsets_retention_check_interval_ms: int
@@ -163,9 +165,11 @@ class GroupCoordinator:
         self._timers: Task[GroupInShard[Shard]] | None = None
         self.legacy_offsets = ZooKeeperOffsetManager(env, coordination)  # OffsetCommit and OffsetFetch v0, always
         self.kafka_offsets = KafkaOffsetManager(env, config, self.shards)
-        self.offsets: OffsetManager = (
-            self.legacy_offsets if config.offsets_storage == "zookeeper" else self.kafka_offsets
-        )
+        self.offsets: OffsetManager = self.kafka_offsets
+        if config.offsets_storage == "zookeeper":
+            self.offsets = self.legacy_offsets
+        elif config.dual_commit_enabled:
+            self.offsets = DualOffsetManager(self.kafka_offsets, self.legacy_offsets)
 
     # ---- life ----
 

@@ -12,14 +12,25 @@ from collections.abc import Callable, Collection, Coroutine, Sequence
 
 from barnabas.controller.topic_admin import topic_name_problem
 from barnabas.coordination import paths, payloads
-from barnabas.coordination.port import Coordination, CoordinationError, NodeExistsError, NoNodeError, NotEmptyError
+from barnabas.coordination.port import (
+    Coordination,
+    CoordinationError,
+    MultiError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    Set,
+)
 from barnabas.offsets.manager import Offsets
 from barnabas.offsets.records import CommittedOffset, GroupOffsets, TopicPartition
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Env
+from barnabas.runtime.turns import chunks
 
 logger = logging.getLogger("barnabas.offsets")
+
+NODES_PER_WRITE = 200  # a change of the embedded tree takes the longer the more nodes it has
 
 Done = Callable[[ErrorCode], None]
 
@@ -75,12 +86,16 @@ class ZooKeeperOffsetManager:
         return pending
 
     def put(self, shard: object, group_id: str, commits: GroupOffsets, done: Done) -> None:
-        """Write the nodes one after the other. After an error some may be written; 0.8 clients did the same."""
+        """Write the nodes, up to `NODES_PER_WRITE` as one change. After an error some may be written."""
+        nodes = {
+            paths.consumer_offset(group_id, topic, partition): payloads.encode_offset(committed.offset)
+            for topic, offsets in commits.items()
+            for partition, committed in offsets.items()
+        }
 
         async def run() -> None:
-            for topic, offsets in commits.items():
-                for partition, committed in offsets.items():
-                    await self.write(group_id, topic, partition, committed.offset)
+            for chunk in chunks(list(nodes), NODES_PER_WRITE):
+                await self._write({path: nodes[path] for path in chunk})
 
         self._start(self._tell(group_id, run(), done))
 
@@ -155,19 +170,20 @@ class ZooKeeperOffsetManager:
                 committed.setdefault(topic, {})[partition] = CommittedOffset(offset)
         return committed
 
-    async def write(self, group_id: str, topic: str, partition: int, offset: int) -> None:
-        """Set or make one node. CoordinationError when the tree cannot be written."""
-        path = paths.consumer_offset(group_id, topic, partition)
-        data = payloads.encode_offset(offset)
-        while True:
+    async def _write(self, nodes: dict[str, bytes]) -> None:
+        """Set these nodes as one change, and make those that are missing."""
+        while nodes:
             try:
-                await self._coordination.set(path, data)
-            except NoNodeError:
-                try:
-                    await self._coordination.create(path, data, make_parents=True)
-                except NodeExistsError:
-                    continue  # another client made the node: replace its offset
-            return
+                await self._coordination.multi([Set(path, data) for path, data in nodes.items()])
+                return
+            except MultiError as error:
+                if not isinstance(error.cause, NoNodeError):
+                    raise
+            found = await self._coordination.get_many(list(nodes))
+            for path in [path for path, node in zip(nodes, found, strict=True) if node is None]:
+                with contextlib.suppress(NodeExistsError):  # another client made the node: replace its offset
+                    await self._coordination.create(path, nodes[path], make_parents=True)
+                    del nodes[path]
 
     async def _all_partitions(self, group_id: str) -> list[TopicPartition]:
         found: list[TopicPartition] = []

@@ -24,6 +24,7 @@ DEFAULTS = {
     "offsets_retention_check_interval_ms": 600_000,
     "offsets_retention_minutes": 10080,
     "offsets_storage": "kafka",
+    "dual_commit_enabled": False,
     "offsets_topic_compression_codec": 0,
 }
 

@@ -15,9 +15,11 @@ from tree_world import TreeWorld
 T = TypeVar("T")
 
 
-@pytest.fixture(params=["kafka", "zookeeper"])
+@pytest.fixture(params=["kafka", "zookeeper", "dual"])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[TreeWorld]:
-    world = TreeWorld(tmp_path, offsets_storage=request.param)
+    is_dual = request.param == "dual"
+    storage = "kafka" if is_dual else request.param
+    world = TreeWorld(tmp_path, offsets_storage=storage, dual_commit_enabled=is_dual)
     world.settle()
     yield world
     world.env.run(world.tree.close())

@@ -169,6 +169,48 @@ class Cluster:
 
         return self.until(read)
 
+    # ------------------------------------------------------------------ groups
+
+    def coordinator(self, group: str) -> int:
+        """The broker that coordinates a group."""
+
+        def find() -> int:
+            with self.client(self.any_broker()) as client:
+                answer = client.ask(ApiKey.FIND_COORDINATOR, 3, messages.FindCoordinatorRequest(key=group))
+            if answer.error_code or answer.node_id not in self.processes:
+                raise NotYetError(f"coordinator of {group}: {answer}")
+            node_id: int = answer.node_id
+            return node_id
+
+        return self.until(find)
+
+    def commit(self, group: str, topic: str, offsets: dict[int, int]) -> None:
+        """Have offsets of partitions committed, by a client that is no member. Tries as clients do."""
+        commit = messages.OffsetCommitRequest
+        rows = [commit.OffsetCommitRequestPartition(partition_index=p, committed_offset=o) for p, o in offsets.items()]
+        request = commit(group_id=group, topics=[commit.OffsetCommitRequestTopic(name=topic, partitions=rows)])
+
+        def send() -> None:
+            with self.client(self.coordinator(group)) as client:
+                answer = client.ask(ApiKey.OFFSET_COMMIT, 8, request)
+            errors = {row.error_code for row in answer.topics[0].partitions}
+            if errors != {ErrorCode.NONE}:
+                raise NotYetError(f"commit: {errors}")
+
+        self.until(send)
+
+    def committed(self, group: str, topic: str, index: int) -> int:
+        """The committed offset, as the coordinator says it."""
+
+        def ask() -> int:
+            with self.client(self.coordinator(group)) as client:
+                error, offset = client.committed(group, topic, index)
+            if error:
+                raise NotYetError(f"committed offsets of {group}: {ErrorCode(error).name}")
+            return int(offset)
+
+        return self.until(ask)
+
     def producer(self, topic: str, index: int = 0) -> "Producer":
         """A new idempotent producer."""
 

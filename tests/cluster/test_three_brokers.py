@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from cluster import NotYetError
+
 MakeCluster = Callable[..., Any]
 
 
@@ -19,14 +21,15 @@ def test_all_know_each_other_and_a_topic_is_led_by_all(make_cluster: MakeCluster
     cluster.create_topic("t", 3)
     for node_id in cluster.ports:
 
-        def told(node_id: int = node_id) -> Any:
+        def knows(node_id: int = node_id) -> None:
             answer = cluster.metadata("t", node_id)
-            assert {broker.node_id: broker.port for broker in answer.brokers} == cluster.ports
-            return answer
+            assert answer.controller_id in cluster.ports
+            if {broker.node_id: broker.port for broker in answer.brokers} != cluster.ports:
+                raise NotYetError(f"{node_id}: {answer}")
+            if {row.leader_id for row in answer.topics[0].partitions} != set(cluster.ports):
+                raise NotYetError(f"{node_id}: {answer}")
 
-        answer = cluster.until(told)
-        assert answer.controller_id in cluster.ports
-        assert {row.leader_id for row in answer.topics[0].partitions} == set(cluster.ports)
+        cluster.until(knows)
 
 
 @pytest.mark.parametrize("through", ["the controller", "another broker"])

@@ -16,7 +16,7 @@ from barnabas.coordination.payloads import PartitionState, TopicAssignment
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import CreateTopicsRequest
-from barnabas.sim import last_look
+from barnabas.sim import history, last_look
 from barnabas.sim.clients.client import Client
 from barnabas.sim.clients.cluster_admin import GROWING, ClusterAdmin
 from barnabas.sim.clients.cluster_producer import CarelessClusterProducer, ClusterProducer
@@ -444,6 +444,9 @@ class ClusterWorld(Simulation):
 
     def _check_history(self) -> None:
         """Nothing lost, nothing twice, nothing in another order."""
+        excused = [(topic, index) for topic, index, _ in self.inspector.excused]
+        for anomaly in history.check(self.history.events, excused=excused, settled_ms=self.settled_ms):
+            raise Violation(anomaly.name, anomaly.detail)
 
 
 def run(

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 IN_FLIGHT_MAX = 4  # of one partition; brokers know a producer's last five batches
 PRODUCE_LIMIT_MS = 20_000.0
+# Behind a batch that was refused so, none may be accepted. Other errors come from a wait: the batch may be in the log.
+NOT_WRITTEN = (ErrorCode.NOT_ENOUGH_REPLICAS,)
 
 
 class _Batch:
@@ -121,7 +123,7 @@ class ClusterProducer(Routed):
             (partition,) = response.responses[0].partition_responses
             error = ErrorCode(partition.error_code)
             if error is ErrorCode.NONE:
-                if failed is not None:
+                if failed in NOT_WRITTEN:
                     raise Violation("sequences leave no gap", f"{self.name} {key}: {failed.name} before")
                 self._batches[key].remove(batch)
                 self.ended(batch.number, Outcome.OK, batch.operation._replace(base_offset=partition.base_offset))

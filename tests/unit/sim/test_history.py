@@ -242,6 +242,12 @@ def test_a_deleted_group_is_left_out() -> None:
     assert names(history(*lines)) == []
 
 
+def test_groups_are_excused_with_the_offsets_topic() -> None:
+    lines = [*done(1, commit(5)), *done(2, told(-1))]
+    assert names(history(*lines), excused=(P,)) == ["committed offset lost"]
+    assert names(history(*lines), excused=(("__consumer_offsets", 1),)) == []
+
+
 def test_two_owners() -> None:
     first, other = Assigned("g", 3, "m1", (P,)), Assigned("g", 3, "m2", (P,))
     assert names(history((1, OK, first), (2, OK, other))) == ["two owners"]

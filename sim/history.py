@@ -29,6 +29,8 @@ from barnabas.sim.observations import (
 
 ALL_IN_SYNC = -1
 OFFSETS_TOPIC = "__consumer_offsets"
+DELETE_TOPIC, DELETE_GROUP = "delete topic", "delete group"
+NO_OFFSET = -1
 
 
 class Anomaly(NamedTuple):
@@ -76,14 +78,13 @@ def check(
     """All anomalies of a history.
 
     `compacted` topics may have gaps. `excused` partitions may have lost acknowledged records; if the offsets topic has
-    such a partition, groups may have lost what they committed. Topics and groups that somebody asked to delete are left
-    out.
+    such a partition, groups may have lost what they committed. Topics that somebody asked to delete are left out.
     """
     done = operations(events)
     deleted = {
         each.operation.topic
         for each in done
-        if isinstance(each.operation, Administer) and each.operation.request.startswith("delete")
+        if isinstance(each.operation, Administer) and each.operation.request == DELETE_TOPIC
     }
     produced: dict[TopicPartition, list[Done]] = {}
     fetched: dict[TopicPartition, list[Done]] = {}
@@ -107,7 +108,7 @@ def check(
                     yield from _gaps(partition, reads)
     if not any(topic == OFFSETS_TOPIC for topic, _ in excused):
         yield from _committed_offsets(done, deleted)
-        yield from _owners(done, deleted)
+        yield from _owners(done)
 
 
 def operations(events: Iterable[Event]) -> list[Done]:
@@ -287,22 +288,31 @@ def _gaps(partition: TopicPartition, reads: list[Done]) -> Iterator[Anomaly]:
 
 
 def _committed_offsets(done: list[Done], deleted: Collection[str]) -> Iterator[Anomaly]:
-    """A group is told an offset that is older than one that was committed before it asked."""
+    """A group is told an offset that is older than one that was committed before it asked.
+
+    At first it has none. To delete the group is to write that there is none, for each partition.
+    """
     writes: dict[tuple[str, TopicPartition], list[_Write]] = {}
+    deletions: dict[str, list[_Write]] = {}
     reads: dict[tuple[str, TopicPartition], list[tuple[Done, int]]] = {}
     for each in done:
         operation = each.operation
-        if isinstance(operation, Commit) and operation.group_id not in deleted:
+        effective_by = each.ended if each.outcome is Outcome.OK else inf
+        if isinstance(operation, Commit):
             for partition, offset in operation.offsets:
-                effective_by = each.ended if each.outcome is Outcome.OK else inf
                 write = _Write(offset, each.began, effective_by, each.outcome)
                 writes.setdefault((operation.group_id, partition), []).append(write)
-        elif isinstance(operation, FetchOffsets) and each.outcome is Outcome.OK and operation.group_id not in deleted:
+        elif isinstance(operation, Administer) and operation.request == DELETE_GROUP:
+            write = _Write(NO_OFFSET, each.began, effective_by, each.outcome)
+            deletions.setdefault(operation.topic, []).append(write)
+        elif isinstance(operation, FetchOffsets) and each.outcome is Outcome.OK:
             for partition, offset in operation.offsets:
                 reads.setdefault((operation.group_id, partition), []).append((each, offset))
+    first = _Write(NO_OFFSET, -1, -1, Outcome.OK)
     for key in sorted(reads):
         if key[1][0] not in deleted:
-            yield from _offsets_of_one(f"{key[0]} {key[1]}", writes.get(key, []), reads[key])
+            all_writes = [first, *deletions.get(key[0], []), *writes.get(key, [])]
+            yield from _offsets_of_one(f"{key[0]} {key[1]}", all_writes, reads[key])
 
 
 def _offsets_of_one(where: str, writes: list[_Write], reads: list[tuple[Done, int]]) -> Iterator[Anomaly]:
@@ -315,32 +325,27 @@ def _offsets_of_one(where: str, writes: list[_Write], reads: list[tuple[Done, in
             by_value[value] = [found[0]._replace(effective_by=done.ended)]
     known = sorted((write for found in by_value.values() for write in found), key=lambda write: write.effective_by)
     ends = [write.effective_by for write in known]
-    newest_began: list[int] = []  # of all that are in force by then, when the newest was invoked
+    newest: list[_Write] = []  # of all that are in force by then, the one that was invoked last
     for write in known:
-        newest_began.append(max(write.began, newest_began[-1]) if newest_began else write.began)
+        newest.append(max(write, newest[-1], key=lambda each: each.began) if newest else write)
     for done, value in reads:
-        in_force = bisect_left(ends, done.began)
-        newest = newest_began[in_force - 1] if in_force else -1
-        if value < 0:
-            if in_force:
-                yield Anomaly("committed offset lost", f"{where}: {done.client} is told that there is none")
-            continue
         found = [write for write in by_value.get(value, []) if write.began < done.ended]
+        in_force = newest[bisect_left(ends, done.began) - 1]
         if not found:
             yield Anomaly("invented offset", f"{where}: {value}")
         elif all(write.outcome is Outcome.FAIL for write in found):
             yield Anomaly("aborted commit", f"{where}: {value}")
-        elif all(write.effective_by < newest for write in found):
-            later = next(write.value for write in known if write.began == newest)
-            yield Anomaly("committed offset goes back", f"{where}: {done.client} is told {value} after {later}")
+        elif all(write.effective_by < in_force.began for write in found):
+            detail = f"{where}: {done.client} is told {value} after {in_force.value}"
+            yield Anomaly("committed offset lost" if value < 0 else "committed offset goes back", detail)
 
 
-def _owners(done: list[Done], deleted: Collection[str]) -> Iterator[Anomaly]:
+def _owners(done: list[Done]) -> Iterator[Anomaly]:
     """A partition has two owners in one generation of a group."""
     owners: dict[tuple[str, int, TopicPartition], str] = {}
     for each in done:
         operation = each.operation
-        if isinstance(operation, Assigned) and operation.group_id not in deleted:
+        if isinstance(operation, Assigned):
             for partition in operation.partitions:
                 place = (operation.group_id, operation.generation, partition)
                 owner = owners.setdefault(place, operation.member_id)

@@ -76,7 +76,10 @@ class Assigned(NamedTuple):
 
 
 class Administer(NamedTuple):
-    """An admin call: what it asks in words (`create topic`, `delete topic`, `add partitions`, `elect leaders`)."""
+    """An admin call: what it asks in words (`create topic`, `delete topic`, `add partitions`, `elect leaders`).
+
+    For `delete group`, `topic` is the group.
+    """
 
     request: str
     topic: str

@@ -6,8 +6,10 @@ from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import DeleteGroupsRequest
 from barnabas.sim.clients.client import Client, expect
-from barnabas.sim.clients.offsets import commit, fetch_offsets
+from barnabas.sim.clients.connection import LostError
+from barnabas.sim.clients.offsets import NOTHING_WRITTEN, commit, fetch_offsets
 from barnabas.sim.ledger import TopicPartition
+from barnabas.sim.observations import Administer, Outcome
 
 if TYPE_CHECKING:
     from barnabas.sim.world import World
@@ -48,14 +50,21 @@ async def delete_group(client: Client, group_id: str) -> ErrorCode:
     """Delete a group, and note it in the ledger."""
     commits = client.world.ledger.commits
     asked_ms = commits.ask_deletion(group_id)
+    operation = Administer("delete group", group_id)
+    number = client.began(operation)
     answered = False
     try:
         response = await client.ask(ApiKey.DELETE_GROUPS, 1, DeleteGroupsRequest(groups_names=[group_id]))
         answered = True
+    except LostError:
+        client.ended(number, Outcome.INFO, operation)
+        raise
     finally:
         commits.end_deletion(group_id, answered=answered)
     harmless = (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.NON_EMPTY_GROUP)
     error = expect(response.results[0].error_code, f"DeleteGroups of {group_id}", *harmless)
+    nothing_done = error in (*harmless, *NOTHING_WRITTEN)
+    client.ended(number, Outcome.FAIL if nothing_done else Outcome.INFO if error else Outcome.OK, operation)
     if error is ErrorCode.NONE:
         commits.acknowledge_deletion(group_id, asked_ms)
     return error

@@ -133,7 +133,7 @@ class Cluster:
     def fetch(self, follower: int, leader: int) -> None:
         """One round of fetching: acknowledge what is there, take what is new."""
         source, target = self.replica(leader), self.replica(follower)
-        source.follower_fetched(follower, target.log_end_offset, 0, source.log_end_offset, 0.0)
+        source.follower_fetched(follower, target.log_end_offset, 0, source.log_end_offset, 0.0, 1)
         read = source.log.read(target.log_end_offset, 1 << 20, upper_bound=1 << 40, at_least_one=True)
         epoch, high_watermark = target.leader_epoch, source.high_watermark
         assert not target.append_as_follower(bytes(read.records), epoch, high_watermark, 0).error
@@ -425,7 +425,7 @@ def test_a_difference_above_the_high_watermark_is_no_matter_outside_the_isr(clus
     cluster.append(1)
     cluster.fetch(2, 1)
     cluster.fetch(2, 1)
-    cluster.replica(1).follower_fetched(3, 4, 0, 4, 0.0)
+    cluster.replica(1).follower_fetched(3, 4, 0, 4, 0.0, 1)
     cluster.look()
     assert cluster.replica(1).high_watermark == 4
     cluster.write_state(1, 0, (1, 2, 3))  # now it must be equal

@@ -237,9 +237,20 @@ def test_the_same_offset_committed_twice_is_not_old() -> None:
     assert names(history(*lines)) == []
 
 
-def test_a_deleted_group_is_left_out() -> None:
-    lines = [*done(1, commit(5)), begin(9, Administer("delete group", "g")), *done(2, told(-1))]
-    assert names(history(*lines)) == []
+GONE = Administer("delete group", "g")
+
+
+def test_a_group_that_was_deleted_has_no_offsets() -> None:
+    assert names(history(*done(1, commit(5)), *done(2, GONE), *done(3, told(-1)))) == []
+    assert names(history(*done(1, commit(5)), begin(2, GONE), *done(3, told(-1)))) == []
+    assert names(history(*done(1, commit(5)), *done(2, GONE, FAIL), *done(3, told(-1)))) == ["committed offset lost"]
+
+
+def test_offsets_of_a_deleted_group_come_back() -> None:
+    lines = [*done(1, commit(5)), *done(2, GONE)]
+    assert names(history(*lines, *done(3, told(5)))) == ["committed offset goes back"]
+    assert names(history(*lines, *done(3, commit(5)), *done(4, told(5)))) == []
+    assert names(history(*lines, *done(3, commit(6)), *done(4, told(-1)))) == ["committed offset lost"]
 
 
 def test_groups_are_excused_with_the_offsets_topic() -> None:

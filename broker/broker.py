@@ -12,7 +12,7 @@ from barnabas.broker.auto_topics import AutoTopics
 from barnabas.broker.fetch_sessions import FetchSessionCache
 from barnabas.broker.refusals import Refusals
 from barnabas.broker.server import Server
-from barnabas.cluster import registration
+from barnabas.cluster import controlled_shutdown, registration
 from barnabas.cluster.broker_client import BrokerClients
 from barnabas.cluster.config_changes import ConfigChanges
 from barnabas.cluster.controller_client import ControllerClient
@@ -258,8 +258,11 @@ class Broker:
     async def stop(self) -> None:
         """A controlled stop: answer what can be answered, write checkpoints and the clean marker, end the session."""
         logger.info("broker %d stops", self.node_id)
-        self.server.stop_accepting()
         self.replica_manager.fetchers.begin_shutdown()
+        await controlled_shutdown.hand_over(
+            self.config, self.node_id, self.replica_manager.broker_epoch, self.metadata_cache, self.controller_client
+        )
+        self.server.stop_accepting()
         self.auto_topics.stop()
         await self.server.works.end(WORKS_END_WITHIN_MS)
         self.group_coordinator.shutdown()

@@ -21,8 +21,8 @@ DEFAULT_NODE_ID = 0
 _OTHER_KAFKA_SETTINGS = frozenset(
     """
     advertised.host.name advertised.port allow.everyone.if.no.acl.found auto.include.jmx.reporter
-    broker.id.generation.enable control.plane.listener.name controlled.shutdown.max.retries
-    controlled.shutdown.retry.backoff.ms controller.message.queue.size controller.performance.always.log.threshold.ms
+    broker.id.generation.enable control.plane.listener.name
+    controller.message.queue.size controller.performance.always.log.threshold.ms
     controller.performance.sample.period.ms delegation.token.master.key eligible.leader.replicas.enable
     enable.zookeeper.failover group.consumer.regex.refresh.interval.ms group.coordinator.new.enable group.share.enable
     group.share.persister.class.name inter.broker.protocol.version log.cleaner.hash.algorithm

@@ -28,6 +28,8 @@ class BrokerAttributes:
     connections_max_idle_ms: int
     connections_max_reauth_ms: int
     controlled_shutdown_enable: bool
+    controlled_shutdown_max_retries: int
+    controlled_shutdown_retry_backoff_ms: int
     controller_listener_names: str | None
     controller_quorum_append_linger_ms: int
     controller_quorum_bootstrap_servers: tuple[str, ...]

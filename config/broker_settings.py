@@ -116,7 +116,9 @@ log.cleaner.min.compaction.lag.ms | LONG | 0 | >= 0 | cluster | Age below which 
 log.cleaner.threads | INT | 1 | >= 0 | cluster | -
 # Replication and controller
 auto.leader.rebalance.enable | BOOLEAN | true | - | - | Give leadership back to preferred replicas.
-controlled.shutdown.enable | BOOLEAN | true | - | - | -
+controlled.shutdown.enable | BOOLEAN | true | - | - | A broker that stops hands its leaderships over first.
+controlled.shutdown.max.retries | INT | 3 | - | - hidden | How often it asks the controller for that.
+controlled.shutdown.retry.backoff.ms | LONG | 5000 | - | - hidden | Longest wait between two times.
 controller.socket.timeout.ms | INT | 30000 | - | - | Longest wait for an answer between controller and brokers.
 delete.records.purgatory.purge.interval.requests | INT | 1 | - | - | -
 fetch.purgatory.purge.interval.requests | INT | 1000 | - | - | -

@@ -1,0 +1,76 @@
+"""The broker's side of a controlled shutdown: before it stops, the controller gives its leaderships to others."""
+
+import logging
+
+from barnabas.cluster.controller_client import ControllerClient
+from barnabas.cluster.metadata_cache import MetadataCache
+from barnabas.config.broker import BrokerConfig
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.messages import ControlledShutdownRequest, ControlledShutdownResponse
+from barnabas.runtime.turns import ended
+
+logger = logging.getLogger("barnabas.cluster")
+
+VERSION = 3
+
+TopicPartition = tuple[str, int]
+
+
+async def hand_over(
+    config: BrokerConfig, node_id: int, broker_epoch: int, cache: MetadataCache, controller: ControllerClient
+) -> None:
+    """Ask the controller to let this broker go, and again while it still leads partitions that others could lead.
+
+    Kafka waits a fixed time between two tries. Here the next try comes as soon as it can succeed, and partitions whose
+    other replicas are all away are not waited for.
+    """
+    if not config.controlled_shutdown_enable or not cache.is_alive(node_id):
+        return
+    for last in [False] * (config.controlled_shutdown_max_retries - 1) + [True]:
+        request = ControlledShutdownRequest(broker_id=node_id, broker_epoch=broker_epoch)
+        asked = cache.controller_id
+        answer: ControlledShutdownResponse | None = await ended(controller.send(request, VERSION))
+        remaining: list[TopicPartition] = []
+        if answer is not None and answer.error_code == ErrorCode.NONE:
+            remaining = [(row.topic_name, row.partition_index) for row in answer.remaining_partitions]
+            if not remaining:
+                return
+            logger.info("broker %d still leads %d partitions that have other replicas", node_id, len(remaining))
+        else:
+            why = "no answer" if answer is None else ErrorCode(answer.error_code).name
+            logger.info("the controller (broker %d) has not let this broker go: %s", asked, why)
+            if set(cache.brokers) <= {node_id}:
+                return
+        if not last:
+            await ended(
+                cache.wait_for(
+                    lambda: _is_worth_a_try(cache, node_id, asked, remaining),  # noqa: B023  (called before the next try)
+                    config.controlled_shutdown_retry_backoff_ms,
+                )
+            )
+            if remaining and not _can_be_led_by_others(cache, node_id, remaining):
+                return
+
+
+def _is_worth_a_try(cache: MetadataCache, node_id: int, asked: int, remaining: list[TopicPartition]) -> bool:
+    """Whether something has changed: the controller, or who could lead the remaining partitions."""
+    return (
+        cache.controller_id != asked
+        or any(_in_sync_elsewhere(cache, node_id, partition) for partition in remaining)
+        or bool(remaining and not _can_be_led_by_others(cache, node_id, remaining))
+    )
+
+
+def _in_sync_elsewhere(cache: MetadataCache, node_id: int, partition: TopicPartition) -> bool:
+    state = cache.partition(*partition)
+    return state is not None and any(member != node_id and cache.is_alive(member) for member in state.isr)
+
+
+def _can_be_led_by_others(cache: MetadataCache, node_id: int, partitions: list[TopicPartition]) -> bool:
+    """Whether another replica of one of these lives, which may become in sync soon."""
+    return any(
+        replica != node_id and cache.is_alive(replica)
+        for partition in partitions
+        if (state := cache.partition(*partition)) is not None
+        for replica in state.replicas
+    )

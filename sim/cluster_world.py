@@ -366,9 +366,11 @@ class ClusterWorld(Simulation):
             "all replicas come into sync",
             f"not in {CALM_MS / 1000:.0f} s of calm {when}",
         )
+        settled, self.settling = self.settling, True  # a member that leaves for a while would be missed
         before = [client.progress for client in self.clients]
         await self.clock.sleep(CALM_MS)
         last_look.check_progress(self.clients, before, CALM_MS)
+        self.settling = settled
 
     def _make_clients(self) -> None:
         rng = self.rng

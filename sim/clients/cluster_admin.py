@@ -25,6 +25,7 @@ _SENSIBLE = frozenset(
     (
         ErrorCode.INVALID_PARTITIONS,  # an earlier request, whose answer was lost, has been done
         ErrorCode.INVALID_REPLICATION_FACTOR,  # too few brokers live
+        ErrorCode.KAFKA_STORAGE_ERROR,  # the tree has not answered
         ErrorCode.NOT_CONTROLLER,
         ErrorCode.REASSIGNMENT_IN_PROGRESS,
         ErrorCode.REQUEST_TIMED_OUT,

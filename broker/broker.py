@@ -100,6 +100,7 @@ class Broker:
             coordination,
             self.lease,
             self.broker_clients,
+            self.controller_client.send,
         )
         self.lease.on_lost.append(self.replica_manager.suspend)
         self.lease.on_lapsed.append(self.replica_manager.lease_lapsed)

@@ -48,8 +48,8 @@ class PartitionHost(Protocol):
     def is_alive(self, broker_id: int) -> bool:
         """Whether the metadata cache knows the broker as live."""
 
-    def write_isr(self, partition: "Partition", proposal: LeaderAndIsr) -> None:
-        """Begin the conditional write of a new ISR; `partition.isr_write_ended` is called later, never inside."""
+    def propose_isr(self, partition: "Partition") -> None:
+        """Ask the controller for `pending_isr`; `isr_confirmed` or `isr_refused` is called later, never inside."""
 
 
 class FetchWaiter(Protocol):
@@ -69,7 +69,6 @@ class Partition:
         "_delete_waiters",
         "_failing",
         "_host",
-        "_isr_is_stale",
         "_parked",
         "adding_replicas",
         "controller_epoch",
@@ -109,11 +108,10 @@ class Partition:
         self.adding_replicas: tuple[int, ...] = ()
         self.removing_replicas: tuple[int, ...] = ()
         self.remote: dict[int, RemoteReplica] = {}
-        self.pending_isr: LeaderAndIsr | None = None  # a change whose write is not confirmed yet
+        self.pending_isr: LeaderAndIsr | None = None  # a change that the controller has not confirmed yet
         self.marked = False  # for Wakes
         self.fetch_waiters: dict[FetchWaiter, int] = {}  # fetch -> position of this partition in it
         self._host = host
-        self._isr_is_stale = False  # another broker wrote the state node: no more changes until LeaderAndIsr
         self._parked: Parked[ErrorCode] = Parked()  # on the high watermark
         self._delete_waiters: Parked[ErrorCode] = Parked()  # on the low watermark
         self._failing: deque[tuple[Callable[[ErrorCode], None], ErrorCode]] = deque()
@@ -163,7 +161,7 @@ class Partition:
 
     @property
     def maximal_isr(self) -> tuple[int, ...]:
-        """The larger of the confirmed ISR and the one being written."""
+        """The larger of the confirmed ISR and the one that was proposed."""
         pending = self.pending_isr
         return pending.isr if pending is not None and len(pending.isr) > len(self.isr) else self.isr
 
@@ -189,7 +187,7 @@ class Partition:
     ) -> bool:
         """Lead from now on, or go on leading, also after a suspension. True when this broker did not lead before.
 
-        `recovering`: elected from outside the ISR; confirmed by a write of the state node (KIP-704).
+        `recovering`: elected from outside the ISR, which this leader confirms (KIP-704).
         """
         if partition_epoch < self.partition_epoch:
             return False
@@ -201,14 +199,13 @@ class Partition:
         keeps_followers = was_leader or self.is_suspended
         epoch_is_new = leader_epoch > self.leader_epoch
         if epoch_is_new or partition_epoch > self.partition_epoch:
-            self.pending_isr = None  # the controller has decided since, so a write under way does not count
+            self.pending_isr = None  # the controller has decided since, so a proposal under way does not count
         self.controller_epoch = controller_epoch
         self.partition_epoch = partition_epoch
         self.replicas = tuple(replicas)
         self.adding_replicas = tuple(adding)
         self.removing_replicas = tuple(removing)
         self.isr = tuple(isr)
-        self._isr_is_stale = False
         log_end_offset = self.log.log_end_offset
         if epoch_is_new:
             self.leader_epoch = leader_epoch
@@ -263,7 +260,6 @@ class Partition:
         self.isr = ()
         self.remote = {}
         self.pending_isr = None
-        self._isr_is_stale = False
         self._fail_waiters(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return changed
 
@@ -396,7 +392,7 @@ class Partition:
         moved = replica.fetched(fetch_offset, log_start_offset, leader_end_offset, now_ms)
         if (
             replica_id not in self.isr
-            and self._may_change_isr()
+            and self.pending_isr is None
             and isr_policy.may_join(replica, self.isr, self.log.high_watermark, self.leader_epoch_start_offset)
             and self._host.is_alive(replica_id)
         ):
@@ -408,7 +404,7 @@ class Partition:
 
     def shrink_isr(self) -> None:
         """Propose to drop the members that have been behind for too long (every replica.lag.time.max.ms / 2)."""
-        if not self.is_leader or len(self.isr) < 2 or not self._may_change_isr():
+        if not self.is_leader or len(self.isr) < 2 or self.pending_isr is not None:
             return
         late = isr_policy.out_of_sync(
             self.isr,
@@ -422,27 +418,28 @@ class Partition:
             logger.info("%s-%d: replicas %s are behind, leaving the ISR %s", self.topic, self.index, late, self.isr)
             self._propose_isr(tuple(member for member in self.isr if member not in late))
 
-    def isr_write_ended(self, proposal: LeaderAndIsr, stored: LeaderAndIsr | None) -> None:
-        """The write of a proposal ended: `stored` is in the tree. None: this leader may write it no more."""
-        if self.pending_isr is not proposal:
-            return  # overtaken by LeaderAndIsr
+    def isr_confirmed(self, confirmed: LeaderAndIsr) -> None:
+        """The controller has written what was proposed, or says what it had written already."""
+        if confirmed.leader_epoch != self.leader_epoch or confirmed.partition_epoch < self.partition_epoch:
+            return  # the proposal stays unconfirmed until LeaderAndIsr
+        logger.info("%s-%d: ISR is %s, was %s", self.topic, self.index, list(confirmed.isr), list(self.isr))
         self.pending_isr = None
-        if stored is None:
-            self._isr_is_stale = True
-            return
-        logger.info("%s-%d: ISR is %s, was %s", self.topic, self.index, list(stored.isr), list(self.isr))
-        self.isr = stored.isr
-        self.partition_epoch = stored.partition_epoch
+        self.isr = confirmed.isr
+        self.partition_epoch = confirmed.partition_epoch
         self.raise_high_watermark()
         self._wake_later()
 
-    def _may_change_isr(self) -> bool:
-        return self.pending_isr is None and not self._isr_is_stale
+    def isr_refused(self) -> None:
+        """The controller does not want what was proposed: the confirmed ISR counts."""
+        self.pending_isr = None
+        if self.raise_high_watermark():
+            self._wake_later()
 
     def _propose_isr(self, isr: tuple[int, ...]) -> None:
-        proposal = LeaderAndIsr(self.leader_id, self.leader_epoch, isr, self.partition_epoch, self.controller_epoch)
-        self.pending_isr = proposal
-        self._host.write_isr(self, proposal)
+        self.pending_isr = LeaderAndIsr(
+            self.leader_id, self.leader_epoch, isr, self.partition_epoch, self.controller_epoch
+        )
+        self._host.propose_isr(self)
 
     # --- waking ---
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Generic, TypeVar
 
-from barnabas.cluster.leader_and_isr import EPOCH_DURING_DELETE, LeaderAndIsr
+from barnabas.cluster.leader_and_isr import EPOCH_DURING_DELETE
 from barnabas.cluster.metadata_cache import NO_TOPIC_ID, MetadataCache
 from barnabas.config.broker import BrokerConfig
 from barnabas.coordination.port import Coordination
@@ -20,7 +20,8 @@ from barnabas.protocol.messages import (
 )
 from barnabas.replication import offset_lookup
 from barnabas.replication.fetching import CONSUMER, Fetching, FetchParams, FetchPartition, FetchResult, leader_of
-from barnabas.replication.isr_writer import IsrWriter
+from barnabas.replication.isr_changes import AskController, IsrChanges
+from barnabas.replication.log_failure_notices import LogFailureNotices
 from barnabas.replication.offset_lookup import EpochEndOffset, ListOffsetResult
 from barnabas.replication.parked import Ticket
 from barnabas.replication.partition import ALL_IN_SYNC, LeaseView, Partition
@@ -68,6 +69,7 @@ class ReplicaManager:
         coordination: Coordination,
         lease: LeaseView,
         clients: Clients,
+        ask_controller: AskController,
     ) -> None:
         self.node_id = node_id
         self.lease = lease
@@ -85,7 +87,8 @@ class ReplicaManager:
         self.fetching = Fetching(node_id, env.clock, config, metadata_cache, lease, self.partition)
         self.fetchers = ReplicaFetchers(env, config, clients, lambda: self.broker_epoch)
         log_manager.on_failed.append(self._log_went_offline)
-        self._isr_writer = IsrWriter(env, coordination, node_id)
+        self._isr_changes = IsrChanges(env, node_id, lambda: self.broker_epoch, ask_controller)
+        self._log_failures = LogFailureNotices(env, coordination, node_id)
         self._shrinking: Task[Partition] | None = None
         self._failed_logs: set[TopicPartition] = set()
         self._waiting: dict[ReplicaWait[AppendResult], None] = {}  # acks=all, parked
@@ -94,8 +97,9 @@ class ReplicaManager:
     # --- life ---
 
     def start(self) -> None:
-        """Start the periodic work: ISR shrinking and ISR notices (checkpoints are LogManager's)."""
-        self._isr_writer.start()
+        """Start the periodic work: ISR changes and notices of failed logs (checkpoints are LogManager's)."""
+        self._isr_changes.start()
+        self._log_failures.start()
         self._shrinking = self._env.upkeep.every(
             "isr shrink",
             lambda: self.config.replica_lag_time_max_ms / 2,
@@ -108,7 +112,8 @@ class ReplicaManager:
         self.fetchers.shutdown()
         if self._shrinking is not None:
             self._shrinking.stop()
-        self._isr_writer.stop()
+        self._isr_changes.stop()
+        self._log_failures.stop()
         for partition in self.partitions.values():
             partition.fail_waiters(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         self.wakes.flush()
@@ -132,7 +137,7 @@ class ReplicaManager:
         logger.debug("%s-%d: the log failed (%s); giving the partition up", *key, partition.log.failed)
         self.fetchers.stop((partition,))
         partition.stop(ErrorCode.KAFKA_STORAGE_ERROR)
-        self._isr_writer.report_log_failure()
+        self._log_failures.report()
         for listener in self.on_leadership:
             listener([], [partition])
 
@@ -169,9 +174,9 @@ class ReplicaManager:
         """Whether a broker is live, as far as the controller has said."""
         return broker_id in self.metadata_cache.brokers
 
-    def write_isr(self, partition: Partition, proposal: LeaderAndIsr) -> None:
-        """Write a new ISR to the state node, in the background."""
-        self._isr_writer.submit(partition, proposal)
+    def propose_isr(self, partition: Partition) -> None:
+        """Ask the controller for a new ISR, in the background."""
+        self._isr_changes.propose(partition)
 
     # --- look-ups ---
 

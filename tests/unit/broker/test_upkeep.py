@@ -14,8 +14,15 @@ from barnabas.sim.env import SimEnv, sim_env
 LOOPS = {
     *("retention", "indexes", "flush", "files", "producers", "troubles", "cleaner"),
     *("recovery-point-offset-checkpoint", "log-start-offset-checkpoint", "replication-offset-checkpoint"),
-    *("cleaner-offset-checkpoint", "idle connections", "isr shrink", "isr notices", "isr writer", "controller"),
-    *("leader balance", "config changes", "coordination", "group timers", "offset expiry", "lease"),
+    *(
+        "cleaner-offset-checkpoint",
+        "idle connections",
+        "isr shrink",
+        "isr changes",
+        "log failure notices",
+        "controller",
+    ),
+    *("controller", "leader balance", "config changes", "coordination", "group timers", "offset expiry", "lease"),
 }
 
 
@@ -111,7 +118,7 @@ def test_a_lost_wake_up_ends_no_loop(env: SimEnv, broker: Broker, name: str, cap
     env.run(broker.stop())
 
 
-@pytest.mark.parametrize("name", ["controller", "isr writer", "config changes"])
+@pytest.mark.parametrize("name", ["controller", "log failure notices", "config changes"])
 def test_an_event_that_never_ends_ends_no_loop(env: SimEnv, broker: Broker, name: str) -> None:
     follower = next(task for task in env.upkeep.tasks if task.name == name)
     assert isinstance(follower, Follower)
@@ -121,16 +128,16 @@ def test_an_event_that_never_ends_ends_no_loop(env: SimEnv, broker: Broker, name
 
     if name == "controller":
         broker.controller._enqueue(hang)
-    elif name == "isr writer":
+    elif name == "log failure notices":
         original = broker.coordination.create
         broker.coordination.create = hang  # type: ignore[assignment]
-        broker.replica_manager._isr_writer.report_log_failure()
+        broker.replica_manager._log_failures.report()
     else:
         read = broker.config_changes._read_notices
         broker.config_changes._read_notices = hang  # type: ignore[method-assign]
         broker.config_changes._changed.set()
     env.clock.advance(1_000)
-    if name == "isr writer":
+    if name == "log failure notices":
         broker.coordination.create = original  # type: ignore[method-assign]
     elif name == "config changes":
         broker.config_changes._read_notices = read  # type: ignore[method-assign]

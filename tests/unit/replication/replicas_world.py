@@ -48,6 +48,7 @@ class Replica:
             EmbeddedCoordination(self.env, ":memory:"),
             SimpleNamespace(holds=True),
             self,
+            lambda request, version: Pending(),  # there is no controller
         )
         self.replica_manager.broker_epoch = 100 + node_id
 

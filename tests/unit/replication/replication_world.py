@@ -48,12 +48,17 @@ class Host:
         self.lease = lease = SimpleNamespace(holds=True)
         self.clients = BrokerClients(env, self.config, self.metadata_cache)
         self.manager = ReplicaManager(
-            env, self.config, 1, self.log_manager, self.metadata_cache, coordination, lease, self.clients
+            env, self.config, 1, self.log_manager, self.metadata_cache, coordination, lease, self.clients, self._ask
         )
+        self.ask = lambda request: self.controller.alter_partition(request)  # its own controller, if it has started
         self.controller = Controller(env, self.config, 1, coordination, BrokerChannels(env, self.config, self.manager))
         self.admin = TopicAdmin(env, self.config, coordination, self.metadata_cache)
         self.leading, self.following = [], []
         self.manager.on_leadership.append(self._leadership)
+
+    def _ask(self, request, version):
+        assert version == 3
+        return self.ask(request)
 
     def _leadership(self, leaders, followers):
         self.leading += [(p.topic, p.index) for p in leaders]
@@ -121,6 +126,7 @@ class Host:
         controller_epoch=1,
         broker_epoch=-1,
         topic_id=TOPIC_ID,
+        recovering=False,
     ):
         """A hand-made LeaderAndIsr for one partition; returns its error, or that of the whole request."""
         response = self.manager.leader_and_isr(
@@ -141,6 +147,7 @@ class Host:
                                 isr=list(isr),
                                 partition_epoch=partition_epoch,
                                 replicas=list(replicas),
+                                leader_recovery_state=int(recovering),
                             )
                         ],
                     )

@@ -1,18 +1,18 @@
 """A partition of two and three replicas, led by this broker, told by hand-made LeaderAndIsr and followers' fetches."""
 
-import json
 import struct
 
 import pytest
+from barnabas.cluster.leader_and_isr import LeaderAndIsr
+from barnabas.controller.alter_partition import Proposal, judge
 from barnabas.coordination.embedded import EmbeddedCoordination
 from barnabas.protocol import record_batch
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.messages import StopReplicaRequest
+from barnabas.protocol.messages import AlterPartitionResponse, StopReplicaRequest
 from barnabas.replication.fetching import FetchParams, FetchPartition
+from barnabas.runtime.pending import Pending
 from barnabas.storage.validation import AppendOrigin
 from replication_world import TOPIC_ID, Host, Observed, batch, offsets_of
-
-STATE_PATH = "/brokers/topics/t/partitions/0/state"
 
 
 def partition_of(host):
@@ -154,78 +154,214 @@ def test_min_insync_replicas_is_capped_by_the_replicas(env):
     assert produced.value[0].error is ErrorCode.NONE
 
 
-# --- ISR, with a tree ---
+# --- ISR, with a controller ---
+
+
+class Decider:
+    """The controller, as far as AlterPartition goes: it decides with the product's own rules."""
+
+    def __init__(self, host):
+        self.state = LeaderAndIsr(1, 0, (1, 2, 3))
+        self.eligible = {1: 10, 2: 20, 3: 30}
+        self.requests = []
+        self.error = ErrorCode.NONE
+        self.is_there = True
+        self.loses_answers = False
+        host.manager.broker_epoch = 10
+        host.ask = self.ask
+
+    def ask(self, request):
+        answer = Pending()
+        if not self.is_there:
+            answer.complete(None)
+            return answer
+        self.requests.append(request)
+        (topic,) = request.topics
+        (partition,) = topic.partitions
+        members = {member.broker_id: member.broker_epoch for member in partition.new_isr_with_epochs}
+        proposal = Proposal(1, partition.leader_epoch, partition.partition_epoch, members, False)
+        verdict = self.error or judge(proposal, self.state, (1, 2, 3), self.eligible)
+        if isinstance(verdict, LeaderAndIsr):
+            self.state = verdict.at_version(self.state.partition_epoch + 1)
+        error = verdict if isinstance(verdict, ErrorCode) else ErrorCode.NONE
+        response = AlterPartitionResponse(
+            topics=[
+                AlterPartitionResponse.TopicData(
+                    topic_id=topic.topic_id,
+                    partitions=[
+                        AlterPartitionResponse.PartitionData(
+                            partition_index=partition.partition_index,
+                            error_code=error,
+                            leader_id=self.state.leader,
+                            leader_epoch=self.state.leader_epoch,
+                            isr=list(self.state.isr),
+                            partition_epoch=self.state.partition_epoch,
+                        )
+                    ],
+                )
+            ]
+        )
+        answer.complete(None if self.loses_answers else response)
+        return answer
 
 
 @pytest.fixture
-def tree_host(env):
-    """With a coordination tree that holds the state node; the controller is somebody else."""
+def led(env):
+    """A host with a controller somewhere else."""
     host = Host(env, EmbeddedCoordination(env, ":memory:"), {"min.insync.replicas": "2"})
-
-    async def start():
-        await host.coordination.start()
-        await host.coordination.create("/isr_change_notification")
-        state = {"controller_epoch": 1, "leader": 1, "version": 1, "leader_epoch": 0, "isr": [1, 2, 3]}
-        await host.coordination.create(STATE_PATH, json.dumps(state).encode(), make_parents=True)
-        host.start_bare()
-        host.manager.start()
-
-    env.run(start())
+    host.start_bare()
+    host.manager.start()
+    host.decider = Decider(host)
     yield host
-    env.run(host.coordination.close())
+    host.manager.shutdown()
 
 
-def stored_isr(env, host):
-    async def read():
-        data, stat = await host.coordination.get(STATE_PATH)
-        return json.loads(data), stat.version
-
-    return env.run(read())
-
-
-def test_a_slow_follower_leaves_the_isr_and_returns(env, tree_host):
-    host = tree_host
-    partition = lead_three(host)
-    produced = Observed(host.append(timeout_ms=100_000))
+def test_a_slow_follower_leaves_the_isr_and_returns(env, led):
+    partition, decider = lead_three(led), led.decider
+    produced = Observed(led.append(timeout_ms=100_000))
     for _ in range(5):
         env.clock.advance(7_000)
-        fetch_as(host, 2, 1)
+        fetch_as(led, 2, 1)
     assert not produced.done
     env.clock.advance(11_000)  # the next check: every replica.lag.time.max.ms / 2
     assert partition.isr == (1, 2)
-    state, version = stored_isr(env, host)
-    assert (state["isr"], state["leader_epoch"], version, partition.partition_epoch) == ([1, 2], 0, 1, 1)
+    assert (decider.state.isr, decider.state.leader_epoch) == ((1, 2), 0), "only the controller raises a leader epoch"
+    assert partition.partition_epoch == decider.state.partition_epoch == 1
     assert partition.high_watermark == 1
     assert produced.value[0].error is ErrorCode.NONE
-    env.clock.advance(10_000)
-    notices = env.run(host.coordination.children("/isr_change_notification"))
-    assert len(notices) == 1
-    data, _ = env.run(host.coordination.get(f"/isr_change_notification/{notices[0]}"))
-    assert json.loads(data) == {"version": 1, "partitions": [{"topic": "t", "partition": 0}]}
+    assert len(decider.requests) == 1
 
-    fetch_as(host, 3, 0)
+    fetch_as(led, 3, 0)
     assert partition.pending_isr is None, "not at the high watermark yet"
-    fetch_as(host, 3, 1)
+    fetch_as(led, 3, 1)
     assert partition.isr == (1, 2), "memory second"
     assert partition.maximal_isr == (1, 2, 3)
-    host.append(acks=1)
-    fetch_as(host, 2, 2)
+    led.append(acks=1)
+    fetch_as(led, 2, 2)
     assert partition.high_watermark == 1, "the one being added counts already"
     env.clock.advance(0)
-    assert partition.isr == (1, 2, 3)
-    assert stored_isr(env, host)[0]["isr"] == [1, 2, 3]
+    assert partition.isr == decider.state.isr == (1, 2, 3)
+    sent = decider.requests[1]
+    assert (sent.broker_id, sent.broker_epoch) == (1, 10)
+    members = sent.topics[0].partitions[0].new_isr_with_epochs
+    assert [member.broker_id for member in members] == [1, 2, 3]
+    assert members[0].broker_epoch == 10
 
 
-def test_a_dead_follower_does_not_join(env, tree_host):
-    host = tree_host
+@pytest.mark.parametrize("lost", ["request", "answer", "error"])
+def test_a_change_is_sent_again_until_the_controller_has_answered(env, led, lost):
+    partition, decider = lead_three(led, isr=(1, 2)), led.decider
+    decider.state = decider.state._replace(isr=(1, 2))
+    decider.is_there = lost != "request"
+    decider.loses_answers = lost == "answer"
+    decider.error = ErrorCode.NOT_CONTROLLER if lost == "error" else ErrorCode.NONE
+    fetch_as(led, 3, 0)
+    env.clock.advance(1_000)
+    assert partition.isr == (1, 2), "nothing was confirmed"
+    assert partition.maximal_isr == (1, 2, 3), "it may have been written"
+    assert len(decider.requests) in (0, 20, 21), "every 50 ms"
+    decider.is_there, decider.loses_answers, decider.error = True, False, ErrorCode.NONE
+    env.clock.advance(50)
+    assert (partition.isr, partition.partition_epoch, partition.pending_isr) == ((1, 2, 3), 1, None)
+    sent = len(decider.requests)
+    env.clock.advance(1_000)
+    assert len(decider.requests) == sent
+
+
+@pytest.mark.parametrize("error", [ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED])
+def test_a_refused_change_is_dropped(env, led, error):
+    partition, decider = lead_three(led, isr=(1, 2)), led.decider
+    decider.state = decider.state._replace(isr=(1, 2))
+    decider.error = error
+    fetch_as(led, 3, 0)
+    assert partition.maximal_isr == (1, 2, 3)
+    env.clock.advance(10)
+    assert (partition.isr, partition.pending_isr, len(decider.requests)) == ((1, 2), None, 1)
+    fetch_as(led, 3, 0)
+    env.clock.advance(10)
+    assert len(decider.requests) == 2, "it may propose another change"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.INVALID_UPDATE_VERSION,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.NEW_LEADER_ELECTED,
+    ],
+)
+def test_a_leader_that_was_overtaken_waits_for_the_controllers_word(env, led, error):
+    partition, decider = lead_three(led, isr=(1, 2)), led.decider
+    decider.error = error
+    fetch_as(led, 3, 0)
+    env.clock.advance(10)
+    assert (partition.isr, partition.maximal_isr) == ((1, 2), (1, 2, 3)), "either may be in the tree"
+    env.clock.advance(60_000)
+    assert len(decider.requests) == 1, "no other change is proposed"
+    assert led.lead(leader_epoch=1, partition_epoch=5, isr=(1, 2), replicas=(1, 2, 3)) == ErrorCode.NONE
+    assert partition.pending_isr is None
+
+
+def test_an_answer_of_an_earlier_epoch_confirms_nothing(env, led):
+    partition = lead_three(led, isr=(1, 2), leader_epoch=3, partition_epoch=7)
+    held = []
+
+    def ask(request):
+        held.append(Pending())
+        return held[-1]
+
+    led.ask = ask
+    fetch_as(led, 3, 0)
+    env.clock.advance(0)
+    partition.isr_confirmed(LeaderAndIsr(1, 2, (1, 2, 3), 9))
+    partition.isr_confirmed(LeaderAndIsr(1, 3, (1, 2, 3), 6))
+    assert (partition.isr, partition.pending_isr is None) == ((1, 2), False)
+    fetch_as(led, 2, 0)
+    env.clock.advance(1_000)
+    assert len(held) == 1, "one request in flight"
+
+
+def test_changes_of_many_partitions_go_in_one_request(env, led):
+    led.live(1, 2, 3)
+    requests = []
+
+    def ask(request):
+        requests.append(request)
+        answer = Pending()
+        answer.complete(AlterPartitionResponse(error_code=ErrorCode.STALE_BROKER_EPOCH))
+        return answer
+
+    led.ask = ask
+    for index in range(5):
+        led.lead(index=index, isr=(1, 2), replicas=(1, 2, 3))
+        fetch = FetchPartition("t", index, 0, 100, log_start_offset=0)
+        led.manager.fetch(FetchParams(replica_id=3), [fetch])
+    env.clock.advance(0)
+    assert [len(request.topics[0].partitions) for request in requests] == [5]
+
+
+def test_a_leader_from_outside_the_isr_confirms_that_it_has_recovered(env, led):
+    led.live(1, 2, 3)
+    led.lead(isr=(1,), replicas=(1, 2, 3), recovering=True)
+    led.decider.state = LeaderAndIsr(1, 0, (1,), recovering=True)
+    env.clock.advance(0)
+    assert led.decider.state == LeaderAndIsr(1, 0, (1,), 1)
+    assert partition_of(led).partition_epoch == 1
+
+
+def test_a_dead_follower_does_not_join(env, led):
+    host = led
     lead_three(host, isr=(1, 2))
     host.live(1, 2)
     fetch_as(host, 3, 0)
     assert partition_of(host).pending_isr is None
 
 
-def test_too_few_after_the_append(env, tree_host):
-    host = tree_host
+def test_too_few_after_the_append(env, led):
+    host = led
     lead_three(host)
     produced = Observed(host.append(timeout_ms=100_000))
     env.clock.advance(60_000)  # nobody fetches: alone in the ISR
@@ -251,42 +387,14 @@ def test_reached_but_too_few(env, host):
     assert waited == [ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND]
 
 
-def test_a_write_lost_to_the_controller_waits_for_its_word(env, tree_host):
-    host = tree_host
-    partition = lead_three(host)
-    data = {"controller_epoch": 2, "leader": 2, "version": 1, "leader_epoch": 1, "isr": [2, 3]}
-    env.run(host.coordination.set(STATE_PATH, json.dumps(data).encode()))
-    host.append(acks=1)
-    env.clock.advance(60_000)
-    assert partition.isr == (1, 2, 3)
-    assert partition.pending_isr is None
-    assert stored_isr(env, host) == (data, 1)
-    assert host.lead(leader=2, leader_epoch=1, partition_epoch=1, replicas=(1, 2, 3), controller_epoch=2) == 0
-    assert not partition.is_leader
-
-
-def test_its_own_write_found_again_counts(env, tree_host):
-    host = tree_host
-    partition = lead_three(host)
-    data = {"controller_epoch": 1, "leader": 1, "version": 1, "leader_epoch": 0, "isr": [1, 2]}
-    env.run(host.coordination.set(STATE_PATH, json.dumps(data).encode()))  # written, but the answer was lost
-    host.append(acks=1)
-    for _ in range(7):
-        env.clock.advance(7_000)
-        fetch_as(host, 2, 1)
-    assert partition.isr == (1, 2)
-    assert partition.partition_epoch == 1
-
-
-def test_a_change_overtaken_by_the_controller_is_dropped(env, tree_host):
-    host = tree_host
-    partition = lead_three(host, isr=(1, 2))
-    fetch_as(host, 3, 0)
+def test_a_change_overtaken_by_the_controller_is_dropped(env, led):
+    partition = lead_three(led, isr=(1, 2))
+    fetch_as(led, 3, 0)
     assert partition.pending_isr is not None
-    assert host.lead(leader_epoch=1, partition_epoch=5, isr=(1,), replicas=(1, 2, 3)) == ErrorCode.NONE
+    assert led.lead(leader_epoch=1, partition_epoch=5, isr=(1,), replicas=(1, 2, 3)) == ErrorCode.NONE
     env.clock.advance(10)
     assert (partition.isr, partition.partition_epoch) == ((1,), 5)
-    assert stored_isr(env, host)[1] == 0, "not written"
+    assert led.decider.requests == [], "not sent"
 
 
 # --- epochs ---

@@ -51,7 +51,7 @@ def test_a_follower_that_is_idle_for_long_is_caught_up_when_records_come(world):
     world.run(3 * lag_ms)
     partition = world[1].partition("t", 3)
     proposed = []
-    world[1].replica_manager.write_isr = lambda *proposal: proposed.append(proposal)
+    world[1].replica_manager.propose_isr = lambda partition: proposed.append(partition.pending_isr.isr)
     world[1].append(index=3)
     partition.shrink_isr()
     world.run(LATENCY_MS / 2)
@@ -61,7 +61,7 @@ def test_a_follower_that_is_idle_for_long_is_caught_up_when_records_come(world):
     world[1].append(index=3)
     world.run(lag_ms + 2_000)
     partition.shrink_isr()
-    assert [proposal.isr for _, proposal in proposed] == [(1, 3)], "the one that does not fetch any more leaves"
+    assert proposed == [(1, 3)], "the one that does not fetch any more leaves"
 
 
 def test_a_follower_whose_session_ended_does_not_stay_caught_up(world):
@@ -80,7 +80,7 @@ def test_a_follower_whose_session_ended_does_not_stay_caught_up(world):
 
 def test_a_follower_outside_the_isr_is_looked_at_until_it_may_join(world):
     proposed = []
-    world[1].replica_manager.write_isr = lambda *proposal: proposed.append(proposal)
+    world[1].replica_manager.propose_isr = lambda partition: proposed.append(partition.pending_isr.isr)
     world.lead(1, isr=(1, 3))
     partition = world[1].partition()
     world.run(1_200)

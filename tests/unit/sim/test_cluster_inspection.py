@@ -97,7 +97,7 @@ class Cluster:
                 replica_lag_time_max_ms=30_000,
                 is_alive=lambda other: True,
                 lease=life.broker.lease,
-                write_isr=lambda partition, proposal: None,
+                propose_isr=lambda partition: None,
             )
             log = life.broker.log_manager.get_or_create("t", 0, TOPIC_ID)
             known["t", 0] = Partition("t", 0, TOPIC_ID, log, host)

@@ -85,9 +85,8 @@ def test_a_follower_outside_the_isr_is_looked_at_until_it_may_join(world):
     partition = world[1].partition()
     world.run(1_200)
     assert proposed == [(1, 3, 2)]
-    proposal = proposed.pop()[1]
-    partition.isr_write_ended(proposal, None)  # the write failed; LeaderAndIsr comes later
-    world.lead(1, isr=(1, 3))
+    proposed.clear()
+    partition.isr_refused()
     world.run(1_200)
     assert proposed == [(1, 3, 2)]
 

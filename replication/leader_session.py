@@ -60,6 +60,7 @@ class LeaderSession:
         if dropped in self._dropped:
             del self._dropped[dropped]
             self._known.add(key)
+        follower.asked = None  # an answer that is under way is not for it
         self._members[key] = self._changed[key] = follower
         if follower.topic_id is None:
             self._without_topic_id += 1
@@ -76,6 +77,13 @@ class LeaderSession:
                 self._dropped[follower.topic, follower.index, follower.topic_id] = None
             if follower.topic_id is None:
                 self._without_topic_id -= 1
+
+    def take_all(self) -> list[Follower]:
+        """Remove all partitions, for another session to ask for them."""
+        taken = list(self._members.values())
+        for follower in taken:
+            self.remove((follower.topic, follower.index))
+        return taken
 
     def note(self, follower: Follower) -> None:
         """The answer for a partition was handled: the next request says what is new in its log."""

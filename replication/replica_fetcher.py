@@ -30,6 +30,7 @@ logger = logging.getLogger("barnabas.replication")
 
 LIST_OFFSETS_VERSION = 9  # what Apache Kafka 3.9 sends between brokers
 NO_LEADER = -1
+LATE_WAIT_MAX_MS = 20  # how long the leader may hold back an answer for partitions that have just been added
 
 
 class Client(Protocol):
@@ -46,8 +47,29 @@ class Clients(Protocol):
         """The connection to a broker for one purpose; None if the broker is not known."""
 
 
+class _Lane:
+    """One connection of a fetcher, with one request after the other in one session."""
+
+    __slots__ = ("backoff", "is_busy", "is_scheduled", "is_waiting", "name", "session", "timer", "wait_max_ms")
+
+    def __init__(self, name: str, node_id: int, wait_max_ms: int | None) -> None:
+        self.name = name
+        self.session = LeaderSession(node_id)
+        self.wait_max_ms = wait_max_ms  # None: as replica.fetch.wait.max.ms says
+        self.backoff = Backoff()
+        self.is_waiting = False  # for the answer to a request
+        self.is_busy = False  # waiting for an answer, or handling it
+        self.is_scheduled = False
+        self.timer: Timer | None = None
+
+
 class ReplicaFetcher:
-    """Copies some of the partitions that one broker leads."""
+    """Copies some of the partitions that one broker leads.
+
+    A partition may have to be copied from now on, while the leader holds back its answer until it has news of others.
+    It cannot join before that answer, and its producers may wait for this follower. So it begins in a lane of its own,
+    and joins the others with their next request.
+    """
 
     def __init__(
         self, env: Env, config: BrokerConfig, clients: Clients, leader_id: int, number: int, epoch: Callable[[], int]
@@ -57,16 +79,12 @@ class ReplicaFetcher:
         self._clients = clients
         self._broker_epoch = epoch
         self.leader_id = leader_id
-        self.name = f"fetcher-{number}"
         self.followers: dict[Key, Follower] = {}  # also those that are not in the session now
-        self._session = LeaderSession(config.node_id)
-        self._backoff = Backoff()
-        self._is_busy = False  # a request is under way, or its answer is being handled
-        self._timer: Timer | None = None
-        self._is_scheduled = False
+        self._main = _Lane(f"fetcher-{number}", config.node_id, None)
+        self._late = _Lane(f"fetcher-{number}-late", config.node_id, LATE_WAIT_MAX_MS)
 
     def __repr__(self) -> str:
-        return f"<ReplicaFetcher {self.name} of broker {self.leader_id}, {len(self.followers)} partitions>"
+        return f"<ReplicaFetcher {self._main.name} of broker {self.leader_id}, {len(self.followers)} partitions>"
 
     # --- which partitions ---
 
@@ -90,13 +108,18 @@ class ReplicaFetcher:
         follower = self.followers.pop(key, None)
         if follower is not None:
             follower.has_ended = True
-            self._session.remove(key)
+            self._leave(key)
+
+    def _leave(self, key: Key) -> None:
+        self._main.session.remove(key)
+        self._late.session.remove(key)
 
     def _resume(self, follower: Follower) -> None:
         """The partition takes part in the session again."""
         if self._is_followed(follower):
-            self._session.add(follower)
-            self._begin_soon()
+            lane = self._late if self._main.is_waiting else self._main
+            lane.session.add(follower)
+            self._begin_soon(lane)
 
     def _is_followed(self, follower: Follower) -> bool:
         """Whether a wait has ended for a partition that is still followed in the same epoch."""
@@ -104,92 +127,99 @@ class ReplicaFetcher:
 
     # --- one request after the other ---
 
-    def _begin_soon(self) -> None:
+    def _begin_soon(self, lane: _Lane) -> None:
         """In a later event, because many partitions are told one after the other."""
-        if not self._is_scheduled:
-            self._is_scheduled = True
-            self._env.clock.call_soon(self._begin)
+        if not lane.is_scheduled:
+            lane.is_scheduled = True
+            self._env.clock.call_soon(partial(self._begin, lane))
 
-    def _begin(self) -> None:
-        self._is_scheduled = False
-        if self._is_busy or self._timer is not None or not self._session.has_request:
+    def _begin(self, lane: _Lane) -> None:
+        lane.is_scheduled = False
+        session = lane.session
+        if lane.is_busy or lane.timer is not None or not session.has_request:
             return
         config = self._config
-        client = self._clients.to(self.leader_id, self.name, config.replica_socket_timeout_ms)
+        client = self._clients.to(self.leader_id, lane.name, config.replica_socket_timeout_ms)
         if client is None:
-            self._session.begin_again()
-            if len(self._session):
-                self._back_off()
+            session.begin_again()
+            if len(session):
+                self._back_off(lane)
             return
         limits = Limits(
-            config.replica_fetch_wait_max_ms,
+            config.replica_fetch_wait_max_ms if lane.wait_max_ms is None else lane.wait_max_ms,
             config.replica_fetch_min_bytes,
             config.replica_fetch_response_max_bytes,
             config.replica_fetch_max_bytes,
         )
-        version = self._session.version
-        self._is_busy = True
+        lane.is_busy = lane.is_waiting = True
         try:
-            pending = client.send(self._session.request(limits, self._broker_epoch()), version)
+            version = session.version
+            pending = client.send(session.request(limits, self._broker_epoch()), version)
         except Exception as error:
-            self._failed(error)
+            self._failed(lane, error)
         else:
-            pending.on_failure = self._failed
-            pending.then(self._answered)
+            pending.on_failure = partial(self._failed, lane)
+            pending.then(partial(self._answered, lane))
 
-    def _answered(self, response: FetchResponse | None) -> None:
+    def _answered(self, lane: _Lane, response: FetchResponse | None) -> None:
+        lane.is_waiting = False
+        if lane is self._main:
+            for follower in self._late.session.take_all():
+                lane.session.add(follower)
         if response is None:
-            logger.debug("%s: broker %d has not answered", self.name, self.leader_id)
-            self._session.begin_again()
-            self._is_busy = False
-            self._back_off()
+            logger.debug("%s: broker %d has not answered", lane.name, self.leader_id)
+            self._begin_again(lane)
             return
-        error = self._session.answered(response)
+        error = lane.session.answered(response)
         if error is not ErrorCode.NONE:
-            logger.info("%s: broker %d answers %s", self.name, self.leader_id, error.name)
-            self._is_busy = False
+            logger.info("%s: broker %d answers %s", lane.name, self.leader_id, error.name)
+            lane.is_busy = False
             if error in SESSION_ERRORS:
-                self._begin_soon()
+                self._begin_soon(lane)
             else:
-                self._back_off()
+                self._back_off(lane)
             return
-        self._backoff.reset()
+        lane.backoff.reset()
         try:
-            handled = self._env.turns.run(self._handle(response), to_the_end=True)
+            handled = self._env.turns.run(self._handle(lane, response), to_the_end=True)
         except Exception as failure:
-            self._failed(failure)
+            self._failed(lane, failure)
             return
         if isinstance(handled, Pending):
-            handled.on_failure = self._failed
-            handled.then(self._handled)
+            handled.on_failure = partial(self._failed, lane)
+            handled.then(partial(self._handled, lane))
         else:
-            self._handled(None)
+            self._handled(lane, None)
 
-    def _handled(self, _: None) -> None:
-        self._is_busy = False
-        self._begin_soon()
+    def _handled(self, lane: _Lane, _: None) -> None:
+        lane.is_busy = False
+        self._begin_soon(lane)
 
-    def _failed(self, error: Exception) -> None:
+    def _failed(self, lane: _Lane, error: Exception) -> None:
         """A bug. The session begins again after a while, and the logs say what they have."""
-        logger.error("%s of broker %d failed", self.name, self.leader_id, exc_info=error)
-        self._session.begin_again()
-        self._is_busy = False
-        self._back_off()
+        logger.error("%s of broker %d failed", lane.name, self.leader_id, exc_info=error)
+        self._begin_again(lane)
 
-    def _back_off(self) -> None:
+    def _begin_again(self, lane: _Lane) -> None:
+        """Begin a new session after a while."""
+        lane.session.begin_again()
+        lane.is_busy = lane.is_waiting = False
+        self._back_off(lane)
+
+    def _back_off(self, lane: _Lane) -> None:
         """The leader does not answer: wait with all partitions."""
-        delay_ms = self._backoff.next_ms(self._config.replica_fetch_backoff_ms)
-        if self._timer is None:
-            self._timer = self._env.clock.call_later(delay_ms, self._try_again)
+        delay_ms = lane.backoff.next_ms(self._config.replica_fetch_backoff_ms)
+        if lane.timer is None:
+            lane.timer = self._env.clock.call_later(delay_ms, partial(self._try_again, lane))
 
-    def _try_again(self) -> None:
-        self._timer = None
-        self._begin()
+    def _try_again(self, lane: _Lane) -> None:
+        lane.timer = None
+        self._begin(lane)
 
     # --- one partition of an answer ---
 
-    def _handle(self, response: FetchResponse) -> Pieces[None]:
-        session = self._session
+    def _handle(self, lane: _Lane, response: FetchResponse) -> Pieces[None]:
+        session = lane.session
         for topic in response.responses:
             name = session.topic_of(topic)
             if name is None:
@@ -197,14 +227,14 @@ class ReplicaFetcher:
             for answer in topic.partitions:
                 follower = session.member(name, answer.partition_index)
                 if follower is not None:
-                    self._act(follower, handle_answer(follower, answer), answer)
+                    self._act(lane, follower, handle_answer(follower, answer), answer)
                     yield None
 
-    def _act(self, follower: Follower, verdict: Verdict, answer: FetchResponse.PartitionData) -> None:
+    def _act(self, lane: _Lane, follower: Follower, verdict: Verdict, answer: FetchResponse.PartitionData) -> None:
         action = verdict.action
         if action is Action.GO_ON:
             follower.backoff.reset()
-            self._session.note(follower)
+            lane.session.note(follower)
             return
         if action is Action.IGNORE:
             return
@@ -215,7 +245,7 @@ class ReplicaFetcher:
         if action is Action.GIVE_UP:
             self.stop(key)
             return
-        self._session.remove(key)
+        self._leave(key)
         if action is Action.BACK_OFF:
             self._back_off_with(follower)
         elif action is Action.LOOK_UP:

@@ -272,7 +272,10 @@ class BrokerClient:
 
 
 class BrokerClients:
-    """The clients to the brokers that the metadata cache knows, by broker and purpose."""
+    """The clients to the brokers that the metadata cache knows, by broker and purpose.
+
+    A broker that is gone, or has another address, answers nothing any more: what waits for it gets None at once.
+    """
 
     def __init__(self, env: Env, config: BrokerConfig, metadata_cache: MetadataCache) -> None:
         self._env = env
@@ -280,31 +283,42 @@ class BrokerClients:
         self._metadata_cache = metadata_cache
         self._clients: dict[tuple[int, str], BrokerClient] = {}
         self._is_closed = False
+        metadata_cache.on_brokers.append(self._close_outdated)
 
     def to(self, broker_id: int, purpose: str, request_timeout_ms: float | None = None) -> BrokerClient | None:
         """The client to a live broker for one purpose; None if the broker is not known.
 
-        It is made at the first call, and made anew when the broker has another address. `request_timeout_ms` counts
-        then; without it, it is controller.socket.timeout.ms.
+        It is made at the first call, and made anew when the broker has another address, or was gone.
+        `request_timeout_ms` counts then; without it, it is controller.socket.timeout.ms.
         """
-        broker = self._metadata_cache.brokers.get(broker_id)
-        endpoint = broker.endpoint(self._config.inter_broker_listener) if broker is not None else None
+        endpoint = self._endpoint(broker_id)
         if endpoint is None or self._is_closed:
             return None
         key = (broker_id, purpose)
         client = self._clients.get(key)
-        if client is not None and client.endpoint != endpoint:
-            client.close()
-            client = None
         if client is None:
             timeout_ms = self._config.controller_socket_timeout_ms if request_timeout_ms is None else request_timeout_ms
             client_id = f"broker-{self._config.node_id}-{purpose}"
             client = self._clients[key] = BrokerClient(self._env, endpoint, client_id, timeout_ms)
         return client
 
+    def _endpoint(self, broker_id: int) -> Endpoint | None:
+        broker = self._metadata_cache.brokers.get(broker_id)
+        return broker.endpoint(self._config.inter_broker_listener) if broker is not None else None
+
+    def _close_outdated(self) -> None:
+        for (broker_id, purpose), client in list(self._clients.items()):
+            if client.endpoint != self._endpoint(broker_id):
+                self.drop(broker_id, purpose)
+
+    def drop(self, broker_id: int, purpose: str) -> None:
+        """Close a client, if there is one. The next call of `to` makes another."""
+        client = self._clients.pop((broker_id, purpose), None)
+        if client is not None:
+            client.close()
+
     def close(self) -> None:
         """Close all connections. No client is given out any more."""
         self._is_closed = True
-        clients, self._clients = self._clients, {}
-        for client in clients.values():
-            client.close()
+        for broker_id, purpose in list(self._clients):
+            self.drop(broker_id, purpose)

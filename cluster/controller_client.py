@@ -12,6 +12,8 @@ from barnabas.runtime.ports import Clock
 
 logger = logging.getLogger("barnabas.cluster")
 
+PURPOSE = "to-controller"
+
 # Has this broker's own handler answer a request in a version.
 Here = Callable[[Message, int], Pending[Any]]
 
@@ -27,14 +29,22 @@ class ControllerClient:
         self._metadata_cache = metadata_cache
         self._clients = clients
         self._here = here
+        self._asked = -1  # the other broker that was asked last
+        metadata_cache.on_brokers.append(self._forget_former)
+
+    def _forget_former(self) -> None:
+        """Another broker is controller: the former one may never answer, because it stands still."""
+        if self._asked != self._metadata_cache.controller_id:
+            self._clients.drop(self._asked, PURPOSE)
 
     def send(self, request: Message, version: int) -> Pending[Any]:
         """The answer, which may be NOT_CONTROLLER; or None: no controller is known, or it did not answer."""
         controller_id = self._metadata_cache.controller_id
         if controller_id == self._node_id:
             return self._send_here(request, version)
-        client = self._clients.to(controller_id, "to-controller")
+        client = self._clients.to(controller_id, PURPOSE)
         if client is not None:
+            self._asked = controller_id
             return client.send(request, version)
         answer: Pending[Any] = Pending()
         answer.complete(None)

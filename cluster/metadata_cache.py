@@ -73,6 +73,7 @@ class MetadataCache:
         self.controller_id = -1
         self.brokers: dict[int, BrokerMetadata] = {}
         self.topics: dict[str, dict[int, PartitionMetadata]] = {}
+        self.on_brokers: list[Callable[[], None]] = []  # called when other brokers live, or another one is controller
         self._ids: dict[str, bytes] = {}
         self._names: dict[bytes, str] = {}
         self._clock = clock
@@ -160,8 +161,12 @@ class MetadataCache:
 
     def update(self, request: UpdateMetadataRequest) -> list[tuple[str, int]]:
         """Apply an UpdateMetadata: it replaces the brokers and adds to the partitions. Returns deleted partitions."""
+        former = (self.controller_id, self.brokers)
         self.controller_id = request.controller_id
         self._replace_brokers(request.live_brokers)
+        if former != (self.controller_id, self.brokers):
+            for listener in self.on_brokers:
+                listener()
         deleted: list[tuple[str, int]] = []
         for topic_state in request.topic_states:
             topic = topic_state.topic_name

@@ -328,8 +328,9 @@ def test_the_pool_keeps_one_client_for_each_purpose_until_the_address_changes(wo
     assert renewed is not fetcher
     assert renewed.endpoint.port == 9095
     assert fetcher.send(HeartbeatRequest(), 4).take() is None  # closed
-    cache.update(update({}))
+    cache.update(update({3: ("b3", 1)}))
     assert clients.to(2, "fetcher") is None
+    assert renewed.send(HeartbeatRequest(), 4).take() is None  # who waits for a broker that is gone waits no longer
     cache.update(update({2: ("b2", 9095)}))
     clients.close()
     assert clients.to(2, "fetcher") is None

@@ -38,8 +38,8 @@ class World:
 
     def controller_is(self, controller_id: int) -> None:
         endpoint = UpdateMetadataRequest.UpdateMetadataEndpoint(host="b2", port=9092, listener="PLAINTEXT")
-        broker = UpdateMetadataRequest.UpdateMetadataBroker(id=2, endpoints=[endpoint])
-        self.cache.update(UpdateMetadataRequest(controller_id=controller_id, live_brokers=[broker]))
+        brokers = [UpdateMetadataRequest.UpdateMetadataBroker(id=number, endpoints=[endpoint]) for number in (2, 4)]
+        self.cache.update(UpdateMetadataRequest(controller_id=controller_id, live_brokers=brokers))
 
     def send(self) -> list[Any]:
         answers: list[Any] = []
@@ -91,3 +91,16 @@ def test_a_bug_here_is_no_answer() -> None:
     answers = world.send()
     world.here.fail(ValueError("a bug"))
     assert answers == [None]
+
+
+def test_what_a_former_controller_does_not_answer_is_given_up() -> None:
+    world = World()
+    world.controller_is(2)
+    answers = world.send()
+    world.controller_is(4)
+    world.env.clock.advance(1)
+    assert answers == [None]
+    again = world.send()
+    world.connections[1].answer(0, ANSWER)
+    world.env.clock.advance(1)
+    assert again == [ANSWER]

@@ -1,4 +1,4 @@
-"""`barnabas start`: one broker process, until it is told to stop."""
+"""`barnabas start`: one broker process, until it is told to stop; or several (`cluster_start.py`)."""
 
 import argparse
 import asyncio
@@ -9,11 +9,11 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, NoReturn, TextIO, cast
+from typing import TYPE_CHECKING, NamedTuple, NoReturn, TextIO, cast
 
 from barnabas.broker.cli.exits import ExitCode, Failure, fail, key_values, say
 from barnabas.runtime import output, temporary
@@ -34,6 +34,7 @@ EXAMPLES = """examples:
   barnabas start --port 0 --data /tmp/try
   barnabas start --config server.properties --set num.partitions=3 --log-file /var/log/barnabas.log
   barnabas start --listeners PLAINTEXT://0.0.0.0:9092 --set advertised.listeners=PLAINTEXT://kafka.example:9092
+  barnabas start --brokers 3                         a cluster: ports 9092 to 9094, data in ./data/0 to ./data/2
   barnabas start --profile ci --port 0 --json        for tests: one line of JSON when it serves
 
 --profile ci changes settings so that tests need not wait, and says which. Without --data its data is in a temporary
@@ -44,6 +45,7 @@ logger = logging.getLogger("barnabas.broker")
 
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 MESSAGE_CHARACTERS_MAX = 4_000
+CLUSTER_FILE = "cluster.properties"  # in the data directory of a cluster that `--brokers` made
 LOG_FILE_BYTES, LOG_FILES_KEPT = 10 << 20, 5
 
 
@@ -64,16 +66,16 @@ def run(words: Sequence[str]) -> int:
     parent = os.getppid()  # asked first, because the parent may end soon
     said = _parser().parse_args(words)
     output.take_standard_streams()
-    _begin_log(said)
+    log = _begin_log(said)
     try:
-        return _run_as_said(said, parent)
+        return _run_as_said(said, parent, log)
     except Failure as failure:
         if said.log_file is not None:  # a person who reads the log file does not see standard error
             logger.error("this broker does not serve: %s", failure.message)
         raise
 
 
-def _run_as_said(said: argparse.Namespace, parent: int) -> int:
+def _run_as_said(said: argparse.Namespace, parent: int, log: TextIO) -> int:
     from barnabas.runtime.env import real
     from barnabas.storage.directory_plan import StartChoice
 
@@ -86,15 +88,29 @@ def _run_as_said(said: argparse.Namespace, parent: int) -> int:
     if said.listeners is not None:
         given["listeners"] = said.listeners
     profile = _profile(said.profile)
-    config, temporary_directory = _configure(env, said.config, profile, given, said.port)
+    settings = _configure(env, said.config, profile, given, said.port)
+    directories = tuple(map(os.path.abspath, settings.config.data_directories))
+    given_up = [_place(name) for name in said.give_up]
     order = Order(
-        config,
-        StartChoice(said.adopt, said.set_aside, [_place(name) for name in said.give_up]),
+        settings.config,
+        StartChoice(said.adopt, said.set_aside, given_up),
         said.json,
-        temporary_directory,
+        settings.temporary_directory,
         profile.offsets_topic_first,
         parent if (profile.exit_with_parent if said.exit_with_parent is None else said.exit_with_parent) else None,
     )
+    if said.brokers is not None or (len(directories) == 1 and env.disk.exists(f"{directories[0]}/{CLUSTER_FILE}")):
+        from barnabas.broker.cli import cluster_start
+
+        words = ["--log-level", said.log_level, *(("--config", said.config) if said.config is not None else ())]
+        for key, text in {**profile.settings, **given}.items():
+            words += ["--set", f"{key}={text}"]
+        words += ["--adopt"] * said.adopt + ["--set-aside"] * said.set_aside
+        plan = cluster_start.plan(env, said.brokers, directories, words, settings.values, settings.by_user, given_up)
+        supervisor = cluster_start.Supervisor(env, plan, order, log, restarts=said.restart)
+        return asyncio.run(_run_until_told(order, supervisor.run))
+    if said.restart:
+        fail("--restart goes with --brokers.", ExitCode.NOT_VALID)
     return _run(env, order)
 
 
@@ -127,6 +143,8 @@ def _parser() -> argparse.ArgumentParser:
     where.add_argument(
         "--listeners", type=_said, metavar="LIST", help="as in Kafka, for example PLAINTEXT://0.0.0.0:9092"
     )
+    add("--brokers", type=_count, metavar="N", help="start N broker processes that form a cluster; once is enough")
+    add("--restart", action="store_true", help="with --brokers: start a broker that dies again")
     add("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE", help="any setting; repeat")
     unknown = parser.add_mutually_exclusive_group()
     unknown.add_argument("--adopt", action="store_true", help="serve the logs here that the tree does not know")
@@ -161,8 +179,8 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _begin_log(said: argparse.Namespace) -> None:
-    """Start logging to standard error, or to --log-file."""
+def _begin_log(said: argparse.Namespace) -> TextIO:
+    """Start logging to standard error, or to --log-file; returns where."""
     stream = sys.stderr
     if said.log_file is not None:
         try:
@@ -173,6 +191,7 @@ def _begin_log(said: argparse.Namespace) -> None:
     handler = logging.StreamHandler(stream)
     handler.setFormatter(LogFormatter(LOG_FORMAT))
     logging.basicConfig(handlers=[handler], level=said.log_level.upper())
+    return stream
 
 
 class LogFormatter(logging.Formatter):
@@ -227,9 +246,16 @@ def _said(text: str) -> str:
     return text
 
 
-def _configure(
-    env: "Env", path: str | None, profile: "Profile", given: dict[str, str], port: int | None
-) -> "tuple[BrokerConfig, str | None]":
+class Settings(NamedTuple):
+    """The settings of this start from all sources, checked."""
+
+    config: "BrokerConfig"
+    values: dict[str, str]  # as texts, also those of the shipped file
+    by_user: frozenset[str]  # names of those that the user's file or the command line sets
+    temporary_directory: str | None
+
+
+def _configure(env: "Env", path: str | None, profile: "Profile", given: dict[str, str], port: int | None) -> Settings:
     """The broker's settings from all sources, checked; and the temporary data directory, if it uses one.
 
     Settings that are not valid end the command; all of them are printed together.
@@ -268,7 +294,8 @@ def _configure(
         say(f"barnabas: {note}")
     if len(set(map(os.path.abspath, config.data_directories))) < len(config.data_directories):
         fail("log.dirs names a directory twice: name each once.", ExitCode.NOT_VALID)
-    return config, temporary_directory
+    by_user = frozenset(given.keys() | (file.values.keys() if path is not None else ()))
+    return Settings(config, values, by_user, temporary_directory)
 
 
 def _text_of(env: "Env", path: str) -> str:
@@ -315,7 +342,7 @@ def _run(env: "Env", order: Order) -> int:
     else:
         new_loop = uvloop.new_event_loop
     with asyncio.Runner(loop_factory=new_loop) as runner:
-        return runner.run(_run_until_told(env, order))
+        return runner.run(_run_until_told(order, partial(_serve, env, order)))
 
 
 def _allow_open_files() -> None:
@@ -327,7 +354,7 @@ def _allow_open_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-async def _run_until_told(env: "Env", order: Order) -> int:
+async def _run_until_told(order: Order, serve: Callable[[asyncio.Event], Awaitable[int]]) -> int:
     """Serve until a signal or the end of the parent; then remove temporary data."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -343,14 +370,14 @@ async def _run_until_told(env: "Env", order: Order) -> int:
     if order.parent is not None:
         call_when_parent_is_gone(order.parent, partial(_end_with_parent, order.parent, loop, told_to_stop))
     if order.temporary_directory is None:
-        return await _serve(env, order, stop)
+        return await serve(stop)
     try:
         temporary.make(order.temporary_directory)
     except OSError as error:
         why = f"{order.temporary_directory} cannot be made: {error.strerror}"
         fail(f"{why}. Set TMPDIR to a folder that can be written, or name a directory with --data.")
     try:
-        return await _serve(env, order, stop)
+        return await serve(stop)
     finally:
         temporary.remove(order.temporary_directory)
 

@@ -1,0 +1,455 @@
+"""`barnabas start --brokers N`: one process that starts N broker processes, and stays until it is told to stop.
+
+It decides what each broker is told (`plan`), and is otherwise a supervisor: it prints one ready line when all serve,
+hands on their logs with the number of the broker in each line, says at once when one dies, and stops them in order. It
+serves nothing itself. When it is gone, its brokers stop (`--exit-with-parent`).
+
+The data directory of a cluster holds a folder for each broker, named by its number, the coordination tree, and the
+file `cluster.properties`, which says how many brokers there are.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import signal
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, TextIO
+
+from barnabas.broker.cli.exits import ExitCode, Failure, fail, say
+from barnabas.broker.cli.start import CLUSTER_FILE, Order
+from barnabas.cluster.broker_client import BrokerClient
+from barnabas.cluster.metadata_cache import Endpoint
+from barnabas.config import properties
+from barnabas.protocol import messages
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.message import Message
+from barnabas.runtime.ports import DirectoryLock, Env
+
+TREE_FILE = "coordination.sqlite"
+LOCK_FILE = ".lock"
+BROKERS_MAX = 100
+REPLICATION_FACTOR_MAX = 3  # of the defaults
+STOPS_WITHIN_MS = 60_000.0
+OFFSETS_TOPIC_WITHIN_MS, OFFSETS_TOPIC_RETRY_MS = 5_000.0, 20.0
+ANSWERS_WITHIN_MS = 2_000.0  # who the controller is; it matters only for the order of the stop
+RESTART_AFTER_MS = (100.0, 10_000.0)  # the first wait, which doubles with each life that was short, and the longest
+SHORT_LIFE_MS = 30_000.0
+LINE_BYTES_MAX = 1 << 20
+OWN_SETTINGS = ("node.id", "broker.id")  # each broker gets its own from here
+DEFAULT_LISTENERS = "PLAINTEXT://:9092"
+CLIENT_ID = "barnabas-start"
+_PORT = re.compile(r":(\d+)\s*\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to start."""
+
+    data: str  # the directory of the cluster
+    words: tuple[tuple[str, ...], ...]  # for `barnabas start`, by broker
+
+
+# ------------------------------------------------------------------ decide
+
+
+def _brokers_there(env: Env, data: str) -> int | None:
+    """How many brokers the cluster in this directory has; None: there is no cluster in it."""
+    path = f"{data}/{CLUSTER_FILE}"
+    try:
+        file = env.disk.open(path, read_only=True)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        fail(f"{path} cannot be read: {error.strerror}. Let this user read it.")
+    try:
+        count = properties.read(file.read(0, file.size()).decode()).values.get("brokers", "")
+    except (UnicodeDecodeError, properties.PropertiesError):
+        count = ""
+    finally:
+        file.close()
+    if not count.isascii() or not count.isdigit() or not 1 <= int(count) <= BROKERS_MAX:
+        fail(f"{path} does not say how many brokers there are: it wants a line such as brokers=3.")
+    return int(count)
+
+
+def plan(
+    env: Env,
+    brokers: int | None,
+    directories: Sequence[str],
+    words: Sequence[str],
+    values: Mapping[str, str],
+    by_user: Collection[str],
+    given_up: Sequence[str],
+) -> Plan:
+    """What each broker is told. What cannot be ends the command, with a sentence that says what to do.
+
+    `brokers` is the number that the user said, `words` are told to all. `values` are all settings, `by_user` those that
+    the user has set. `given_up`: data directories that are lost.
+    """
+    if len(directories) != 1:
+        fail("--brokers wants one data directory: name it with --data.", ExitCode.NOT_VALID)
+    for key in OWN_SETTINGS:
+        if key in by_user:
+            fail(f"--brokers numbers the brokers itself: leave out {key}.", ExitCode.NOT_VALID)
+    data = directories[0]
+    count = _count(env, data, brokers)
+    listeners = values.get("listeners") or DEFAULT_LISTENERS
+    _check_ports(listeners, count)
+    lost = {f"{data}/{number}": number for number in range(count)}
+    for path in given_up:
+        if path not in lost:
+            fail(f"--give-up {path}: the brokers of this cluster have {', '.join(lost)}.", ExitCode.NOT_VALID)
+    told = []
+    for number in range(count):
+        own = _settings(number, count, data, {**values, "listeners": listeners}, by_user)
+        said = [word for key, text in own.items() for word in ("--set", f"{key}={text}")]
+        said += [word for path in given_up if lost[path] == number for word in ("--give-up", path)]
+        told.append((*words, *said))
+    return Plan(data, tuple(told))
+
+
+def _count(env: Env, data: str, brokers: int | None) -> int:
+    """How many brokers there are, or shall be, in this directory."""
+    there = _brokers_there(env, data)
+    if there is not None and brokers not in (None, there):
+        fail(
+            f"{data} holds a cluster of {there} brokers, and --brokers says {brokers}. Start it without --brokers, or "
+            "name another directory with --data.",
+            ExitCode.NOT_VALID,
+        )
+    count = there if there is not None else brokers
+    if count is None or not 1 <= count <= BROKERS_MAX:
+        fail(f"--brokers wants a number from 1 to {BROKERS_MAX}.", ExitCode.NOT_VALID)
+    if there is None and env.disk.exists(f"{data}/meta.properties"):
+        fail(
+            f"{data} is the data directory of a single broker. Start it without --brokers, or name a new directory for "
+            "the cluster with --data.",
+            ExitCode.NOT_VALID,
+        )
+    return count
+
+
+def default_settings(brokers: int) -> dict[str, str]:
+    """The defaults of a cluster, where they are not those of a single broker."""
+    factor, in_sync = str(min(REPLICATION_FACTOR_MAX, brokers)), str(min(2, brokers))
+    return {
+        "default.replication.factor": factor,
+        "offsets.topic.replication.factor": factor,
+        "transaction.state.log.replication.factor": factor,
+        "transaction.state.log.min.isr": in_sync,
+        "min.insync.replicas": in_sync,
+    }
+
+
+def _settings(
+    number: int, brokers: int, data: str, values: Mapping[str, str], by_user: Collection[str]
+) -> dict[str, str]:
+    """The settings of one broker beside what the user has set for all."""
+    settings = {key: text for key, text in default_settings(brokers).items() if key not in by_user}
+    if not values.get("zookeeper.connect") and not values.get("coordination.path"):
+        settings["coordination.path"] = f"{data}/{TREE_FILE}"
+    settings["node.id"] = str(number)
+    settings["log.dirs"] = f"{data}/{number}"
+    for key in ("listeners", "advertised.listeners"):
+        if values.get(key):
+            settings[key] = _shifted(values[key], number)
+    return settings
+
+
+def _shifted(listeners: str, by: int) -> str:
+    """The listeners with ports that are so much higher; port 0 stays."""
+
+    def higher(match: re.Match[str]) -> str:
+        port = int(match[1])
+        return f":{port + by}" if port else match[0]
+
+    return ",".join(_PORT.sub(higher, listener) for listener in listeners.split(","))
+
+
+def _check_ports(listeners: str, brokers: int) -> None:
+    """End the command if the brokers' ports would collide, or be too high."""
+    first = sorted(int(match[1]) for each in listeners.split(",") if (match := _PORT.search(each)) and int(match[1]))
+    if first and first[-1] + brokers - 1 > 65535:
+        fail(f"{brokers} brokers from port {first[-1]} on need ports above 65535.", ExitCode.NOT_VALID)
+    for low, high in pairwise(first):
+        if high - low < brokers:
+            fail(
+                f"{brokers} brokers use {brokers} consecutive ports for each listener, and {low} and {high} are nearer "
+                "than that. Name ports that are further apart.",
+                ExitCode.NOT_VALID,
+            )
+
+
+# ------------------------------------------------------------------ the processes
+
+
+class BrokerProcess:
+    """One broker: its process, one life after the other."""
+
+    def __init__(self, number: int, words: Sequence[str], log: TextIO) -> None:
+        self.number = number
+        self.ready: dict[str, str] = {}  # what its newest ready line says
+        self.failure = ""  # why it did not start, in its own words
+        self.process: asyncio.subprocess.Process | None = None
+        self._words = words
+        self._log = log
+        self._logging: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Start it, on the port that it had if it ran before; returns when it serves. Failure when it ends before."""
+        words = [*self._words]
+        if self.ready:  # clients know the port
+            words += ["--port", self.ready["bootstrap"].partition(",")[0].rpartition(":")[2]]
+        self.process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *("-m", "barnabas.broker.main", "start", "--json", "--exit-with-parent", *words),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            limit=LINE_BYTES_MAX,
+            process_group=0,  # so that Ctrl-C reaches only the supervisor, which stops the brokers in order
+        )
+        self._logging = asyncio.ensure_future(self._hand_on_log(self.process))
+        assert self.process.stdout is not None
+        line = await self.process.stdout.readline()
+        if line:
+            self.ready = json.loads(line)
+            return
+        await self.ended()
+        raise Failure(f"broker {self.number}: {self.failure or 'it ended before it served'}", ExitCode.FAILED)
+
+    async def ended(self) -> int:
+        """Wait until the process has ended and its log is handed on; its exit code."""
+        assert self.process is not None
+        code = await self.process.wait()
+        if self._logging is not None:
+            await self._logging
+        return code
+
+    @property
+    def pid(self) -> int:
+        """Of its newest life."""
+        return 0 if self.process is None else self.process.pid
+
+    @property
+    def runs(self) -> bool:
+        """Whether the process is there."""
+        return self.process is not None and self.process.returncode is None
+
+    def send(self, number: int) -> None:
+        """Send it a signal, if it runs."""
+        if self.runs and self.process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self.process.send_signal(number)
+
+    async def stop(self, env: Env) -> None:
+        """Stop it as Ctrl-C does, and wait until it has ended."""
+        if self.runs:
+            self.send(signal.SIGTERM)
+            limit = env.clock.call_later(STOPS_WITHIN_MS, self._kill)
+            await self.ended()
+            limit.cancel()
+
+    def _kill(self) -> None:
+        say(f"barnabas: broker {self.number} does not stop within {STOPS_WITHIN_MS / 1000:.0f} s: it is killed.")
+        self.send(signal.SIGKILL)
+
+    async def _hand_on_log(self, process: asyncio.subprocess.Process) -> None:
+        """Write each line that it logs with its number. Its last words, if it does not start, are kept instead."""
+        assert process.stderr is not None
+        while True:
+            try:
+                line = await process.stderr.readline()
+            except ValueError:  # longer than any line that a broker writes
+                continue
+            if not line:
+                return
+            text = line.decode(errors="backslashreplace").rstrip("\n")
+            if text.startswith('{"error"'):
+                with contextlib.suppress(ValueError):
+                    self.failure = str(json.loads(text)["error"])
+                    continue
+            self._log.write(f"broker {self.number} | {text}\n")
+
+
+class Supervisor:
+    """All brokers of the cluster."""
+
+    def __init__(self, env: Env, plan: Plan, order: Order, log: TextIO, *, restarts: bool) -> None:
+        self._env = env
+        self._data = plan.data
+        self._order = order
+        self._restarts = restarts
+        self._brokers = [BrokerProcess(number, words, log) for number, words in enumerate(plan.words)]
+        self._is_stopping = False
+
+    async def run(self, stop: asyncio.Event) -> int:
+        """Start all, watch them until `stop`, stop all; returns the exit code."""
+        lock = self._take_directory()
+        told = asyncio.ensure_future(stop.wait())
+        try:
+            if not await self._start(told):
+                say("barnabas: stopped before all brokers served.")
+                return ExitCode.DONE
+            if self._order.offsets_topic_first:
+                await self._make_offsets_topic()
+            self._say_ready()
+            return await self._watch(told)
+        finally:
+            told.cancel()
+            await self._stop()
+            lock.release()
+
+    def _take_directory(self) -> DirectoryLock:
+        """Make the directory of the cluster and say in it how many brokers there are."""
+        disk, data = self._env.disk, self._data
+        try:
+            disk.make_directory(data)
+            lock = disk.lock(f"{data}/{LOCK_FILE}")
+            if not disk.exists(f"{data}/{CLUSTER_FILE}"):
+                file = disk.open(f"{data}/{CLUSTER_FILE}.tmp", create=True)
+                file.write(0, f"# made by `barnabas start --brokers`\nbrokers={len(self._brokers)}\n".encode())
+                file.sync()
+                file.close()
+                disk.rename(f"{data}/{CLUSTER_FILE}.tmp", f"{data}/{CLUSTER_FILE}")
+                disk.sync_directory(data)
+        except BlockingIOError:
+            fail(f"the cluster in {data} runs already. Stop it, or name another directory with --data.")
+        except OSError as error:
+            fail(f"{data} cannot be used: {error.strerror}. Let this user read and write it.")
+        return lock
+
+    async def _start(self, told: "asyncio.Task[Any]") -> bool:
+        """Start all at the same time. False: told to stop meanwhile. Failure: one does not start."""
+        starts = {asyncio.ensure_future(broker.start()) for broker in self._brokers}
+        waiting: set[asyncio.Task[Any]] = {*starts, told}
+        try:
+            while starts & waiting and not told.done():
+                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                for start in done - {told}:
+                    start.result()
+        finally:
+            for start in starts:
+                start.cancel()
+            await asyncio.gather(*starts, return_exceptions=True)
+        return not told.done()
+
+    async def _watch(self, told: "asyncio.Task[Any]") -> int:
+        """Say when a broker dies, and start it again if that was asked for; until told to stop, or all are dead."""
+        lives = asyncio.gather(*map(self._live, self._brokers))
+        try:
+            await asyncio.wait((told, lives), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._is_stopping = True
+        if lives.done():
+            lives.result()
+            fail("no broker runs any more. Start them again, or start them with --restart.")
+        lives.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await lives
+        return ExitCode.DONE
+
+    async def _live(self, broker: BrokerProcess) -> None:
+        clock = self._env.clock
+        wait_ms, longest_ms = RESTART_AFTER_MS
+        while True:
+            began_ms = clock.monotonic_ms()
+            pid = broker.pid
+            code = await broker.ended()
+            if self._is_stopping:
+                return
+            self._say_died(broker, pid, code)
+            if not self._restarts:
+                return
+            if clock.monotonic_ms() - began_ms >= SHORT_LIFE_MS:
+                wait_ms = RESTART_AFTER_MS[0]
+            while True:
+                await clock.sleep(wait_ms)
+                wait_ms = min(2 * wait_ms, longest_ms)
+                try:
+                    await broker.start()
+                except Failure as failure:
+                    say(f"barnabas: it does not start again: {failure.message}")
+                else:
+                    break
+            say(f"barnabas: broker {broker.number} serves again (process {broker.pid}).")
+            self._tell({"event": "restarted", "node_id": broker.number, "pid": broker.pid})
+
+    async def _stop(self) -> None:
+        """Stop the brokers one after the other, the controller last: so each can hand over what it leads."""
+        self._is_stopping = True
+        running = [broker for broker in self._brokers if broker.runs]
+        serving = [broker for broker in running if broker.ready]
+        if len(serving) < len(self._brokers):  # nothing is handed over while some have not served yet
+            for broker in running:
+                broker.send(signal.SIGTERM)
+        controller_id = await self._controller(serving)
+        for broker in sorted(running, key=lambda each: each.number == controller_id):
+            await broker.stop(self._env)
+
+    # ------------------------------------------------------------------ asking a broker
+
+    async def _ask(self, broker: BrokerProcess, request: Message, version: int) -> Any:
+        """What a broker answers; None when it does not."""
+        host, _, port = broker.ready["bootstrap"].partition(",")[0].rpartition(":")
+        endpoint = Endpoint("", host.removeprefix("[").removesuffix("]"), int(port))
+        client = BrokerClient(self._env, endpoint, CLIENT_ID, ANSWERS_WITHIN_MS)
+        answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        client.send(request, version).then(answered.set_result)
+        answer = await answered
+        client.close()
+        return answer
+
+    async def _controller(self, serving: Sequence[BrokerProcess]) -> int:
+        """The number of the controller; -1 when the broker that is asked does not know."""
+        if len(serving) < 2:
+            return -1
+        answer = await self._ask(serving[0], messages.MetadataRequest(topics=[]), 4)
+        return -1 if answer is None else int(answer.controller_id)
+
+    async def _make_offsets_topic(self) -> None:
+        """Let it be made now, as the first group would."""
+        clock = self._env.clock
+        give_up_ms = clock.monotonic_ms() + OFFSETS_TOPIC_WITHIN_MS
+        request = messages.FindCoordinatorRequest(key=CLIENT_ID)
+        while clock.monotonic_ms() < give_up_ms:
+            answer = await self._ask(self._brokers[-1], request, 1)
+            if answer is not None and answer.error_code == ErrorCode.NONE:
+                return
+            await clock.sleep(OFFSETS_TOPIC_RETRY_MS)
+
+    # ------------------------------------------------------------------ telling
+
+    def _say_ready(self) -> None:
+        bootstrap = ",".join(broker.ready["bootstrap"] for broker in self._brokers)
+        cluster_id = self._brokers[0].ready["cluster_id"]
+        if self._order.as_json:
+            ready = {
+                "event": "ready",
+                "bootstrap": bootstrap,
+                "node_ids": [broker.number for broker in self._brokers],
+                "pids": [broker.pid for broker in self._brokers],
+                "cluster_id": cluster_id,
+                "data": self._data,
+                "pid": os.getpid(),
+            }
+            print(json.dumps(ready))
+            return
+        who = f"{len(self._brokers)} brokers, cluster {cluster_id}, data in {self._data}"
+        who += ", removed at the end" if self._order.temporary_directory is not None else ""
+        print(f"Barnabas serves at {bootstrap} ({who}). Ctrl-C stops it.")
+
+    def _say_died(self, broker: BrokerProcess, pid: int, code: int) -> None:
+        how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        then = "it is started again" if self._restarts else "it is not started again (--restart would do that)"
+        say(f"barnabas: broker {broker.number} (process {pid}) has died, {how}: {then}.")
+        self._tell({"event": "died", "node_id": broker.number, "pid": pid, "exit_code": code})
+
+    def _tell(self, event: dict[str, object]) -> None:
+        if self._order.as_json:
+            print(json.dumps(event))

@@ -1,0 +1,199 @@
+"""`barnabas start --brokers 3`: one command, three processes."""
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from barnabas.protocol import messages
+from barnabas.protocol.api_keys import ApiKey
+
+WITHIN_S = 30.0
+
+
+class Supervised:
+    """A `barnabas start` process and what it prints."""
+
+    def __init__(self, folder: Path, *words: str) -> None:
+        self.log = folder / "supervisor.log"
+        command = [sys.executable, "-m", "barnabas", "start", "--json", "--data", str(folder / "d"), *words]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+
+    def event(self) -> dict[str, Any]:
+        """The next line of standard output; empty at its end."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        event: dict[str, Any] = json.loads(line) if line else {}
+        return event
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        """Send a signal; the exit code."""
+        self.process.send_signal(number)
+        return self.process.wait(WITHIN_S)
+
+
+Start = Callable[..., Supervised]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts supervisors. Nothing of them may be left behind."""
+    made: list[Supervised] = []
+
+    def start_one(*words: str) -> Supervised:
+        made.append(Supervised(tmp_path, *words))
+        return made[-1]
+
+    yield start_one
+    for one in made:
+        if one.process.poll() is None:
+            one.end()
+        assert "Traceback" not in one.log.read_text()
+
+
+def until(condition: Callable[[], object]) -> None:
+    end = time.monotonic() + WITHIN_S
+    while not condition():
+        assert time.monotonic() < end, "did not happen"
+        time.sleep(0.02)
+
+
+def is_there(process: int) -> bool:
+    """Whether it runs. One that has ended, and that nobody waits for, does not."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def metadata(bootstrap: str, topic: str) -> Any:
+    from broker_process import Client
+
+    client = Client(int(bootstrap.rpartition(":")[2]))
+    request = messages.MetadataRequest
+    try:
+        return client.ask(
+            ApiKey.METADATA,
+            12,
+            request(topics=[request.MetadataRequestTopic(name=topic)], allow_auto_topic_creation=True),
+        )
+    finally:
+        client.close()
+
+
+def test_three_brokers_serve_and_stop_in_order(start: Start, tmp_path: Path) -> None:
+    cluster = start("--brokers", "3", "--port", "0")
+    ready = cluster.event()
+    assert list(ready) == ["event", "bootstrap", "node_ids", "pids", "cluster_id", "data", "pid"]
+    assert (ready["event"], ready["node_ids"], ready["pid"]) == ("ready", [0, 1, 2], cluster.process.pid)
+    assert ready["data"] == str(tmp_path / "d")
+    addresses = ready["bootstrap"].split(",")
+    assert len(set(addresses)) == 3
+
+    def topic_is_made() -> bool:
+        answer = metadata(addresses[0], "t")
+        assert len(answer.brokers) == 3
+        partitions = answer.topics[0].partitions
+        return bool(partitions) and len(partitions[0].isr_nodes) == 3
+
+    until(topic_is_made)
+    controller_id = metadata(addresses[0], "t").controller_id
+    assert cluster.end() == 0
+    assert cluster.event() == {}
+    assert not any(map(is_there, ready["pids"]))
+    log = cluster.log.read_text()
+    stops = [line for line in log.splitlines() if line.endswith("has stopped")]
+    assert sorted(line.split(" | ")[0] for line in stops) == ["broker 0", "broker 1", "broker 2"]
+    assert stops[-1].startswith(f"broker {controller_id} | ")
+    for before, after in itertools.pairwise(stops):
+        number = after.split()[1]
+        begins = next(place for place, line in enumerate(log.splitlines()) if line.endswith(f"broker {number} stops"))
+        assert log.splitlines().index(before) < begins, "one after the other"
+
+    again = start("--port", "0")
+    ready_again = again.event()
+    assert ready_again["node_ids"] == [0, 1, 2], "the directory says how many there are"
+    assert ready_again["cluster_id"] == ready["cluster_id"]
+    assert again.end(signal.SIGINT) == 0
+
+
+def test_a_broker_that_dies_is_said_at_once(start: Start) -> None:
+    cluster = start("--brokers", "3", "--port", "0")
+    ready = cluster.event()
+    os.kill(ready["pids"][1], signal.SIGKILL)
+    assert cluster.event() == {"event": "died", "node_id": 1, "pid": ready["pids"][1], "exit_code": -9}
+    until(lambda: "broker 1 (process" in cluster.log.read_text())
+    assert len(metadata(ready["bootstrap"].split(",")[0], "t").brokers) >= 2
+    for node_id in (0, 2):
+        os.kill(ready["pids"][node_id], signal.SIGKILL)
+        assert cluster.event()["node_id"] == node_id
+    assert cluster.process.wait(WITHIN_S) == 1
+    assert "no broker runs any more" in cluster.log.read_text()
+
+
+def test_a_broker_that_dies_is_started_again_if_asked_for(start: Start) -> None:
+    cluster = start("--brokers", "2", "--port", "0", "--restart")
+    ready = cluster.event()
+    os.kill(ready["pids"][0], signal.SIGKILL)
+    assert cluster.event()["event"] == "died"
+    restarted = cluster.event()
+    assert (restarted["event"], restarted["node_id"]) == ("restarted", 0)
+    assert restarted["pid"] != ready["pids"][0]
+    until(lambda: len(metadata(ready["bootstrap"].split(",")[0], "t").brokers) == 2)
+    assert cluster.end() == 0
+    assert not is_there(restarted["pid"])
+
+
+def test_the_brokers_end_with_the_supervisor(start: Start) -> None:
+    cluster = start("--brokers", "2", "--port", "0")
+    ready = cluster.event()
+    cluster.end(signal.SIGKILL)
+    until(lambda: not any(map(is_there, ready["pids"])))
+
+
+def test_a_start_that_fails_for_one_broker_stops_the_others(start: Start) -> None:
+    import socket
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        cluster = start("--brokers", "2", "--port", str(port - 1))
+        assert cluster.event() == {}
+        assert cluster.process.wait(WITHIN_S) == 1
+    error = json.loads(cluster.log.read_text().splitlines()[-1])
+    assert error["error"].startswith("broker 1: ")
+    assert f"{port} is in use" in error["error"]
+
+
+def test_a_second_start_in_the_same_directory_is_refused(start: Start) -> None:
+    first = start("--brokers", "2", "--port", "0")
+    assert first.event()["event"] == "ready"
+    second = start("--port", "0")
+    assert second.process.wait(WITHIN_S) == 1
+    assert "runs already" in second.log.read_text()
+    assert first.end() == 0
+
+
+def test_the_profile_for_tests_leaves_nothing_behind(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "barnabas", "start", "--json", "--brokers", "3", "--port", "0", "--profile", "ci"]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    try:
+        assert process.stdout is not None
+        ready = json.loads(process.stdout.readline())
+        assert Path(ready["data"]).parent == tmp_path
+        offsets = metadata(ready["bootstrap"].split(",")[2], "__consumer_offsets").topics[0]
+        assert [len(partition.replica_nodes) for partition in offsets.partitions] == [3]
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=WITHIN_S)
+    assert list(tmp_path.iterdir()) == []

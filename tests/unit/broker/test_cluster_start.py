@@ -1,0 +1,120 @@
+"""What `barnabas start --brokers N` tells each broker: decided without starting one."""
+
+import itertools
+from collections.abc import Mapping
+
+import pytest
+from barnabas.broker.cli.cluster_start import CLUSTER_FILE, Plan, plan
+from barnabas.broker.cli.exits import Failure
+from barnabas.runtime.ports import Env
+from barnabas.sim.env import sim_env
+
+
+def planned(
+    brokers: int | None = 3,
+    directories: tuple[str, ...] = ("/d",),
+    by_user: Mapping[str, str] | None = None,
+    given_up: tuple[str, ...] = (),
+    env: Env | None = None,
+) -> Plan:
+    said = dict(by_user or {})
+    values = {"listeners": "PLAINTEXT://127.0.0.1:9092", "default.replication.factor": "1", **said}
+    return plan(env or sim_env(), brokers, directories, ["--config", "f"], values, said.keys(), given_up)
+
+
+def settings_of(words: tuple[str, ...]) -> dict[str, str]:
+    return dict(word.split("=", 1) for option, word in itertools.pairwise(words) if option == "--set")
+
+
+def test_each_broker_has_its_number_its_folder_and_its_port() -> None:
+    cluster = planned()
+    assert cluster.data == "/d"
+    told = [settings_of(words) for words in cluster.words]
+    assert [each["node.id"] for each in told] == ["0", "1", "2"]
+    assert [each["log.dirs"] for each in told] == ["/d/0", "/d/1", "/d/2"]
+    assert [each["listeners"] for each in told] == [f"PLAINTEXT://127.0.0.1:909{port}" for port in (2, 3, 4)]
+    assert {each["coordination.path"] for each in told} == {"/d/coordination.sqlite"}
+    assert all(words[:2] == ("--config", "f") for words in cluster.words)
+
+
+@pytest.mark.parametrize(("brokers", "factor", "in_sync"), [(1, "1", "1"), (2, "2", "2"), (3, "3", "2"), (5, "3", "2")])
+def test_the_defaults_are_those_of_a_cluster(brokers: int, factor: str, in_sync: str) -> None:
+    for words in planned(brokers).words:
+        told = settings_of(words)
+        assert told["default.replication.factor"] == told["offsets.topic.replication.factor"] == factor
+        assert told["transaction.state.log.replication.factor"] == factor
+        assert told["min.insync.replicas"] == told["transaction.state.log.min.isr"] == in_sync
+
+
+def test_what_the_user_sets_wins() -> None:
+    for words in planned(by_user={"min.insync.replicas": "1", "coordination.path": "/tree"}).words:
+        told = settings_of(words)
+        assert not {"min.insync.replicas", "coordination.path"} & told.keys()
+        assert told["default.replication.factor"] == "3", "the shipped file says 1, which is no wish of the user"
+
+
+def test_every_listener_is_shifted_and_port_0_stays() -> None:
+    listeners = "PLAINTEXT://:0,OTHER://[::1]:19092"
+    told = [settings_of(words)["listeners"] for words in planned(by_user={"listeners": listeners}).words]
+    assert told == [f"PLAINTEXT://:0,OTHER://[::1]:1909{port}" for port in (2, 3, 4)]
+
+
+def test_a_tree_in_zookeeper_has_no_path() -> None:
+    for words in planned(by_user={"zookeeper.connect": "h:2181"}).words:
+        assert "coordination.path" not in settings_of(words)
+
+
+def test_the_directory_that_is_given_up_is_one_brokers() -> None:
+    words = planned(given_up=("/d/1",)).words
+    assert [("--give-up" in each) for each in words] == [False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("brokers", "directories", "by_user", "given_up", "message"),
+    [
+        (3, ("/a", "/b"), {}, (), "one data directory"),
+        (0, ("/d",), {}, (), "a number from 1 to"),
+        (101, ("/d",), {}, (), "a number from 1 to"),
+        (3, ("/d",), {"node.id": "7"}, (), "leave out node.id"),
+        (3, ("/d",), {"broker.id": "7"}, (), "leave out broker.id"),
+        (3, ("/d",), {"listeners": "A://:9092,B://:9094"}, (), "9092 and 9094 are nearer"),
+        (3, ("/d",), {"listeners": "A://:65534"}, (), "above 65535"),
+        (3, ("/d",), {}, ("/elsewhere",), "the brokers of this cluster have /d/0, /d/1, /d/2"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_a_sentence(
+    brokers: int, directories: tuple[str, ...], by_user: dict[str, str], given_up: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(Failure, match=message):
+        planned(brokers, directories, by_user, given_up)
+
+
+def test_ports_that_are_just_far_enough_apart_are_taken() -> None:
+    planned(by_user={"listeners": "A://:9092,B://:9095"})
+    planned(by_user={"listeners": "A://:65533"})
+
+
+def made(env: Env, name: str, text: str) -> Env:
+    env.disk.make_directory("/d")
+    file = env.disk.open(f"/d/{name}", create=True)
+    file.write(0, text.encode())
+    file.close()
+    return env
+
+
+def test_the_directory_says_how_many_brokers_there_are() -> None:
+    env = made(sim_env(), CLUSTER_FILE, "brokers=2\n")
+    assert len(planned(None, env=env).words) == len(planned(2, env=env).words) == 2
+    with pytest.raises(Failure, match="holds a cluster of 2 brokers, and --brokers says 3"):
+        planned(3, env=env)
+
+
+@pytest.mark.parametrize("text", ["", "brokers=\n", "brokers=0\n", "brokers=101\n", "brokers=two\n"])
+def test_a_directory_that_does_not_say_it_is_refused(text: str) -> None:
+    with pytest.raises(Failure, match="does not say how many brokers"):
+        planned(None, env=made(sim_env(), CLUSTER_FILE, text))
+
+
+def test_the_directory_of_a_single_broker_is_not_taken_for_a_cluster() -> None:
+    with pytest.raises(Failure, match="is the data directory of a single broker"):
+        planned(env=made(sim_env(), "meta.properties", "node.id=1\n"))

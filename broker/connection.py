@@ -105,6 +105,7 @@ class Connection(asyncio.BufferedProtocol):
         "is_gated",
         "last_active_ms",
         "listener_name",
+        "number",
         "transport",
     )
 
@@ -135,6 +136,7 @@ class Connection(asyncio.BufferedProtocol):
         self._turn_is_over = False  # it has handled FRAMES_PER_TURN, and goes on in the next pass of the loop
         self._has_ended = False  # the client sends no more
         self._is_lost = False  # the socket is gone: nobody gets an answer
+        self.number = 0  # in the order in which the server accepted them
         self.is_gated = True  # only requests of brokers are handled
         self._held: bytes | None = None  # the frame of the request in flight, if it waits at the gate
 
@@ -149,6 +151,8 @@ class Connection(asyncio.BufferedProtocol):
         if local:
             self.dialled_host, self.dialled_port = str(local[0]), int(local[1])
         self.last_active_ms = self._server.env.clock.monotonic_ms()
+        self._server.accepted += 1
+        self.number = self._server.accepted
         refusal = self._server.admit(self)
         if refusal is not None:
             self._server.note_refused_connection(self.client_host, refusal)
@@ -365,6 +369,9 @@ class Connection(asyncio.BufferedProtocol):
         if self.is_gated and not server.may_pass(self, api, request):
             self._held = bytes(frame)
             self._request = (api, context, request)
+            return
+        if api.is_of_brokers is True and server.is_late(self, request):
+            self.close()
             return
         server.requests += 1
         try:

@@ -18,6 +18,7 @@ from barnabas.coordination.port import CoordinationError
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.message import Message
+from barnabas.protocol.messages import LeaderAndIsrRequest, StopReplicaRequest, UpdateMetadataRequest
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Env, Listener
 from barnabas.runtime.upkeep import Task
@@ -53,10 +54,12 @@ class Server:
         self.ports: dict[str, int] = {}  # listener name -> the port in use
         self.is_reading = False  # until then connections are accepted, but no request is handled
         self.serving = False  # until then only requests of brokers are handled
+        self.accepted = 0  # connections so far
         self.requests = 0
         self.handler_failures = 0
         self.protocol_errors = 0
         self.refused_connections = 0
+        self._last_told = -1, 0  # the latest controller epoch, and the number of its newest connection
         self._listeners: list[Listener] = []
         self._connections_of: dict[str, int] = {}  # client host -> connections
         self._failures_of: dict[int, int] = {}  # api key -> handler failures
@@ -154,6 +157,22 @@ class Server:
             return True
         # A broker of Kafka asks for the versions first. Clients may ask, too; but not while they wait for a place.
         return api.key == ApiKey.API_VERSIONS and connection in self.connections
+
+    def is_late(self, connection: Connection, request: Any) -> bool:
+        """Whether a controller's request comes by a connection older than one that the controller has used since.
+
+        It has given that connection up, and has sent the request again by the newer one. Meanwhile a topic may have
+        been deleted and made again under its name, and a StopReplica does not say which of the two it means.
+        """
+        if not isinstance(request, LeaderAndIsrRequest | StopReplicaRequest | UpdateMetadataRequest):
+            return False
+        epoch, number = self._last_told
+        if request.controller_epoch == epoch and connection.number < number:
+            logger.info("a request of the controller comes late, by a connection that it has given up")
+            return True
+        if request.controller_epoch >= epoch:
+            self._last_told = request.controller_epoch, connection.number
+        return False
 
     def _give_place(self, connection: Connection) -> None:
         host = connection.client_host

@@ -7,6 +7,7 @@ import pytest
 from barnabas.broker import dispatch
 from barnabas.broker.dispatch import TABLE, Api
 from barnabas.protocol.api_keys import ApiKey
+from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import (
     ApiVersionsRequest,
     FetchRequest,
@@ -15,6 +16,7 @@ from barnabas.protocol.messages import (
     LeaderAndIsrRequest,
     ListOffsetsRequest,
     OffsetForLeaderEpochRequest,
+    StopReplicaRequest,
     SyncGroupRequest,
     SyncGroupResponse,
     UpdateMetadataRequest,
@@ -180,3 +182,33 @@ REPLICA = FetchRequest.ReplicaState(replica_id=2)
 )
 def test_which_requests_are_of_brokers(key: ApiKey, request_: Any, is_of_broker: bool) -> None:
     assert TABLE[key].is_of_broker(request_) is is_of_broker
+
+
+def test_a_frame_of_a_connection_that_the_controller_has_given_up_is_not_handled(make_world: Any) -> None:
+    """Since then the topic was deleted, and made again under its name: it must not be deleted once more."""
+    world = make_world()
+    world.create_topic("t")
+    broker = world.broker
+    former, newer = world.env.run(world.connect()), world.env.run(world.connect())
+    epochs = {
+        "controller_id": broker.node_id,
+        "controller_epoch": broker.controller.controller_epoch,
+        "broker_epoch": broker.replica_manager.broker_epoch,
+    }
+    State, Topic = StopReplicaRequest.StopReplicaPartitionState, StopReplicaRequest.StopReplicaTopicState
+    state = State(partition_index=0, leader_epoch=-2, delete_partition=True)
+    stop = StopReplicaRequest(**epochs, topic_states=[Topic(topic_name="t", partition_states=[state])])
+    nothing = StopReplicaRequest(**epochs, topic_states=[])
+
+    def send(connection: Any, request: StopReplicaRequest) -> None:
+        connection.send(ApiKey.STOP_REPLICA, 4, request)
+        world.env.clock.advance(10)
+
+    send(former, nothing)
+    send(newer, nothing)
+    send(former, stop)
+    assert broker.replica_manager.partition("t", 0).is_leader
+    assert former.closed
+    send(newer, stop)
+    assert broker.replica_manager.partition("t", 0) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    world.env.run(broker.stop())

@@ -1,4 +1,4 @@
-"""`barnabas offsets`: list, set, delete the committed offsets of a group."""
+"""`barnabas offsets`: list, set, delete, migrate the committed offsets of a group."""
 
 from datetime import datetime
 from typing import Annotated, Any
@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 from barnabas.broker.cli.client import admin, describe_groups, describe_topics, positions, reason
 from barnabas.broker.cli.exits import ExitCode, fail
+from barnabas.broker.cli.migration import migrate
 from barnabas.broker.cli.target import Target
 from barnabas.broker.cli.terminal import (
     INT64_MAX,
@@ -18,7 +19,7 @@ from barnabas.broker.cli.terminal import (
     print_table,
 )
 
-app = new_app("""Committed offsets of a group: list, set, delete.
+app = new_app("""Committed offsets of a group: list, set, delete, migrate.
 
     \b
     barnabas offsets list billing
@@ -26,7 +27,9 @@ app = new_app("""Committed offsets of a group: list, set, delete.
     barnabas offsets set billing --topic orders:0,2 --to 2026-03-01T12:00 --yes
     barnabas offsets set billing --shift-by -10
     barnabas offsets delete billing --topic orders --yes
+    barnabas offsets migrate --from zookeeper --group billing --dry-run
     """)
+app.command()(migrate)
 
 Group = Annotated[str, typer.Argument(metavar="GROUP")]
 Topics = Annotated[

@@ -1,0 +1,304 @@
+"""A broker whose tree is in a real ZooKeeper: its life, and ZooKeeper's outages while clients produce."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zookeeper_server
+from broker_process import Client, batch, free_port
+from kazoo.client import KazooClient
+from zookeeper_server import ZooKeeperServer
+
+pytestmark = pytest.mark.timeout(120)
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "kafka-3.9.1-zookeeper" / "changes.jsonl"
+GROUP, TOPIC = "g", "t"
+
+Start = Callable[..., Any]
+
+
+@contextmanager
+def plain(server: ZooKeeperServer, chroot: str = "/barnabas") -> Iterator[KazooClient]:
+    """A client of ZooKeeper that knows nothing of Barnabas, as zookeeper-shell is."""
+    client = KazooClient(f"{server.address}{chroot}")
+    client.start()
+    try:
+        yield client
+    finally:
+        client.stop()
+        client.close()
+
+
+def tree(client: KazooClient, path: str = "/") -> dict[str, bytes | None]:
+    """Every node and its data."""
+    data, _ = client.get(path)
+    found = {path: data}
+    for name in client.get_children(path):
+        found |= tree(client, f"{path.rstrip('/')}/{name}")
+    return found
+
+
+class Producer:
+    """Produces one record after the other with acks=all in a thread, and remembers which were acknowledged."""
+
+    def __init__(self, port: int) -> None:
+        self.acknowledged: list[bytes] = []
+        self.refused = 0
+        self._port = port
+        self._is_over = False
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        number = 0
+        client: Client | None = None
+        while not self._is_over:
+            value = b"%d" % number
+            try:
+                client = client or Client(self._port)
+                if client.produce(TOPIC, 0, batch([value])).error_code == 0:
+                    self.acknowledged.append(value)
+                    number += 1
+                    continue
+            except OSError:
+                client = None
+            self.refused += 1
+            time.sleep(0.02)
+
+    def wait_for(self, count: int) -> None:
+        """Return when so many records more are acknowledged."""
+        wanted = len(self.acknowledged) + count
+        while len(self.acknowledged) < wanted:
+            assert self._thread.is_alive()
+            time.sleep(0.01)
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._is_over = True
+        self._thread.join()
+
+
+def check_records(port: int, acknowledged: list[bytes]) -> None:
+    """All acknowledged records are there, in order. A record that was sent again may be there twice in a row."""
+    values = Client(port).values(TOPIC, 0)
+    once = list(dict.fromkeys(values))
+    assert [value for value in once if value in set(acknowledged)] == acknowledged
+    assert sorted(map(int, filter(None, once))) == list(map(int, filter(None, once))), "out of order"
+
+
+def test_what_a_broker_writes_is_what_kafka_writes(start: Start, server: ZooKeeperServer) -> None:
+    broker = start()
+    client = Client(broker.port)
+    assert client.create_topic(TOPIC, 2, cleanup_policy="compact") == 0
+    assert client.set_config(TOPIC, retention_ms="1000") == 0
+    assert client.init_producer_id()[0] >= 0
+    with plain(server) as zookeeper:
+        ours = tree(zookeeper)
+
+    theirs: dict[str, Any] = {}
+    for line in GOLDEN.read_text().splitlines():
+        change = json.loads(line)
+        if change.get("op") in ("create", "set"):
+            theirs[_pattern(change["path"])] = change["data"]
+    for path, data in ours.items():
+        pattern = _pattern(path)
+        assert pattern in theirs, f"Kafka has no {path}"
+        expected = theirs[pattern]
+        if data is None or expected is None:
+            assert (data is None) == (expected is None), f"{path}: {data!r}, Kafka has {expected!r}"
+        elif expected.startswith("{"):
+            optional = {"rack"}
+            assert [key for key in json.loads(expected) if key not in optional] == [
+                key for key in json.loads(data) if key not in optional
+            ], path
+        else:
+            assert data.isdigit() == expected.isdigit(), path
+    always = {_pattern(path) for path in ours}
+    for needed in ("/brokers/ids/N", "/controller", "/controller_epoch", "/cluster/id", "/consumers", "/brokers/seqid"):
+        assert needed in always
+
+
+def _pattern(path: str) -> str:
+    """A path with numbers and names of topics left out."""
+    path = re.sub(r"^(/brokers/topics|/config/topics|/admin/delete_topics)/[^/]+", r"\1/T", path)
+    path = re.sub(r"_\d{10}$", "_N", path)
+    return re.sub(r"/\d+(?=/|$)", "/N", path)
+
+
+def test_a_stop_ends_the_session_and_a_start_finds_everything_again(start: Start, server: ZooKeeperServer) -> None:
+    first = start()
+    client = Client(first.port)
+    client.create_topic(TOPIC, 1)
+    for number in range(5):
+        assert client.produce(TOPIC, 0, batch([b"%d" % number])).error_code == 0
+    with plain(server) as zookeeper:
+        assert zookeeper.get_children("/brokers/ids") == ["0"]
+        epoch = zookeeper.exists("/brokers/ids/0").czxid
+        first.end()
+        assert zookeeper.get_children("/brokers/ids") == []
+        second = start(port=first.port)
+        assert Client(second.port).values(TOPIC, 0) == [b"0", b"1", b"2", b"3", b"4"]
+        assert zookeeper.exists("/brokers/ids/0").czxid > epoch
+
+
+def test_who_starts_again_within_its_old_session_waits_for_its_node_to_go(
+    start: Start, server: ZooKeeperServer
+) -> None:
+    first = start()
+    Client(first.port).create_topic(TOPIC, 1)
+    with plain(server) as zookeeper:
+        owner = zookeeper.exists("/brokers/ids/0").ephemeralOwner
+        first.end(signal.SIGKILL)
+        assert zookeeper.exists("/brokers/ids/0").ephemeralOwner == owner
+        second = start(port=first.port, log_level="info")
+        assert zookeeper.exists("/brokers/ids/0").ephemeralOwner not in (None, owner)
+    assert Client(second.port).produce(TOPIC, 0, batch([b"x"])).error_code == 0
+    assert "is registered already: waiting until that session has ended" in second.log.read_text()
+
+
+def test_a_living_brokers_id_is_refused(start: Start, tmp_path: Path) -> None:
+    first = start()
+    other = start(tmp_path / "other", wait=False, words=["--set", "node.id=0"])
+    assert other.process.wait(30) == 1
+    assert "A broker with id 0 is running already in this cluster" in other.log.read_text()
+    assert not (tmp_path / "other" / "meta.properties").exists()
+    assert Client(first.port).create_topic(TOPIC, 1) == 0
+
+
+@pytest.mark.parametrize("outage", ["restarted", "paused"])
+def test_an_outage_that_is_shorter_than_the_session_is_not_noticed_by_producers(
+    start: Start, server: ZooKeeperServer, outage: str
+) -> None:
+    broker = start(session_ms=20_000)
+    Client(broker.port).create_topic(TOPIC, 1)
+    with plain(server) as zookeeper:
+        owner = zookeeper.exists("/brokers/ids/0").ephemeralOwner
+    producer = Producer(broker.port)
+    try:
+        producer.wait_for(20)
+        if outage == "restarted":
+            server.stop()
+            producer.wait_for(20)
+            server.start()
+        else:
+            server.pause()
+            producer.wait_for(20)
+            server.resume()
+        producer.wait_for(20)
+    finally:
+        producer.stop()
+    assert producer.refused == 0
+    with plain(server) as zookeeper:
+        assert zookeeper.exists("/brokers/ids/0").ephemeralOwner == owner
+    assert Client(broker.port).create_topic("after", 1) == 0, "the watches are there again"
+    assert Client(broker.port).produce("after", 0, batch([b"x"])).error_code == 0
+    check_records(broker.port, producer.acknowledged)
+
+
+@pytest.mark.parametrize("outage", ["restarted", "paused"])
+def test_after_an_outage_that_is_longer_than_the_session_producers_go_on(
+    start: Start, server: ZooKeeperServer, outage: str
+) -> None:
+    broker = start(session_ms=1_000)
+    Client(broker.port).create_topic(TOPIC, 1)
+    with plain(server) as zookeeper:
+        owner = zookeeper.exists("/brokers/ids/0").ephemeralOwner
+    producer = Producer(broker.port)
+    try:
+        producer.wait_for(20)
+        if outage == "restarted":
+            server.stop()
+        else:
+            server.pause()
+        while not producer.refused:  # the lease is over
+            time.sleep(0.01)
+        time.sleep(1.5)
+        acknowledged = len(producer.acknowledged)
+        time.sleep(0.5)
+        assert len(producer.acknowledged) == acknowledged, "acknowledged without a lease"
+        if outage == "restarted":
+            server.start()
+        else:
+            server.resume()
+        producer.wait_for(20)
+    finally:
+        producer.stop()
+    with plain(server) as zookeeper:
+        assert zookeeper.exists("/brokers/ids/0").ephemeralOwner not in (None, owner)
+    assert Client(broker.port).create_topic("after", 1) == 0
+    check_records(broker.port, producer.acknowledged)
+
+
+def test_a_stopped_process_begins_a_new_session_when_it_goes_on(start: Start, server: ZooKeeperServer) -> None:
+    broker = start(session_ms=1_000)
+    Client(broker.port).create_topic(TOPIC, 1)
+    with plain(server) as zookeeper:
+        owner = zookeeper.exists("/brokers/ids/0").ephemeralOwner
+        os.kill(broker.process.pid, signal.SIGSTOP)
+        while zookeeper.exists("/brokers/ids/0") is not None:
+            time.sleep(0.02)
+        os.kill(broker.process.pid, signal.SIGCONT)
+        while (stat := zookeeper.exists("/brokers/ids/0")) is None:
+            time.sleep(0.02)
+        assert stat.ephemeralOwner != owner
+    producer = Producer(broker.port)
+    producer.wait_for(5)
+    producer.stop()
+    check_records(broker.port, producer.acknowledged)
+
+
+def refusal(words: list[str], environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """A start that is refused."""
+    command = [sys.executable, "-m", "barnabas.broker.main", "start", "--port", "0", *words]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, env={**os.environ, **(environment or {})}
+    )
+    assert done.returncode != 0
+    assert "Traceback" not in done.stderr, done.stderr
+    return done
+
+
+def test_a_zookeeper_that_does_not_answer_refuses_the_start(tmp_path: Path) -> None:
+    pytest.importorskip("kazoo")
+    connect = f"127.0.0.1:{free_port()}"
+    words = ["--data", str(tmp_path / "d"), "--set", f"zookeeper.connect={connect}"]
+    done = refusal([*words, "--set", "zookeeper.connection.timeout.ms=300"])
+    assert f"ZooKeeper at {connect} does not answer within 300 ms" in done.stderr
+    assert not (tmp_path / "d" / "meta.properties").exists()
+
+
+def test_without_kazoo_a_start_says_what_to_install(tmp_path: Path) -> None:
+    (tmp_path / "hides" / "kazoo").mkdir(parents=True)
+    (tmp_path / "hides" / "kazoo" / "__init__.py").write_text("raise ImportError('No module named kazoo')")
+    words = ["--data", str(tmp_path / "d"), "--set", "zookeeper.connect=127.0.0.1:2181"]
+    done = refusal(words, {"PYTHONPATH": str(tmp_path / "hides")})
+    assert "pip install kazoo" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (["zookeeper.connect=:no"], "zookeeper.connect=:no is not of the form host:port,host:port/chroot"),
+        (["zookeeper.connect=a:1", "coordination.path=/tmp/x"], "name two coordination trees"),
+        (["zookeeper.connect=a:1", "zookeeper.set.acl=true"], "set zookeeper.digest.credentials to user:password"),
+    ],
+)
+def test_settings_that_cannot_be_meant_are_refused(tmp_path: Path, settings: list[str], said: str) -> None:
+    words = ["--data", str(tmp_path / "d")]
+    for setting in settings:
+        words += ["--set", setting]
+    assert said in refusal(words).stderr
+
+
+def test_the_server_for_tests_says_why_it_is_missing() -> None:
+    assert zookeeper_server.why_not()

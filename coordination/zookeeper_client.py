@@ -26,6 +26,8 @@ kazoo_logger = logging.getLogger("barnabas.coordination.kazoo")
 kazoo_logger.setLevel(logging.ERROR)  # a lost connection is said by zookeeper.py, in one line
 
 RECONNECT_SECONDS, RECONNECT_SECONDS_MAX = 0.05, 1.0
+# A server that is about to start may take a connection and never answer. kazoo would wait for a whole session.
+ATTEMPTS_PER_SESSION = 4
 
 
 class State(Enum):
@@ -90,9 +92,14 @@ class Answer:
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
     """kazoo's handler of threads, with the loop in place of the two worker threads."""
 
-    def __init__(self, hand_over: HandOver) -> None:
+    def __init__(self, hand_over: HandOver, attempt_seconds: float) -> None:
         super().__init__()
         self._hand_over = hand_over
+        self._attempt_seconds = attempt_seconds
+
+    def create_connection(self, *words: Any, **options: Any) -> Any:
+        """Connect, in the time of one attempt."""
+        return super().create_connection(*words, **{**options, "timeout": self._attempt_seconds})
 
     def start(self) -> None:
         """There are no workers."""
@@ -121,7 +128,9 @@ class Client:
         on_state: "Callable[[Client, State, Session | None], None]",
     ) -> None:
         self._hand_over = HandOver()
-        handler = _Handler(self._hand_over)
+        attempts = max(ATTEMPTS_PER_SESSION, 2 * len(hosts.split(",")))
+        self._attempt_seconds = session_timeout_ms / 1000 / attempts
+        handler = _Handler(self._hand_over, self._attempt_seconds)
         retry = KazooRetry(
             max_tries=-1, delay=RECONNECT_SECONDS, max_delay=RECONNECT_SECONDS_MAX, sleep_func=handler.sleep_func
         )
@@ -152,12 +161,12 @@ class Client:
         return answer
 
     def _invoke_and_note(self, timeout: float, request: Any, xid: int | None = None) -> Any:
-        """In kazoo's thread: note when a connection was asked for, and which time-out it got."""
-        sent_ms = self._clock.monotonic_ms()
-        result = self._invoke(timeout, request, xid)
-        if isinstance(request, Connect):
-            self._sent_ms = sent_ms
-            self._granted_ms = float(result[0].time_out)
+        """In kazoo's thread: note when a session was asked for, and which time-out it got."""
+        if not isinstance(request, Connect):
+            return self._invoke(timeout, request, xid)
+        self._sent_ms = self._clock.monotonic_ms()
+        result = self._invoke(self._attempt_seconds, request, xid)
+        self._granted_ms = float(result[0].time_out)
         return result
 
     def _tell_state(self, _simplified: object) -> None:

@@ -20,6 +20,7 @@ class Proxy:
         self.port = 0
         self.delay_seconds = 0.0  # of every frame, each way
         self.accepts = True  # False: new connections are closed at once
+        self.silent = 0  # so many new connections more are taken and never answered
         self.lose_requests = 0  # so many requests more are lost, and their connection is cut
         self.lose_answers = 0  # so many answers more are lost, and their connection is cut
         self.held: asyncio.Event | None = None  # answers wait for it
@@ -60,6 +61,9 @@ class Proxy:
         self.connections += 1
         other_writer: asyncio.StreamWriter | None = None
         try:
+            if self.silent:
+                self.silent -= 1
+                await asyncio.Event().wait()
             other_reader, other_writer = await asyncio.open_connection("127.0.0.1", self._target)
             async with asyncio.TaskGroup() as both:
                 both.create_task(self._forward(reader, other_writer, self._may_request))

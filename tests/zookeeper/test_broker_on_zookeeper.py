@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 import zookeeper_server
+from barnabas.protocol import messages
+from barnabas.protocol.api_keys import ApiKey
 from broker_process import Client, batch, free_port
 from kazoo.client import KazooClient
 from zookeeper_server import ZooKeeperServer
@@ -69,6 +71,7 @@ class Producer:
                 if client.produce(TOPIC, 0, batch([value])).error_code == 0:
                     self.acknowledged.append(value)
                     number += 1
+                    time.sleep(0.002)
                     continue
             except OSError:
                 client = None
@@ -92,7 +95,8 @@ def check_records(port: int, acknowledged: list[bytes]) -> None:
     """All acknowledged records are there, in order. A record that was sent again may be there twice in a row."""
     values = Client(port).values(TOPIC, 0)
     once = list(dict.fromkeys(values))
-    assert [value for value in once if value in set(acknowledged)] == acknowledged
+    known = set(acknowledged)
+    assert [value for value in once if value in known] == acknowledged
     assert sorted(map(int, filter(None, once))) == list(map(int, filter(None, once))), "out of order"
 
 
@@ -302,3 +306,60 @@ def test_settings_that_cannot_be_meant_are_refused(tmp_path: Path, settings: lis
 
 def test_the_server_for_tests_says_why_it_is_missing() -> None:
     assert zookeeper_server.why_not()
+
+
+def commit_in_tree(port: int, offset: int) -> int:
+    """As a client of 0.8 does: OffsetCommit version 0; the error code."""
+    make = messages.OffsetCommitRequest
+    row = make.OffsetCommitRequestPartition(partition_index=0, committed_offset=offset, committed_metadata="")
+    request = make(group_id=GROUP, topics=[make.OffsetCommitRequestTopic(name=TOPIC, partitions=[row])])
+    answer = Client(port).ask(ApiKey.OFFSET_COMMIT, 0, request)
+    return int(answer.topics[0].partitions[0].error_code)
+
+
+def migrate(port: int, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run `barnabas offsets migrate`."""
+    command = [sys.executable, "-m", "barnabas.broker.main", "offsets", "migrate", "--from", "zookeeper"]
+    command += ["--group", GROUP, "--bootstrap", f"127.0.0.1:{port}", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert "Traceback" not in done.stderr, done.stderr
+    return done
+
+
+def test_old_consumers_are_seen_in_zookeeper_before_their_offsets_are_migrated(
+    start: Start, server: ZooKeeperServer
+) -> None:
+    broker = start()
+    Client(broker.port).create_topic(TOPIC, 1)
+    assert commit_in_tree(broker.port, 7) == 0
+    with plain(server) as zookeeper:
+        assert zookeeper.get(f"/consumers/{GROUP}/offsets/{TOPIC}/0")[0] == b"7"
+        zookeeper.create(f"/consumers/{GROUP}/ids/g_host-1-1", b"{}", ephemeral=True, makepath=True)
+        refused = migrate(broker.port, "--yes")
+        assert refused.returncode == 1
+        assert "g has 1 old consumers (g_host-1-1)" in refused.stderr
+    done = migrate(broker.port, "--yes")
+    assert done.returncode == 0, done.stderr
+    assert "1 committed, 0 kept; read again, 1 of 1 are as they should be." in done.stderr
+    assert Client(broker.port).committed(GROUP, TOPIC, 0) == (0, 7)
+
+
+def test_offsets_in_zookeeper_go_with_their_topic_and_with_their_group(start: Start, server: ZooKeeperServer) -> None:
+    broker = start(settings={"offsets.storage": "zookeeper"})
+    client = Client(broker.port)
+    client.create_topic(TOPIC, 1)
+    client.create_topic("other", 1)
+    assert commit_in_tree(broker.port, 7) == 0
+    refused = migrate(broker.port, "--yes")
+    assert "offsets.storage=zookeeper" in refused.stderr
+    with plain(server) as zookeeper:
+        delete = messages.DeleteTopicsRequest
+        answer = client.ask(ApiKey.DELETE_TOPICS, 5, delete(topic_names=[TOPIC], timeout_ms=20_000))
+        assert answer.responses[0].error_code == 0
+        while zookeeper.exists(f"/consumers/{GROUP}/offsets/{TOPIC}"):
+            time.sleep(0.02)
+        client.create_topic(TOPIC, 1)
+        assert commit_in_tree(broker.port, 8) == 0
+        answer = client.ask(ApiKey.DELETE_GROUPS, 2, messages.DeleteGroupsRequest(groups_names=[GROUP]))
+        assert answer.results[0].error_code == 0
+        assert zookeeper.get_children("/consumers") == []

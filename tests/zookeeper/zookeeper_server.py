@@ -131,7 +131,7 @@ class ZooKeeperServer:
                 stderr=output,
             )
         deadline = time.monotonic() + 60
-        while not self.command("ruok"):
+        while self.command("ruok") != "imok":
             assert self._process.poll() is None, (self._folder / "output.txt").read_text()
             assert time.monotonic() < deadline, "ZooKeeper does not serve"
             time.sleep(0.05)

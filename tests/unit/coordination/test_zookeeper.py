@@ -124,6 +124,18 @@ async def test_operations_wait_for_the_connection(tree: Any) -> None:
     assert await read is None
 
 
+async def test_a_server_that_takes_a_connection_and_never_answers_is_asked_again_within_the_session(tree: Any) -> None:
+    session = await tree.session()
+    session_id = session.session_id
+    proxy = tree.proxy_of(session)
+    proxy.silent = 2
+    proxy.cut()
+    await until(lambda: not session._is_connected)
+    await session.create("/a")
+    assert proxy.silent == 0
+    assert session.session_id == session_id
+
+
 async def test_a_silent_session_counts_as_lost_even_if_the_server_keeps_it(tree: Any) -> None:
     session, other = await tree.session(), await tree.session()
     await session.create("/e", ephemeral=True)

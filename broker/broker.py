@@ -109,7 +109,9 @@ class Broker:
             env, config, self.node_id, coordination, BrokerChannels(env, config, self.replica_manager)
         )
         self.topic_admin = TopicAdmin(env, config, coordination, self.metadata_cache)
-        self.producer_ids = ProducerIds(env.clock, coordination, self.node_id)
+        self.producer_ids = ProducerIds(
+            env.clock, self.node_id, lambda: self.replica_manager.broker_epoch, self.controller_client.send
+        )
         self.group_coordinator = GroupCoordinator(
             env,
             config,

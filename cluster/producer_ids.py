@@ -1,31 +1,41 @@
-"""Producer ids in blocks of 1000 from `/latest_producer_id_block`, taken before they are needed (KIP-98)."""
+"""Producer ids (KIP-98) in blocks from the controller, by AllocateProducerIds, taken before they are needed."""
 
-import asyncio
 import logging
+from collections.abc import Callable
+from typing import Any
 
-from barnabas.coordination import paths
-from barnabas.coordination.payloads import ProducerIdBlock
-from barnabas.coordination.port import BadVersionError, Coordination, CoordinationError, NodeExistsError, NoNodeError
-from barnabas.runtime.ports import Clock
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.message import Message
+from barnabas.protocol.messages import AllocateProducerIdsRequest, AllocateProducerIdsResponse
+from barnabas.runtime.pending import Pending
+from barnabas.runtime.ports import Clock, Timer
 
 logger = logging.getLogger("barnabas.cluster")
 
+VERSION = 0
 REFILL_BELOW = 500
-RETRY_BACKOFF_MS = 100
-LARGEST_ID = (1 << 63) - 1
+RETRY_BACKOFF_MS = 100.0
+ANSWER_WITHIN_MS = 60_000.0  # afterwards the next request for an id asks again
+
+# Asks the controller, wherever it is. None: it did not answer.
+AskController = Callable[[Message, int], Pending[Any]]
 
 
 class ProducerIds:
     """Hands ids out of one block and has the next one fetched in time."""
 
-    def __init__(self, clock: Clock, coordination: Coordination, node_id: int) -> None:
+    def __init__(self, clock: Clock, node_id: int, broker_epoch: Callable[[], int], ask: AskController) -> None:
         self._clock = clock
-        self._coordination = coordination
         self._node_id = node_id
+        self._broker_epoch = broker_epoch
+        self._ask = ask
         self._next = 0
         self._end = 0  # one past the last id of the block
         self._spare: tuple[int, int] | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._asking: object | None = None  # the request under way, or its retry
+        self._asked_ms = 0.0
+        self._retry: Timer | None = None
+        self._is_stopped = False
 
     def start(self) -> None:
         """Begin to take the first block; `next` says None until it is there."""
@@ -47,41 +57,32 @@ class ProducerIds:
 
     def stop(self) -> None:
         """Take no more blocks. The ids that were not handed out are never used."""
-        if self._task is not None:
-            self._task.cancel()
+        self._is_stopped = True
+        if self._retry is not None:
+            self._retry.cancel()
 
     def _refill(self) -> None:
-        if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._take_block())
+        now_ms = self._clock.monotonic_ms()
+        if self._asking is None or now_ms >= self._asked_ms + ANSWER_WITHIN_MS:
+            self._asking = object()
+            self._asked_ms = now_ms
+            self._take_block(self._asking)
 
-    async def _take_block(self) -> None:
-        try:
-            while self._spare is None:
-                try:
-                    self._spare = await take_block(self._coordination, self._node_id)
-                except CoordinationError:
-                    logger.warning("cannot take a block of producer ids, trying again", exc_info=True)
-                    await self._clock.sleep(RETRY_BACKOFF_MS)
-        finally:
-            self._task = None
+    def _take_block(self, asking: object) -> None:
+        if self._is_stopped:
+            return
+        request = AllocateProducerIdsRequest(broker_id=self._node_id, broker_epoch=self._broker_epoch())
+        self._ask(request, VERSION).then(lambda response: self._answered(asking, response))
 
-
-async def take_block(coordination: Coordination, node_id: int) -> tuple[int, int]:
-    """Reserve the next block: (first id, one past the last). Conditional on the node's version, so never twice."""
-    while True:
-        try:
-            data, stat = await coordination.get(paths.PRODUCER_ID_BLOCK)
-        except NoNodeError:
-            try:
-                await coordination.create(paths.PRODUCER_ID_BLOCK, make_parents=True)
-            except NodeExistsError:
-                continue
-            continue
-        block = ProducerIdBlock.after(ProducerIdBlock.decode(data), node_id)
-        assert block.last <= LARGEST_ID, "the producer ids of this cluster are used up"
-        try:
-            await coordination.set(paths.PRODUCER_ID_BLOCK, block.encode(), stat.version)
-        except BadVersionError:
-            continue  # another broker took it; or this one did and its answer was lost, and then nobody uses that block
-        logger.info("producer ids %d to %d are ours", block.first, block.last)
-        return block.first, block.last + 1
+    def _answered(self, asking: object, response: AllocateProducerIdsResponse | None) -> None:
+        if asking is not self._asking:
+            return  # given up: nobody uses that block
+        if response is None or response.error_code:
+            if response is not None:
+                logger.debug("no block of producer ids yet: %s", ErrorCode(response.error_code).name)
+            self._retry = self._clock.call_later(RETRY_BACKOFF_MS, lambda: self._take_block(asking))
+            return
+        self._asking = None
+        first = response.producer_id_start
+        self._spare = (first, first + response.producer_id_len)
+        logger.info("producer ids %d to %d are ours", first, self._spare[1] - 1)

@@ -290,8 +290,8 @@ FAULTS = (
     Fault(
         "producer ids given twice",
         "world",
-        "cluster.producer_ids:take_block",
-        "await coordination.set(paths.PRODUCER_ID_BLOCK, block.encode(), stat.version)",
+        "controller.tree:ControllerTree.take_producer_ids",
+        "await self.write([write])",
         "pass",
         "a producer id is given once",
         52,

@@ -27,7 +27,10 @@ def refusal(request: InitProducerIdRequest, error: ErrorCode) -> InitProducerIdR
 def init_producer_id(
     broker: "Broker", request: InitProducerIdRequest, context: RequestContext
 ) -> InitProducerIdResponse:
-    """The next producer id with epoch 0; COORDINATOR_LOAD_IN_PROGRESS while a block of ids is being taken."""
+    """The next producer id with epoch 0.
+
+    COORDINATOR_LOAD_IN_PROGRESS while a block of ids is being taken, and without the lease.
+    """
     if (request.producer_id == NONE) != (request.producer_epoch == NONE) or request.transactional_id == "":
         return refusal(request, ErrorCode.INVALID_REQUEST)
     if request.transactional_id is not None:
@@ -36,7 +39,7 @@ def init_producer_id(
         what = "transactional.id %r: transactions are not built yet"
         broker.refusals.note(context, ErrorCode.UNSUPPORTED_VERSION, what, request.transactional_id)
         return refusal(request, ErrorCode.UNSUPPORTED_VERSION)
-    producer_id = broker.producer_ids.next()
+    producer_id = broker.producer_ids.next() if broker.lease.holds else None
     if producer_id is None:
         return refusal(request, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)

@@ -273,7 +273,11 @@ def test_a_failed_log_is_given_up(env, alone):
 
 def test_producer_ids_never_repeat(env, alone):
     async def story():
-        ids = ProducerIds(env.clock, alone.coordination, 1)
+        def ask(request, version):
+            assert version == 0
+            return alone.controller.allocate_producer_ids(request)
+
+        ids = ProducerIds(env.clock, 1, lambda: alone.manager.broker_epoch, ask)
         assert ids.next() is None
         await env.clock.sleep(0)
         await env.clock.sleep(0)
@@ -287,7 +291,7 @@ def test_producer_ids_never_repeat(env, alone):
             if len(taken) % 100 == 0:
                 await env.clock.sleep(0)
         assert taken == list(range(2_500))
-        other = ProducerIds(env.clock, alone.coordination, 2)
+        other = ProducerIds(env.clock, 1, lambda: alone.manager.broker_epoch, ask)
         other.start()
         await env.clock.sleep(1)
         assert other.next() == 3_000, "the next block"

@@ -42,6 +42,7 @@ class ConfigChanges:
         self._last_processed = -1
         self._following: Follower | None = None
         self._is_reading = False
+        self._has_missed_notices = False  # its session was lost: others may have removed notices meanwhile
         self._changed = asyncio.Event()
 
     def topic_overrides(self, topic: str) -> Overrides:
@@ -55,7 +56,7 @@ class ConfigChanges:
 
     async def start(self) -> None:
         """Read all settings, then follow the notices. CoordinationError when a node cannot be decoded."""
-        self._coordination.on_session_expired(self._changed.set)
+        self._coordination.on_session_expired(self._session_lost)
         try:
             await self._read_notices(apply=False)  # the watch comes first: a change during the reads is read again
             await self._load()
@@ -79,6 +80,19 @@ class ConfigChanges:
         self._broker = await self._read(BROKERS, str(self._node_id))
         self._config.set_dynamic(self._cluster, self._broker)
 
+    async def _load_again(self) -> None:
+        """Apply what has changed since the settings were read."""
+        for topic in sorted({*await self._names(TOPICS), *self._topics}):
+            await self._apply_entity(TOPICS, topic)
+        for name in (paths.DEFAULT_ENTITY, str(self._node_id)):
+            await self._apply_entity(BROKERS, name)
+
+    async def _apply_entity(self, entity_type: str, name: str) -> None:
+        try:
+            await self.entity_changed(entity_type, name)
+        except ValueError as error:  # somebody wrote it by hand: the other settings still count
+            logger.error("the settings of %s/%s cannot be applied: %r", entity_type, name, error)
+
     async def _names(self, entity_type: str) -> list[str]:
         try:
             return await self._coordination.children(f"{paths.CONFIG}/{entity_type}")
@@ -95,6 +109,10 @@ class ConfigChanges:
     def _notified(self, event: WatchEvent) -> None:
         self._changed.set()
 
+    def _session_lost(self) -> None:
+        self._has_missed_notices = True
+        self._changed.set()
+
     def _read_again(self) -> None:
         self._is_reading = False
         self._changed.set()
@@ -105,6 +123,10 @@ class ConfigChanges:
             self._changed.clear()
             self._is_reading = True
             try:
+                if self._has_missed_notices:
+                    await self._read_notices(apply=False)
+                    await self._load_again()
+                    self._has_missed_notices = False
                 await self._read_notices(apply=True)
             except CoordinationError:
                 logger.warning("cannot read the config changes, trying again", exc_info=True)
@@ -115,7 +137,7 @@ class ConfigChanges:
                 self._following.note_event()
 
     async def _read_notices(self, *, apply: bool) -> None:
-        """Apply the notices that are new, in order, and remove those older than 15 minutes."""
+        """Apply the notices that are new, in order, and remove those 15 minutes older than the newest."""
         names = await self._coordination.children(paths.CONFIG_CHANGES, self._notified)
         for notice in names:
             number = paths.sequence_number(notice)
@@ -139,7 +161,10 @@ class ConfigChanges:
             logger.error("config change %s cannot be applied: %r", notice, error)
 
     async def _remove_old(self, notices: list[str]) -> None:
-        horizon_ms = self._env.clock.now_ms() - NOTICE_RETENTION_MS
+        newest = await self._coordination.exists(notices[-1]) if notices else None
+        if newest is None:
+            return
+        horizon_ms = newest.ctime_ms - NOTICE_RETENTION_MS  # the tree's clock: that of a broker may be wrong
         for path in notices:  # oldest first
             stat = await self._coordination.exists(path)
             if stat is None:

@@ -9,6 +9,7 @@ from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Clock, Timer
 
 NO_TOPIC_ID = bytes(16)
+FULL = 2  # the type of an UpdateMetadata that has all topics
 
 
 class Endpoint(NamedTuple):
@@ -160,7 +161,10 @@ class MetadataCache:
     # --- UpdateMetadata ---
 
     def update(self, request: UpdateMetadataRequest) -> list[tuple[str, int]]:
-        """Apply an UpdateMetadata: it replaces the brokers and adds to the partitions. Returns deleted partitions."""
+        """Apply an UpdateMetadata: it replaces the brokers and adds to the partitions. Returns deleted partitions.
+
+        Topics that a full one does not have were deleted while this broker heard nothing, and are forgotten.
+        """
         former = (self.controller_id, self.brokers)
         self.controller_id = request.controller_id
         self._replace_brokers(request.live_brokers)
@@ -168,8 +172,14 @@ class MetadataCache:
             for listener in self.on_brokers:
                 listener()
         deleted: list[tuple[str, int]] = []
+        if request.type == FULL:
+            present = {topic_state.topic_name for topic_state in request.topic_states}
+            for topic in [topic for topic in self.topics if topic not in present]:
+                self._forget(topic)
         for topic_state in request.topic_states:
             topic = topic_state.topic_name
+            if topic_state.topic_id not in (NO_TOPIC_ID, self._ids.get(topic, topic_state.topic_id)):
+                self._forget(topic)  # it was deleted and made again
             partitions = self.topics.get(topic)
             for state in topic_state.partition_states:
                 if state.leader == LEADER_DURING_DELETE:
@@ -193,6 +203,10 @@ class MetadataCache:
         if self._waiters:
             self._clock.call_soon(self._serve_waiters)
         return deleted
+
+    def _forget(self, topic: str) -> None:
+        del self.topics[topic]
+        self._set_topic_id(topic, NO_TOPIC_ID)
 
     def _replace_brokers(self, live: Iterable[UpdateMetadataRequest.UpdateMetadataBroker]) -> None:
         self.brokers = {

@@ -1,10 +1,10 @@
 """Collects the requests of one step of the controller, and sends them: LeaderAndIsr, UpdateMetadata, StopReplica."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import NamedTuple
 
 from barnabas.cluster.leader_and_isr import EPOCH_DURING_DELETE, LEADER_DURING_DELETE, NO_LEADER
-from barnabas.cluster.metadata_cache import NO_TOPIC_ID
+from barnabas.cluster.metadata_cache import FULL, NO_TOPIC_ID
 from barnabas.config.broker import BrokerConfig
 from barnabas.controller.channels import BrokerChannel, ControlResponse
 from barnabas.controller.state import ControllerState, Replica, TopicPartition
@@ -18,6 +18,7 @@ from barnabas.protocol.messages import (
 )
 from barnabas.runtime.turns import Turns, chunks
 
+INCREMENTAL = 1  # the type of an UpdateMetadata that has only what was changed
 RECOVERED, RECOVERING = 0, 1  # LeaderRecoveryState (KIP-704)
 # A broker makes or renames the folders of so many logs, or changes so many roles, before it serves its clients again.
 FOLDERS_PER_REQUEST = 10
@@ -60,6 +61,7 @@ class RequestBatch:
         self._on_deletions = on_deletions  # called with the replicas deleted, and those not deleted
         self._leader_and_isr: dict[int, dict[TopicPartition, bool]] = {}  # broker -> partition -> whether it is new
         self._update_metadata: dict[int, dict[TopicPartition, None]] = {}
+        self._know_nothing: dict[int, None] = {}  # brokers that are told all metadata, and forget what is not in it
         self._stop_replica: dict[int, dict[TopicPartition, bool]] = {}  # broker -> partition -> whether to delete it
 
     def add_leader_and_isr(self, broker_ids: Iterable[int], partition: TopicPartition, *, is_new: bool = False) -> None:
@@ -78,6 +80,12 @@ class RequestBatch:
                 known = self._update_metadata.setdefault(broker_id, {})
                 known.update(dict.fromkeys(wanted))
 
+    def add_full_metadata(self, broker_ids: Iterable[int]) -> None:
+        """Tell these brokers which brokers live, and all partitions. Topics that they know beyond these are gone."""
+        brokers = [broker_id for broker_id in broker_ids if broker_id in self._state.brokers]
+        self._know_nothing.update(dict.fromkeys(brokers))
+        self.add_update_metadata(brokers, self._state.all_partitions())
+
     def add_stop_replica(self, broker_id: int, partition: TopicPartition, *, delete: bool) -> None:
         """Tell a broker to let go of a replica."""
         if broker_id in self._state.brokers:
@@ -88,6 +96,7 @@ class RequestBatch:
         """Send what was collected, to each broker in the order it must have it."""
         leader_and_isr, self._leader_and_isr = self._leader_and_isr, {}
         update_metadata, self._update_metadata = self._update_metadata, {}
+        full, self._know_nothing = self._know_nothing, {}
         stop_replica, self._stop_replica = self._stop_replica, {}
         pace = self._turns.pace()
         for broker_id, partitions in leader_and_isr.items():
@@ -96,7 +105,7 @@ class RequestBatch:
             for piece in (*chunks(known, ROLES_PER_REQUEST), *chunks(new, FOLDERS_PER_REQUEST)):
                 await pace.rest()
                 self._send_leader_and_isr(broker_id, dict(piece))
-        await self._send_update_metadata(update_metadata)
+        await self._send_update_metadata(update_metadata, full)
         for broker_id, partitions in stop_replica.items():
             await self._send_stop_replicas(broker_id, partitions)
 
@@ -166,7 +175,9 @@ class RequestBatch:
         if failed:
             self._on_log_failures(answered, failed)
 
-    async def _send_update_metadata(self, update_metadata: dict[int, dict[TopicPartition, None]]) -> None:
+    async def _send_update_metadata(
+        self, update_metadata: dict[int, dict[TopicPartition, None]], full: Container[int]
+    ) -> None:
         if not update_metadata:
             return
         live_brokers = [
@@ -188,6 +199,7 @@ class RequestBatch:
         for broker_id, partitions in update_metadata.items():
             request = UpdateMetadataRequest(
                 controller_id=self._node_id,
+                type=FULL if broker_id in full else INCREMENTAL,
                 controller_epoch=self._controller_epoch,
                 broker_epoch=self._broker_epoch(broker_id),
                 topic_states=await self._topic_states(partitions),

@@ -111,7 +111,7 @@ class Term:
         state.begin()
         online = [r for r, known in state.replica_states.items() if known is ReplicaState.ONLINE]
         offline = [r for r, known in state.replica_states.items() if known is ReplicaState.OFFLINE]
-        batch.add_update_metadata(state.brokers, state.all_partitions())
+        batch.add_full_metadata(state.brokers)
         await self._machines.bring_online(state.in_states(PartitionState.NEW, PartitionState.OFFLINE))
         await self._machines.leave_isrs(offline)
         await self._machines.move_replicas([*online, *state.just_created()], ReplicaState.ONLINE)
@@ -258,7 +258,7 @@ class Term:
         self._batch.add_update_metadata([b for b in state.brokers if b not in broker_ids], ())
         self._batch.add_update_metadata(broker_ids, ())
         await self._batch.send()
-        self._batch.add_update_metadata(broker_ids, state.all_partitions())
+        self._batch.add_full_metadata(broker_ids)
         replicas = [r for r in state.replicas_on(broker_ids) if state.is_online(r[2], r[:2])]
         await self._machines.bring_online(state.in_states(PartitionState.NEW, PartitionState.OFFLINE))
         existing = [r for r in replicas if r[:2] in state.states and not state.is_being_deleted(r[0])]

@@ -5,6 +5,7 @@ from barnabas.cluster import registration
 from barnabas.cluster.config_changes import ConfigChanges
 from barnabas.config.broker import BrokerConfig
 from barnabas.coordination.port import Create, Set
+from barnabas.runtime.ports import Env
 from barnabas.sim.coordination import Fate, SimCoordination, SimTree
 
 
@@ -98,5 +99,65 @@ def test_a_deleted_topic_leaves_no_settings_behind(env, followed):
         await env.clock.sleep(1_000)
         followed.changes.forget_topics([("t", 0), ("t", 1), ("u", 0)])
         assert followed.changes.topic_overrides("t") == {}
+
+    env.run(story())
+
+
+def test_what_changed_while_the_session_was_lost_is_found_although_its_notices_are_gone(env, followed):
+    async def story():
+        await followed.set_topic("t", b'{"version":1,"config":{"retention.ms":"5"}}')
+        await followed.set_topic("u", b'{"version":1,"config":{"retention.ms":"6"}}', b"by hand")
+        await env.clock.sleep(100)
+        followed.told.clear()
+        other = SimCoordination(env.clock, followed.tree)
+        await other.start()
+        followed.tree.trouble = lambda name: Fate.LOST_BEFORE  # it hears nothing for long
+        trouble, followed.tree.trouble = followed.tree.trouble, lambda name: Fate.DONE
+        await other.set("/config/topics/t", b'{"version":1,"config":{"retention.ms":"7"}}')
+        await other.delete("/config/topics/u")
+        await other.create("/config/brokers/1", b'{"version":1,"config":{"message.max.bytes":"2000"}}')
+        followed.tree.trouble = trouble
+        followed.tree.expire(followed.coordination.session_id)
+        await env.clock.sleep(1_000)
+        assert followed.told == []
+        followed.tree.trouble = lambda name: Fate.DONE
+        await env.clock.sleep(1_000)
+        assert sorted(followed.told) == ["t"], "u was never told"
+        assert followed.changes.topic_overrides("t") == {"retention.ms": "7"}
+        assert followed.changes._config.message_max_bytes == 2_000
+        await followed.set_topic("t", b'{"version":1,"config":{}}')
+        await env.clock.sleep(100)
+        assert followed.changes.topic_overrides("t") == {}, "the watch is there again"
+
+    env.run(story())
+
+
+class _Ahead:
+    """The clock of a machine that is an hour ahead of the tree."""
+
+    def __init__(self, clock):
+        self._clock = clock
+
+    def __getattr__(self, name):
+        return getattr(self._clock, name)
+
+    def now_ms(self):
+        return self._clock.now_ms() + 3_600_000
+
+
+def test_notices_are_removed_by_the_clock_of_the_tree(env):
+    ahead = Env(clock=_Ahead(env.clock), disk=env.disk, network=env.network, rng=env.rng)
+    followed = Followed(env)
+    followed.changes = ConfigChanges(ahead, BrokerConfig.of({"node.id": "1"}), 1, followed.coordination)
+
+    async def story():
+        await followed.start()
+        counts = []
+        for value, wait_ms in ((5, 1_000), (6, 16 * 60_000), (7, 1_000)):
+            await followed.set_topic("t", b'{"version":1,"config":{"retention.ms":"%d"}}' % value)
+            await env.clock.sleep(wait_ms)
+            counts.append(len(await followed.coordination.children("/config/changes")))
+        assert counts == [1, 2, 1], "other brokers have not read them yet"
+        await followed.changes.stop()
 
     env.run(story())

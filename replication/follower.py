@@ -111,6 +111,7 @@ class Verdict(NamedTuple):
     action: Action
     offset: int = -1
     why: str = ""
+    is_trouble: bool = False  # not what happens whenever leaders move
 
 
 GO_ON = Verdict(Action.GO_ON)
@@ -151,11 +152,11 @@ def append(follower: Follower, answer: FetchResponse.PartitionData) -> Verdict:
     if error is ErrorCode.NONE:
         return GO_ON
     if error is ErrorCode.KAFKA_STORAGE_ERROR and partition.log.failed is not None:
-        return Verdict(Action.GIVE_UP, why=result.error_message or "")
+        return Verdict(Action.GIVE_UP, why=result.error_message or "", is_trouble=True)
     if error is ErrorCode.OFFSET_OUT_OF_RANGE and partition.log_end_offset == partition.log_start_offset:
         # The log is empty, and the leader's log begins in the middle of a batch: the log begins with the whole batch.
         return Verdict(Action.BEGIN_ANEW, result.base_offset, "the first batch begins below the log start")
-    return Verdict(Action.BACK_OFF, why=result.error_message or error.name)
+    return Verdict(Action.BACK_OFF, why=result.error_message or error.name, is_trouble=True)
 
 
 def verdict_of_error(error: int) -> Verdict:

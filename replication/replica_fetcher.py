@@ -24,12 +24,14 @@ from barnabas.replication.truncation import bounds_out_of_range, first_truncatio
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Env, Timer
 from barnabas.runtime.turns import Pieces
+from barnabas.runtime.upkeep import Task
 from barnabas.storage.truncation import Truncation, begin_full_truncation, begin_truncation
 
 logger = logging.getLogger("barnabas.replication")
 
 LIST_OFFSETS_VERSION = 9  # what Apache Kafka 3.9 sends between brokers
 NO_LEADER = -1
+LOOK_MS = 5_000.0
 LATE_WAIT_MAX_MS = 20  # how long the leader may hold back an answer for partitions that have just been added
 
 
@@ -50,7 +52,17 @@ class Clients(Protocol):
 class _Lane:
     """One connection of a fetcher, with one request after the other in one session."""
 
-    __slots__ = ("backoff", "is_busy", "is_scheduled", "is_waiting", "name", "session", "timer", "wait_max_ms")
+    __slots__ = (
+        "backoff",
+        "due_ms",
+        "is_busy",
+        "is_scheduled",
+        "is_waiting",
+        "name",
+        "session",
+        "timer",
+        "wait_max_ms",
+    )
 
     def __init__(self, name: str, node_id: int, wait_max_ms: int | None) -> None:
         self.name = name
@@ -61,6 +73,7 @@ class _Lane:
         self.is_busy = False  # waiting for an answer, or handling it
         self.is_scheduled = False
         self.timer: Timer | None = None
+        self.due_ms = 0.0  # when the next request should begin
 
 
 class ReplicaFetcher:
@@ -97,6 +110,7 @@ class ReplicaFetcher:
         log = partition.log
         if log.finish_truncation is not None:  # of an earlier epoch
             log.finish_truncation()
+        self._end_backoff(self._main)  # the controller says that the leader is there
         cut = first_truncation(log.leader_epochs.latest, log.log_end_offset, log.high_watermark)
         if cut.offset < log.log_end_offset:
             self._cut(follower, begin_truncation(log, cut.offset))
@@ -131,6 +145,7 @@ class ReplicaFetcher:
         """In a later event, because many partitions are told one after the other."""
         if not lane.is_scheduled:
             lane.is_scheduled = True
+            lane.due_ms = self._env.clock.monotonic_ms()
             self._env.clock.call_soon(partial(self._begin, lane))
 
     def _begin(self, lane: _Lane) -> None:
@@ -210,7 +225,25 @@ class ReplicaFetcher:
         """The leader does not answer: wait with all partitions."""
         delay_ms = lane.backoff.next_ms(self._config.replica_fetch_backoff_ms)
         if lane.timer is None:
+            lane.due_ms = self._env.clock.monotonic_ms() + delay_ms
             lane.timer = self._env.clock.call_later(delay_ms, partial(self._try_again, lane))
+
+    def _end_backoff(self, lane: _Lane) -> None:
+        lane.backoff.reset()
+        if lane.timer is not None:
+            lane.timer.cancel()
+            lane.timer = None
+            self._begin_soon(lane)
+
+    def look(self) -> None:
+        """Begin again where a request is overdue. A lost timer, or a bug, must not end the copying for good."""
+        now_ms = self._env.clock.monotonic_ms()
+        for lane in (self._main, self._late):
+            if lane.session.has_request and not lane.is_busy and now_ms > lane.due_ms + LOOK_MS:
+                logger.warning("%s of broker %d begins again, because it did not go on", lane.name, self.leader_id)
+                lane.is_scheduled = False
+                lane.timer = None
+                self._begin_soon(lane)
 
     def _try_again(self, lane: _Lane) -> None:
         lane.timer = None
@@ -240,8 +273,8 @@ class ReplicaFetcher:
             return
         key = (follower.topic, follower.index)
         log = follower.partition.log
-        if action is not Action.LOOK_UP:
-            logger.info("%s-%d: %s (%s)", *key, action.value, verdict.why)
+        level = logging.WARNING if verdict.is_trouble else logging.DEBUG
+        logger.log(level, "%s-%d: %s (%s)", *key, action.value, verdict.why)
         if action is Action.GIVE_UP:
             self.stop(key)
             return
@@ -358,7 +391,14 @@ class ReplicaFetchers:
         self._fetcher_of: dict[Key, ReplicaFetcher] = {}
         self._count = config.num_replica_fetchers
         self._is_shut_down = False
+        self._task: Task[ReplicaFetcher] | None = None
         config.on_change.append(self._config_changed)
+
+    def start(self) -> None:
+        """Look after the fetchers from now on."""
+        self._task = self._env.upkeep.every(
+            "replica fetchers", lambda: LOOK_MS, lambda: list(self._fetchers.values()), ReplicaFetcher.look
+        )
 
     def follow(self, partitions: Iterable[Partition]) -> None:
         """Copy each partition from its leader of now. One without a leader waits until the controller names one."""
@@ -384,6 +424,8 @@ class ReplicaFetchers:
     def shutdown(self) -> None:
         """Stop all. No partition is followed any more."""
         self._is_shut_down = True
+        if self._task is not None:
+            self._task.stop()
         if self._config_changed in self._config.on_change:
             self._config.on_change.remove(self._config_changed)
         for key in list(self._fetcher_of):

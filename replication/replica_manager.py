@@ -100,6 +100,7 @@ class ReplicaManager:
         """Start the periodic work: ISR changes and notices of failed logs (checkpoints are LogManager's)."""
         self._isr_changes.start()
         self._log_failures.start()
+        self.fetchers.start()
         self._shrinking = self._env.upkeep.every(
             "isr shrink",
             lambda: self.config.replica_lag_time_max_ms / 2,

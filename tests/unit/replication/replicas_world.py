@@ -51,6 +51,7 @@ class Replica:
             lambda request, version: Pending(),  # there is no controller
         )
         self.replica_manager.broker_epoch = 100 + node_id
+        self.replica_manager.fetchers.start()
 
     # --- the clients of its fetchers ---
 

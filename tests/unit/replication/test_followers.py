@@ -3,6 +3,7 @@
 import pytest
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import FetchResponse
+from barnabas.replication.fetching import FetchParams, FetchPartition
 from barnabas.sim.env import sim_env
 from barnabas.storage.log import Log
 from replicas_world import LATENCY_MS, World
@@ -316,3 +317,61 @@ def test_a_partition_is_copied_at_once_while_the_leader_holds_back_an_answer_for
     count = len(world.requests)
     world.run(5_000)
     assert len(world.requests) - count <= 22, "one long poll of each follower at a time"
+
+
+def test_a_new_epoch_ends_the_wait_for_a_leader_that_was_away(world):
+    world.lead(1)
+    world.run(100)
+    world.cut |= {(2, 1), (1, 2)}
+    world.run(5_000)
+    world.cut.clear()
+    world.lead(1)
+    produced = Observed(world[1].append(acks=-1))
+    world.run(10 * LATENCY_MS)
+    assert produced.value[0].error is ErrorCode.NONE
+
+
+def test_a_lost_timer_does_not_end_the_copying(world):
+    world.lead(1)
+    world.run(600)
+    world.cut |= {(2, 1), (1, 2)}
+    world.run(3_000)
+    for fetcher in world[2].replica_manager.fetchers._fetchers.values():
+        fetcher._main.timer.cancel()
+    world.cut.clear()
+    world[1].append()
+    world.run(1_000)
+    assert not world[2].values()
+    world.run(11_000)
+    assert same(world, 1, 2)
+
+
+def test_a_consumer_is_sent_to_the_replica_in_its_rack_which_serves_what_it_knows_to_be_committed(world):
+    world.tell_metadata(1, 2, 3, racks={1: "a", 2: "b", 3: "c"})
+    world.lead(1)
+    world[1].append(count=2)
+    world.run(2_000)
+    params = FetchParams(rack="b", version=13)
+    (told,) = world[1].replica_manager.fetch(params, [FetchPartition("t", 0, 0, 1 << 20)])
+    assert (told.preferred_read_replica, len(told.records)) == (2, 0)
+    (served,) = world[2].replica_manager.fetch(params, [FetchPartition("t", 0, 0, 1 << 20)])
+    assert (served.high_watermark, served.next_offset, served.preferred_read_replica) == (2, 2, -1)
+    world[1].append()
+    world.run(3 * LATENCY_MS)
+    assert (world[2].log().log_end_offset, world[2].log().high_watermark) == (3, 2)
+    (bound,) = world[2].replica_manager.fetch(params, [FetchPartition("t", 0, 2, 1 << 20)])
+    assert (bound.error, len(bound.records)) == (ErrorCode.NONE, 0), "not known to be committed yet"
+    (beyond,) = world[2].replica_manager.fetch(params, [FetchPartition("t", 0, 4, 1 << 20)])
+    assert beyond.error is ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def test_a_consumer_that_waits_at_a_follower_is_answered_when_the_high_watermark_gets_there(world):
+    world.lead(1)
+    world.run(2_000)
+    params = FetchParams(version=13, max_wait_ms=5_000, min_bytes=1)
+    waiting = Observed(world[2].replica_manager.fetch(params, [FetchPartition("t", 0, 0, 1 << 20)]))
+    world[1].append()
+    world.run(3 * LATENCY_MS)
+    assert not waiting.done
+    world.run(1_000)
+    assert waiting.value[0].next_offset == 1

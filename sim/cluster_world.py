@@ -124,10 +124,9 @@ class ClusterWorld(Simulation):
 
     def summary(self) -> str:
         """The numbers of the run, as text."""
-        lives = sum(host.lives for host in self.hosts.values())
         return (
             f"{self.clock.loop.calls} events, {self.answers} answers, {len(self.history.events)} lines of history, "
-            f"{self.ledger.commits.count} commits, {self.ledger.assignments} assignments, {lives} lives, "
+            f"{self.ledger.commits.count} commits, {self.ledger.assignments} assignments, {self.lives_begun} lives, "
             f"{sum(self.weather.counts.values())} troubles"
         )
 
@@ -140,6 +139,11 @@ class ClusterWorld(Simulation):
     def lives(self) -> list[Life]:
         """All processes that live, in order."""
         return [host.life for host in self.hosts.values() if host.life is not None]
+
+    @property
+    def lives_begun(self) -> int:
+        """How many processes there have been."""
+        return sum(host.lives for host in self.hosts.values())
 
     @property
     def all_serve(self) -> bool:

@@ -224,7 +224,7 @@ class Host:
             self.settings if settings is None else settings,
             self.data_directories if data_directories is None else data_directories,
         )
-        self.network.dark.pop(self.name, None)
+        self.network.power_on(self.name)
         task = life.spawn(life.broker.start())
         try:
             await asyncio.wait([task])

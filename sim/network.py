@@ -369,6 +369,14 @@ class SimNetwork:
         """Both ends lose the connection."""
         transport.lose(ConnectionResetError(104, "simulated"))
 
+    def power_on(self, machine: str) -> None:
+        """A machine runs again. What others have sent to it again and again is now answered by a reset."""
+        if machine in self.dark:
+            del self.dark[machine]
+            for transport in list(self.transports):
+                if transport.remote[0] == machine:
+                    transport.send_again()
+
     def resumed(self, owner: Process) -> None:
         """A process is not paused any more: it takes the bytes that have arrived."""
         for transport in self.owned(owner):

@@ -26,9 +26,10 @@ NOT_WRITTEN = (ErrorCode.NOT_ENOUGH_REPLICAS,)
 class _Batch:
     """Records that have a sequence number and are not acknowledged yet."""
 
-    __slots__ = ("data", "number", "operation")
+    __slots__ = ("data", "lives", "number", "operation")
 
-    def __init__(self, operation: Produce, number: int, data: bytes) -> None:
+    def __init__(self, operation: Produce, number: int, data: bytes, lives: int) -> None:
+        self.lives = lives  # how many processes of brokers there had been when it was made
         self.operation = operation
         self.number = number
         self.data = data
@@ -61,7 +62,7 @@ class ClusterProducer(Routed):
                 await self.sleep(20, 200)
         await self.sleep(20, 800)
         if self.rng.random() < 0.01:
-            self._restart()
+            self._restart("is started anew")
 
     async def rest(self) -> None:
         await self.turn()
@@ -78,9 +79,9 @@ class ClusterProducer(Routed):
         self.world.producer_ids[response.producer_id] = None
         self.producer_id, self.producer_epoch = response.producer_id, response.producer_epoch
 
-    def _restart(self) -> None:
+    def _restart(self, why: str) -> None:
         """Go on as another process. What is in flight may have been written, once."""
-        self.world.note(f"{self.name} is started anew")
+        self.world.note(f"{self.name} {why}")
         for batches in self._batches.values():
             for batch in batches:
                 self.ended(batch.number, Outcome.INFO, batch.operation)
@@ -105,7 +106,7 @@ class ClusterProducer(Routed):
         )
         values = tuple((record.value or b"").decode() for record in records)
         operation = Produce(key, values, -1, self.producer_id, sequence)
-        return _Batch(operation, self.began(operation), bytes(data))
+        return _Batch(operation, self.began(operation), bytes(data), self.cluster.lives_begun)
 
     async def _send(self, key: TopicPartition) -> bool:
         """Send a partition's batches in order, and take the answers. False if some must be sent again."""
@@ -129,6 +130,10 @@ class ClusterProducer(Routed):
                 self.ended(batch.number, Outcome.OK, batch.operation._replace(base_offset=partition.base_offset))
                 self.progress += 1
             elif failed is None:
+                if error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and batch.lives != self.cluster.lives_begun:
+                    # As in Kafka, a snapshot has one batch of each producer, so older duplicates are not recognised.
+                    self._restart("has lost its place")
+                    return False
                 if error not in RETRIABLE:
                     detail = f"{self.name} {key} sequence {batch.operation.base_sequence}: {error.name}"
                     raise Violation("a producer in order is accepted", detail)

@@ -168,7 +168,10 @@ def target_of(api: ApiKey, message: Any) -> Target | None:
 
 
 class ClusterCommitter(Routed, Committer):
-    """Commits to the group's coordinator, wherever it is."""
+    """Commits to the group's coordinator, wherever it is. Its group is never deleted, so no offset may go."""
+
+    async def _delete(self) -> None:
+        await self.look()
 
 
 class ClusterMember(Routed, Member):

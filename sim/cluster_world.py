@@ -246,8 +246,10 @@ class ClusterWorld(Simulation):
             self.fail(error)
         elif isinstance(owner, Life) and not owner.alive:
             pass  # what a dead process does is nobody's business
-        elif isinstance(error, PowerLoss) and isinstance(owner, Life):
-            self.lose_power(owner.host)
+        elif isinstance(error, PowerLoss):
+            for host in self.hosts.values():
+                if host.disk.is_losing_power:
+                    self.lose_power(host)
         else:
             who = owner.host.name if isinstance(owner, Life) else "the world"
             self.fail(Violation("nothing escapes", f"{who}: {context.get('message')}: {error!r}"))

@@ -1,0 +1,65 @@
+"""A cluster of three brokers under one seed: it holds, and the same seed gives the same trace."""
+
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+from barnabas.sim import cluster_world
+from barnabas.sim.cluster_weather import ClusterWeather
+from barnabas.sim.cluster_world import ClusterWorld
+
+SEEDS = range(1, 7)
+
+
+@cache
+def run(seed: int) -> cluster_world.ClusterVerdict:
+    return cluster_world.run(seed, minutes=0.3)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_cluster_in_bad_weather_keeps_its_promises(seed: int) -> None:
+    verdict = run(seed)
+    assert verdict.violation is None, str(verdict)
+    assert verdict.answers > 500  # the clients have asked for much, and were answered
+    assert len(verdict.history.events) > 1_000
+    assert sum(verdict.troubles.values()) > 0
+
+
+def test_the_same_seed_gives_the_same_trace_byte_for_byte(tmp_path: Path) -> None:
+    traces = []
+    for hash_seed in ("1", "77"):
+        path = tmp_path / hash_seed
+        command = [sys.executable, "-m", "barnabas.sim", "--seed", "3", "--brokers", "3", "--minutes", "0.2"]
+        environment = os.environ | {"PYTHONHASHSEED": hash_seed}
+        done = subprocess.run([*command, "--trace", str(path)], check=True, env=environment, capture_output=True)
+        assert b"cluster-hours per processor-hour" in done.stdout
+        traces.append(path.read_bytes())
+    assert len(traces[0]) > 10_000
+    assert traces[0] == traces[1]
+
+
+def test_the_kinds_of_trouble_can_be_chosen() -> None:
+    world = ClusterWorld(1, kinds=("kill", "cut"))
+    assert world.weather.names == ("kill", "cut")
+    with pytest.raises(ValueError, match="no such kind of trouble: earthquake; there are: kill, "):
+        ClusterWeather(world, world.rng, ("earthquake",))
+
+
+def test_unsynced_power_cuts_wait_until_all_replicas_are_in_sync() -> None:
+    seed = next(seed for seed in range(1, 50) if not ClusterWorld(seed).is_synced)
+    world = ClusterWorld(seed, minutes=0.5, kinds=("power", "kill"))
+    in_sync: list[bool] = []
+    lose_power = world.lose_power
+
+    def note_and_lose(host: object) -> None:
+        in_sync.append(world.are_all_in_sync())
+        lose_power(host)  # type: ignore[arg-type]
+
+    world.lose_power = note_and_lose  # type: ignore[method-assign, assignment]
+    verdict = world.run()
+    assert verdict.violation is None, str(verdict)
+    assert in_sync
+    assert all(in_sync)

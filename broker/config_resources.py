@@ -91,7 +91,10 @@ async def rows_of(broker: "Broker", resource_type: int, name: str, keys: list[st
             raise refusal(problem, ErrorCode.INVALID_TOPIC_EXCEPTION)
         if not broker.metadata_cache.contains(name):
             raise refusal("", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        return describe.topic_rows(broker.config_changes.topic_overrides(name), broker.config, keys)
+        own = await broker.topic_admin.overrides(
+            entity_path(Resource.TOPIC, name)
+        )  # as another broker has changed them
+        return describe.topic_rows(own, broker.config, keys)
     if resource_type == Resource.BROKER and not name:
         return describe.cluster_rows(broker.config, keys)
     if resource_type == Resource.BROKER:

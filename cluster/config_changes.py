@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from barnabas.config.broker import BrokerConfig
 from barnabas.coordination import paths, payloads
@@ -176,21 +176,29 @@ class ConfigChanges:
             except NoNodeError:
                 continue
 
+    async def read_topics(self, names: Sequence[str]) -> None:
+        """Read the settings of topics that are new here, because the notice of them may come later."""
+        nodes = await self._coordination.get_many([paths.config(f"{TOPICS}/{name}") for name in names])
+        for name, node in zip(names, nodes):
+            self._set_topic(name, {} if node is None else payloads.decode_config(node[0]))
+
     async def entity_changed(self, entity_type: str, name: str) -> None:
         """Read one entity again and apply it. Entity types that have no effect here are left alone."""
         if entity_type == TOPICS:
-            overrides = await self._read(TOPICS, name)
-            if overrides == self.topic_overrides(name):
-                return
-            if overrides:
-                self._topics[name] = overrides
-            else:
-                del self._topics[name]
-            logger.info("topic %s: its own settings are now %s", name, overrides)
-            self.on_topic_change(name)
+            self._set_topic(name, await self._read(TOPICS, name))
         elif entity_type == BROKERS and name in (paths.DEFAULT_ENTITY, str(self._node_id)):
             if name == paths.DEFAULT_ENTITY:
                 self._cluster = await self._read(BROKERS, name)
             else:
                 self._broker = await self._read(BROKERS, name)
             self._config.set_dynamic(self._cluster, self._broker)
+
+    def _set_topic(self, name: str, overrides: Overrides) -> None:
+        if overrides == self.topic_overrides(name):
+            return
+        if overrides:
+            self._topics[name] = overrides
+        else:
+            del self._topics[name]
+        logger.info("topic %s: its own settings are now %s", name, overrides)
+        self.on_topic_change(name)

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from barnabas.coordination import payloads
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import (
@@ -133,3 +134,14 @@ def test_what_only_a_controller_sends_is_not_announced(world: World) -> None:
     request = ApiVersionsRequest(client_software_name="test", client_software_version="1")
     answer = world.ask(ApiKey.API_VERSIONS, 4, request)
     assert {4, 5, 6, 7}.isdisjoint(entry.api_key for entry in answer.api_keys)
+
+
+def test_a_new_topic_has_the_settings_that_it_was_made_with(make_world: Any) -> None:
+    world = make_world()
+    data = payloads.encode_config({"message.timestamp.type": "LogAppendTime"})
+    world.env.run(world.broker.coordination.create("/config/topics/told", data))  # the notice comes later
+    answer = world.ask(ApiKey.LEADER_AND_ISR, 7, leader_and_isr(world, "told", bytes(15) + bytes([9])))
+    assert answer.topics[0].partition_errors[0].error_code == ErrorCode.NONE
+    partition = world.broker.replica_manager.partitions["told", 0]
+    assert partition.log.config.message_timestamp_type == "LogAppendTime"
+    world.env.run(world.broker.stop())

@@ -25,6 +25,7 @@ class Client:
     """One blocking connection. OSError when the broker has gone."""
 
     def __init__(self, port: int, answer_within_s: float = ANSWER_WITHIN_S) -> None:
+        self.port = port
         self.socket = socket.create_connection(("127.0.0.1", port), answer_within_s)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 

@@ -23,6 +23,7 @@ from kill_load import AskAgainError, Committer, LibrdkafkaProducer, Member, OneB
 from kill_rounds import GOES_ON_WITHIN_S, OFFSETS_TOPIC, Options, Rounds
 
 ANSWER_WITHIN_S = 4.0  # a broker that is paused does not answer
+READ_WITHIN_S = 1.0  # what does not wait for other brokers; a member must not lose its session (3 s) over it
 IN_SYNC_WITHIN_S = 60.0
 SESSION_TIMEOUT_MS = 3_000
 
@@ -65,7 +66,7 @@ class Reader:
         key = (topic, partition)
         client = self._clients.get(key)
         if client is None:
-            client = self._clients[key] = self._cluster.leader(key)
+            client = self._clients[key] = self._cluster.leader(key, READ_WITHIN_S)
         try:
             row = client.fetch(topic, partition, offset, max_bytes)
         except OSError:
@@ -84,35 +85,44 @@ class Cluster(OneBroker):
         self.ports = ports
         self.bootstrap = ",".join(f"127.0.0.1:{port}" for port in ports)
         self._rng = random.Random(f"{seed} cluster")
+        self._silent: dict[int, float] = {}  # port -> until when another broker is asked first
 
-    def anywhere(self) -> Client:
+    def anywhere(self, answer_within_s: float = ANSWER_WITHIN_S) -> Client:
         """A connection to one of the brokers that answer."""
-        for port in self._rng.sample(self.ports, len(self.ports)):
+        ports = self._rng.sample(self.ports, len(self.ports))
+        for port in sorted(ports, key=lambda port: self._silent.get(port, 0.0) > time.monotonic()):
             try:
-                return Client(port, ANSWER_WITHIN_S)
+                return Client(port, answer_within_s)
             except OSError:
                 continue
         raise ConnectionRefusedError("no broker")
 
+    def _ask(self, api: ApiKey, version: int, request: Any) -> Any:
+        """What one of the brokers says. OSError."""
+        with closing(self.anywhere(READ_WITHIN_S)) as client:
+            try:
+                return client.ask(api, version, request)
+            except OSError:
+                self._silent[client.port] = time.monotonic() + READ_WITHIN_S * 5
+                raise
+
     def metadata(self) -> Any:
         """What one of the brokers says of the cluster. OSError."""
-        with closing(self.anywhere()) as client:
-            return client.ask(ApiKey.METADATA, 9, messages.MetadataRequest(topics=None))
+        return self._ask(ApiKey.METADATA, 9, messages.MetadataRequest(topics=None))
 
-    def leader(self, partition: Partition) -> Client:
+    def leader(self, partition: Partition, answer_within_s: float = ANSWER_WITHIN_S) -> Client:
         """A connection to the leader, as one of the brokers knows it."""
         answer = self.metadata()
         ports = {broker.node_id: broker.port for broker in answer.brokers}
         for topic in answer.topics:
             for row in topic.partitions:
                 if (topic.name, row.partition_index) == partition and row.leader_id in ports:
-                    return Client(ports[row.leader_id], ANSWER_WITHIN_S)
+                    return Client(ports[row.leader_id], answer_within_s)
         raise AskAgainError(f"nobody leads {partition}")
 
     def coordinator(self, group: str) -> Client:
         """A connection to the coordinator, as one of the brokers knows it."""
-        with closing(self.anywhere()) as client:
-            found = client.ask(ApiKey.FIND_COORDINATOR, 3, messages.FindCoordinatorRequest(key=group))
+        found = self._ask(ApiKey.FIND_COORDINATOR, 3, messages.FindCoordinatorRequest(key=group))
         if found.error_code:
             raise AskAgainError(f"{group} has no coordinator")
         return Client(found.port, ANSWER_WITHIN_S)

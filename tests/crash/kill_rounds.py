@@ -378,9 +378,21 @@ class Rounds:
             with closing(self.place.leader(partition)) as client:
                 count += self.checker.check_compacted(client, partition, owed.get(partition, {}))
         for committer in self.committers:
-            with closing(committer.connect()) as client:
-                committer.book.check(client, committer.partitions)
+            self._check_commits(committer)
         return count
+
+    def _check_commits(self, committer: Committer) -> None:
+        """Again, while the coordinator moves."""
+        end = time.monotonic() + GOES_ON_WITHIN_S
+        while True:
+            try:
+                with closing(committer.connect()) as client:
+                    committer.book.check(client, committer.partitions)
+                return
+            except OSError:
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.05)
 
     def _answers(self, process: Process, is_right: Callable[[Client], bool]) -> float:
         """Milliseconds from exec to the first right answer."""

@@ -1,5 +1,5 @@
 // A story told by franz-go, a client that checks every answer strictly. It ends with exit code 1 and a sentence
-// at the first thing that is not as it must be; `go run . HOST:PORT TOPIC`.
+// at the first thing that is not as it must be; `go run . HOST:PORT,… TOPIC`.
 package main
 
 import (
@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"sort"
+	"strings"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -34,7 +35,7 @@ func check(holds bool, format string, arguments ...any) {
 }
 
 func client(bootstrap string, options ...kgo.Opt) *kgo.Client {
-	common := []kgo.Opt{kgo.SeedBrokers(bootstrap), kgo.HeartbeatInterval(200 * time.Millisecond)}
+	common := []kgo.Opt{kgo.SeedBrokers(strings.Split(bootstrap, ",")...), kgo.HeartbeatInterval(200 * time.Millisecond)}
 	made, err := kgo.NewClient(append(common, options...)...)
 	must("client", err)
 	return made
@@ -109,9 +110,9 @@ func main() {
 	defer plain.Close()
 	admin := kadm.NewClient(plain)
 	setting := "-1" // the story's records are old: retention would be right to take them
-	_, err := admin.CreateTopic(ctx, partitions, 1, map[string]*string{"retention.ms": &setting}, topic)
+	_, err := admin.CreateTopic(ctx, partitions, -1, map[string]*string{"retention.ms": &setting}, topic)
 	must("create topic", err)
-	_, err = admin.CreateTopic(ctx, partitions, 1, nil, topic)
+	_, err = admin.CreateTopic(ctx, partitions, -1, nil, topic)
 	check(err == kerr.TopicAlreadyExists, "creating it twice answered %v", err)
 	configs, err := admin.DescribeTopicConfigs(ctx, topic)
 	must("describe configs", err)

@@ -34,9 +34,12 @@ class NotYetError(Exception):
 class Cluster:
     """The processes by node id. A broker that was killed can be started again, on its data and its port."""
 
-    def __init__(self, folder: Path, settings: dict[str, str]) -> None:
+    def __init__(self, folder: Path, settings: dict[str, str], zookeeper: str | None = None) -> None:
         self._folder = folder
-        self._settings = {"coordination.path": str(folder / "tree"), **SETTINGS, **settings}
+        tree = {"coordination.path": str(folder / "tree")}
+        if zookeeper is not None:
+            tree = {"zookeeper.connect": zookeeper, "zookeeper.session.timeout.ms": "2000"}
+        self._settings = {**tree, **SETTINGS, **settings}
         self.ports = {node_id: free_port() for node_id in range(BROKERS)}
         self.processes: dict[int, Process] = {}  # those that run
 

@@ -1,4 +1,7 @@
-"""Three broker processes on one coordination file. Processes and their blocking client are those of tests/crash/."""
+"""Three broker processes on one coordination file, and on a real ZooKeeper (tests/zookeeper/).
+
+Processes and their blocking client are those of tests/crash/.
+"""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -9,17 +12,34 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent / "crash"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "zookeeper"))
 
 
-@pytest.fixture
-def make_cluster(tmp_path: Path) -> Iterator[Callable[..., Any]]:
+@pytest.fixture(scope="session")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A running ZooKeeper."""
+    import zookeeper_server
+
+    if zookeeper_server.class_path() is None:
+        pytest.skip(zookeeper_server.why_not())
+    pytest.importorskip("kazoo", reason="kazoo is not installed")
+    server = zookeeper_server.ZooKeeperServer(tmp_path_factory.mktemp("zookeeper"))
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(params=["embedded", "zookeeper"])
+def make_cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., Any]]:
     """Starts clusters. None of their brokers may log a traceback."""
     from cluster import Cluster
 
     made: list[Cluster] = []
+    server = request.getfixturevalue("zookeeper") if request.param == "zookeeper" else None
 
     def make(**settings: str) -> Cluster:
-        cluster = Cluster(tmp_path, {name.replace("_", "."): text for name, text in settings.items()})
+        place = None if server is None else f"{server.address}/{tmp_path.name}"
+        cluster = Cluster(tmp_path, {name.replace("_", "."): text for name, text in settings.items()}, place)
         made.append(cluster)
         cluster.start_all()
         return cluster

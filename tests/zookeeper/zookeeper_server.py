@@ -17,6 +17,7 @@ from pathlib import Path
 
 VERSION = os.environ.get("BARNABAS_ZOOKEEPER_VERSION", "3.9.3")  # which one Maven fetches
 OLDEST = (3, 8)
+OLDEST_AT_ALL = (3, 5)  # PySpark 3 brings 3.6, which does if there is nothing else
 TICK_MS = 100  # sessions last 2 to 200 ticks
 CONFIG = """\
 tickTime={tick_ms}
@@ -68,19 +69,33 @@ def _class_path() -> str | None:
     named = os.environ.get("BARNABAS_ZOOKEEPER_JARS")
     if named:
         return f"{named}/*" if _holds_zookeeper(Path(named)) else None
-    spark = find_spec("pyspark") if "BARNABAS_ZOOKEEPER_VERSION" not in os.environ else None
-    if spark is not None and spark.submodule_search_locations:
-        jars = Path(spark.submodule_search_locations[0]) / "jars"
-        if _holds_zookeeper(jars):  # all of Spark's jars would take Java seconds to open
-            wanted = re.compile(r"(zookeeper|slf4j-api|metrics-core|snappy-java|netty-|commons-io|audience)")
-            return os.pathsep.join(str(jar) for jar in sorted(jars.iterdir()) if wanted.match(jar.name))
-    return _from_maven()
+    spark = _from_pyspark() if "BARNABAS_ZOOKEEPER_VERSION" not in os.environ else None
+    if spark is not None and _holds_zookeeper(spark):
+        return _chosen(spark)
+    maven = _from_maven()
+    if maven is None and spark is not None and _holds_zookeeper(spark, OLDEST_AT_ALL):
+        return _chosen(spark)
+    return maven
 
 
-def _holds_zookeeper(folder: Path) -> bool:
+def _from_pyspark() -> Path | None:
+    """The folder of PySpark's jars: PySpark 4 brings ZooKeeper 3.9."""
+    spark = find_spec("pyspark")
+    if spark is None or not spark.submodule_search_locations:
+        return None
+    return Path(spark.submodule_search_locations[0]) / "jars"
+
+
+def _chosen(jars: Path) -> str:
+    """Those of Spark's jars that ZooKeeper needs: it would take Java seconds to open all."""
+    wanted = re.compile(r"(zookeeper|slf4j-api|metrics-core|snappy-java|netty-|commons-io|audience)")
+    return os.pathsep.join(str(jar) for jar in sorted(jars.iterdir()) if wanted.match(jar.name))
+
+
+def _holds_zookeeper(folder: Path, oldest: tuple[int, int] = OLDEST) -> bool:
     names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
     versions = [match for name in names if (match := re.fullmatch(r"zookeeper-(\d+)\.(\d+)\..*\.jar", name))]
-    return any((int(found[1]), int(found[2])) >= OLDEST for found in versions)
+    return any((int(found[1]), int(found[2])) >= oldest for found in versions)
 
 
 def _from_maven() -> str | None:

@@ -303,8 +303,8 @@ class Broker:
     def offsets_partition_count(self) -> int:
         """How many partitions the offsets topic had when this broker first knew the topic.
 
-        Partitions that are added count from the next start on, as in Kafka, because groups would move away from their
-        offsets.
+        CreatePartitions adds none here. If another tool does, they count from the next start on, as in Kafka, because
+        groups would move away from their offsets.
         """
         if not self._offsets_partitions:
             self._offsets_partitions = self.metadata_cache.partition_count(OFFSETS_TOPIC)

@@ -192,12 +192,15 @@ class Controller:
             self._events.appendleft((handler, None))
         except SessionExpiredError:
             logger.info("the session with the coordination tree has expired")  # `_session_expired` does the rest
-        except CoordinationError:
-            logger.exception("a controller event failed")
-        except Exception:
-            logger.exception("a bug in a controller event")
-            if self.term is not None:
+        except Exception as error:
+            what = (
+                "a controller event failed" if isinstance(error, CoordinationError) else "a bug in a controller event"
+            )
+            logger.exception(what)
+            if self.term is not None:  # memory may hold half of a change
                 await self._give_up()
+            else:
+                self._env.clock.call_later(GIVE_UP_BACKOFF_MS, lambda: self._enqueue(self._elect))
 
     # --- requests to the controller ---
 

@@ -256,7 +256,7 @@ ONCE = {
     "offsets/zookeeper.py": "one commit",
     "controller/channels.py": "one request, sent again",
     "coordination/zookeeper.py": "the deadline of a session that nothing is heard of, and the next one after it",
-    "controller/controller.py": "the first balance after taking over",
+    "controller/controller.py": "the first balance after taking over, and an election after one that failed",
     "replication/fetching.py": "the end of a long poll",
     "coordination/embedded.py": "one repair of the sessions, begun again by a later poll",
     "replication/follower_fetches.py": "the end of a long poll",

@@ -7,7 +7,7 @@ from barnabas.cluster.leader_and_isr import LeaderAndIsr
 from barnabas.controller.controller import Controller
 from barnabas.controller.leader_elections import ElectionResult, ElectionType
 from barnabas.controller.requests import Answered
-from barnabas.coordination.port import Create, Delete, Set
+from barnabas.coordination.port import Create, Delete, NotEmptyError, Set
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import (
     AllocateProducerIdsRequest,
@@ -421,5 +421,39 @@ def test_the_wish_goes_with_the_topic_in_one_change(env, cluster):
         await cluster.settle()
         assert seen[-1] == (False, False)
         assert (False, True) not in seen
+
+    env.run(story())
+
+
+def test_an_event_that_the_tree_refuses_ends_the_term(env, cluster, caplog):
+    """Memory may hold half of a change, so everything is read again."""
+
+    async def story():
+        await cluster.create("t", {0: [2, 3]})
+        machines = cluster.controller.term._machines
+
+        async def refused(*_):
+            raise NotEmptyError("/somewhere")
+
+        machines.leave_isrs = refused
+        await cluster.tree.delete("/brokers/ids/2")
+        await env.clock.sleep(3_000)
+        assert "a controller event failed" in caplog.text
+        assert cluster.controller.controller_epoch == 2
+        assert (await cluster.state("t", 0))[::2] == (3, [3])
+
+    env.run(story())
+
+
+def test_an_election_that_fails_is_tried_again(env, cluster):
+    async def story():
+        await cluster.tree.set("/controller_epoch", b"what?")
+        await cluster.tree.delete("/controller")
+        await env.clock.sleep(500)
+        assert not cluster.controller.active
+        await cluster.tree.set("/controller_epoch", b"41")
+        await env.clock.sleep(2_000)
+        assert cluster.controller.active
+        assert cluster.controller.controller_epoch == 42
 
     env.run(story())

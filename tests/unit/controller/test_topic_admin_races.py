@@ -105,3 +105,42 @@ def test_settings_of_a_topic_that_went_are_not_written(env, host, settings):
         assert tree.children("/config/topics") == []
 
     env.run(story())
+
+
+def test_a_topic_is_deleted_by_the_id_that_it_has_now(env, host):
+    async def story():
+        await host.admin.create_topic("t")
+        await host.wait(lambda: host.metadata_cache.has_leaders("t", 1))
+        former = host.metadata_cache.topic_id("t")
+        await host.admin.delete_topic("t", former)
+        await host.wait(lambda: not host.metadata_cache.contains("t"))
+        await env.clock.sleep(1_000)
+        assert (await host.admin.create_topic("t"))[0] is ErrorCode.NONE
+        await host.wait(lambda: host.metadata_cache.has_leaders("t", 1))
+        assert (await host.admin.delete_topic("t", former))[0] is ErrorCode.UNKNOWN_TOPIC_ID
+        await env.clock.sleep(1_000)
+        assert host.manager.partition("t", 0).is_leader
+
+    env.run(story())
+
+
+def test_the_topic_is_made_again_between_the_look_at_it_and_the_wish_to_delete_it(env, host):
+    """The wish says which topic it means, so the new one stays."""
+
+    async def story():
+        await host.admin.create_topic("t")
+        await host.wait(lambda: host.metadata_cache.has_leaders("t", 1))
+        data, _ = await host.coordination.get("/brokers/topics/t")
+        later = data.replace(b'"topic_id":"', b'"topic_id":"A', 1)
+        later = later[: later.index(b'"topic_id":"') + 34] + later[later.index(b'"topic_id":"') + 35 :]
+        await host.controller.stop()
+        just_before_the_next("create", host.coordination.tree, Set("/brokers/topics/t", later))
+        assert await host.admin.delete_topic("t") == (ErrorCode.NONE, None)
+        await host.coordination.delete("/controller")
+        await host.controller.start()
+        await env.clock.sleep(1_000)
+        tree = host.coordination.tree
+        assert tree.children("/admin/delete_topics") == []
+        assert tree.children("/brokers/topics") == ["t"]
+
+    env.run(story())

@@ -270,6 +270,7 @@ class ReplicaFetcher:
             lane.session.note(follower)
             return
         if action is Action.IGNORE:
+            lane.session.note(follower)  # what it has now
             return
         key = (follower.topic, follower.index)
         log = follower.partition.log

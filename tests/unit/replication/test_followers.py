@@ -7,7 +7,7 @@ from barnabas.replication.fetching import FetchParams, FetchPartition
 from barnabas.sim.env import sim_env
 from barnabas.storage.log import Log
 from replicas_world import LATENCY_MS, World
-from replication_world import Observed
+from replication_world import TOPIC_ID, Observed
 
 
 @pytest.fixture
@@ -375,3 +375,23 @@ def test_a_consumer_that_waits_at_a_follower_is_answered_when_the_high_watermark
     assert not waiting.done
     world.run(1_000)
     assert waiting.value[0].next_offset == 1
+
+
+def test_topics_without_an_id_are_asked_for_by_name_in_version_12(world):
+    world.lead(1)
+    world.run(600)
+    for replica in world.replicas.values():  # a fetch by name finds what UpdateMetadata or LeaderAndIsr has told
+        assert replica.metadata_cache.topic_name(TOPIC_ID) is None
+    world.lead(1, ("old", 0), topic_id=bytes(16))
+    for topic in ("t", "old"):
+        world[1].append(topic)
+    world.run(2_000)
+    assert same(world, 1, 2, 3, topic="old")
+    assert same(world, 1, 2, 3, topic="t")
+    assert world.fetches(2, 1)[-1].replica_id == 2
+    for node_id in world.replicas:
+        world.stop_replica(node_id, topic="old")
+    world[1].append("t")
+    world.run(2_000)
+    assert same(world, 1, 2, 3, topic="t")
+    assert world.fetches(2, 1)[-1].replica_state.replica_id == 2, "with ids again"

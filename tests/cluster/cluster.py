@@ -41,6 +41,7 @@ class Cluster:
             tree = {"zookeeper.connect": zookeeper, "zookeeper.session.timeout.ms": "2000"}
         self._settings = {**tree, **SETTINGS, **settings}
         self.ports = {node_id: free_port() for node_id in range(BROKERS)}
+        self.own: dict[int, dict[str, str]] = {}  # settings of single brokers
         self.processes: dict[int, Process] = {}  # those that run
 
     # ------------------------------------------------------------------ processes
@@ -57,7 +58,7 @@ class Cluster:
         self.processes[node_id] = Process(
             self._folder / f"broker-{node_id}",
             self.ports[node_id],
-            settings={**self._settings, "node.id": str(node_id)},
+            settings={**self._settings, **self.own.get(node_id, {}), "node.id": str(node_id)},
             wait=wait,
             log_level="info",
         )

@@ -146,7 +146,7 @@ class ZooKeeperServer:
                 stderr=output,
             )
         deadline = time.monotonic() + 60
-        while self.command("ruok") != "imok":
+        while "Mode:" not in self.command("srvr"):
             assert self._process.poll() is None, (self._folder / "output.txt").read_text()
             assert time.monotonic() < deadline, "ZooKeeper does not serve"
             time.sleep(0.05)

@@ -129,7 +129,6 @@ class Broker:
         self.fetch_sessions = FetchSessionCache(env.rng, config.max_incremental_fetch_session_cache_slots)
         self.server = Server(env, config, self, self.refusals)
         self.addresses = Addresses(config, self.server.ports, self.metadata_cache)
-        self._offsets_partitions = 0
 
     # ------------------------------------------------------------------ life
 
@@ -301,14 +300,11 @@ class Broker:
         return PartitionLog(partition) if isinstance(partition, Partition) else partition
 
     def offsets_partition_count(self) -> int:
-        """How many partitions the offsets topic had when this broker first knew the topic.
+        """How many partitions the offsets topic has; 0: there is no such topic.
 
-        CreatePartitions adds none here. If another tool does, they count from the next start on, as in Kafka, because
-        groups would move away from their offsets.
+        All brokers must agree on it, so it is the topic's number, and no partitions can be added (topic_admin.py).
         """
-        if not self._offsets_partitions:
-            self._offsets_partitions = self.metadata_cache.partition_count(OFFSETS_TOPIC)
-        return self._offsets_partitions or self.config.offsets_topic_num_partitions
+        return self.metadata_cache.partition_count(OFFSETS_TOPIC)
 
 
 def _zookeeper(env: Env, config: BrokerConfig) -> Coordination:

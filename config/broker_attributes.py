@@ -176,6 +176,7 @@ class BrokerAttributes:
     num_replica_fetchers: int
     offset_metadata_max_bytes: int
     offsets_commit_timeout_ms: int
+    offsets_fetch_forward: bool
     offsets_load_buffer_size: int
     offsets_retention_check_interval_ms: int
     offsets_retention_minutes: int

@@ -168,6 +168,7 @@ offsets.topic.num.partitions | INT | 50 | >= 1 | - | Partitions of __consumer_of
 offsets.topic.replication.factor | SHORT | 1 | >= 1 | - | Replicas of __consumer_offsets (Kafka: 3).
 offsets.topic.segment.bytes | INT | 104857600 | >= 1 | - | Segment size of __consumer_offsets.
 dual.commit.enabled | BOOLEAN | false | - | - hidden | With offsets.storage=kafka: commit to the tree too, and read the larger offset.
+offsets.fetch.forward | BOOLEAN | false | - | - hidden | Any broker answers OffsetFetch: it asks the group's coordinator.
 offsets.storage | STRING | kafka | kafka, zookeeper | - hidden | Where committed offsets are kept.
 # Transactions and producers
 add.partitions.to.txn.retry.backoff.max.ms | INT | 100 | >= 0 | - | -

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from barnabas.broker.context import Reply, RequestContext
 from barnabas.broker.dispatch import api
+from barnabas.broker.offset_forwarding import forward_offset_fetch, is_forwarded
 from barnabas.groups.coordinator import OFFSETS_TOPIC
 from barnabas.groups.hashing import partition_for
 from barnabas.protocol import messages
@@ -237,8 +238,11 @@ def offset_fetch_failed(request: OffsetFetchRequest, error: ErrorCode) -> Offset
 def offset_fetch(broker: Broker, request: OffsetFetchRequest, context: RequestContext) -> Reply:
     """OffsetFetch (key 9), versions 0-10: version 0 reads from the tree, the others where `offsets.storage` says.
 
-    Left out: member id and member epoch (version 9), which have no meaning in classic groups.
+    With offsets.fetch.forward=true other coordinators are asked for their groups. Left out: member id and member epoch
+    (version 9), which have no meaning in classic groups.
     """
+    if broker.config.offsets_fetch_forward and context.api_version > 0 and not is_forwarded(context):
+        return broker.turns.run(forward_offset_fetch(broker, request, context, offset_fetch_failed))
     return broker.group_coordinator.offset_fetch(request, context)
 
 

@@ -5,6 +5,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from barnabas.protocol import messages
+from barnabas.protocol.api_keys import ApiKey
 from confluent_kafka import Consumer, KafkaException
 
 from cluster import NotYetError
@@ -35,6 +37,28 @@ def test_committed_offsets_survive_the_death_of_each_coordinator_in_turn(make_cl
         cluster.in_sync("__consumer_offsets", 2, {0, 1, 2})
         for group in groups:
             assert cluster.committed(group, "t", 0) == 12 + 2 * killing
+
+
+def test_every_broker_answers_for_every_group_if_they_may_ask_each_other(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster(offsets_fetch_forward="true")
+    cluster.create_topic("t", 1)
+    groups = ["a", "b", "c", "d"]  # of several offsets partitions
+    for number, group in enumerate(groups):
+        cluster.commit(group, "t", {0: 100 + number})
+    assert len({cluster.coordinator(group) for group in groups}) > 1
+    fetch = messages.OffsetFetchRequest
+    topic = fetch.OffsetFetchRequestTopics(name="t", partition_indexes=[0])
+    request = fetch(groups=[fetch.OffsetFetchRequestGroup(group_id=group, topics=[topic]) for group in groups])
+    for node_id in cluster.ports:
+
+        def ask(node_id: int = node_id) -> list[int]:
+            with cluster.client(node_id) as client:
+                answer = client.ask(ApiKey.OFFSET_FETCH, 8, request)
+            if any(group.error_code for group in answer.groups):
+                raise NotYetError(f"offsets by broker {node_id}: {answer}")
+            return [group.topics[0].partitions[0].committed_offset for group in answer.groups]
+
+        assert cluster.until(ask) == [100, 101, 102, 103]
 
 
 class Member(threading.Thread):

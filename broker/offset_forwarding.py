@@ -1,0 +1,93 @@
+"""OffsetFetch by any broker (offsets.fetch.forward=true): it asks the coordinators of the groups, and answers for them.
+
+A request that a broker has forwarded is not forwarded again, so that two brokers with different knowledge do not ask
+each other for ever: the error of the second goes to the client, who tries again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from barnabas.broker.context import RequestContext
+from barnabas.groups.coordinator import OFFSETS_TOPIC
+from barnabas.groups.hashing import partition_for
+from barnabas.protocol import messages
+from barnabas.protocol.errors import ErrorCode
+from barnabas.runtime.pending import Pending
+from barnabas.runtime.turns import Pieces
+
+if TYPE_CHECKING:
+    from barnabas.broker.broker import Broker
+    from barnabas.protocol.messages import OffsetFetchRequest, OffsetFetchResponse
+
+PURPOSE = "offset-fetch"
+FIRST_VERSION_WITH_GROUPS = 8
+
+# Answers a request with an error for all that was asked.
+Failed = Callable[["OffsetFetchRequest", ErrorCode], "OffsetFetchResponse"]
+
+
+def is_forwarded(context: RequestContext) -> bool:
+    """Whether another broker has forwarded the request, as the client id of its connection says."""
+    client_id = context.client_id or ""
+    return client_id.startswith("broker-") and client_id.endswith(f"-{PURPOSE}")
+
+
+def forward_offset_fetch(
+    broker: Broker, request: OffsetFetchRequest, context: RequestContext, failed: Failed
+) -> Pieces[OffsetFetchResponse]:
+    """Answer for all groups: from the own shards, and from the other coordinators, who are asked at the same time."""
+    version = context.api_version
+    if version < FIRST_VERSION_WITH_GROUPS:
+        answer = _ask(broker, _coordinator(broker, request.group_id), request, context, failed)
+        if isinstance(answer, Pending):
+            answer = yield answer
+        whole: OffsetFetchResponse = answer
+        return whole
+    groups: dict[int, list[OffsetFetchRequest.OffsetFetchRequestGroup]] = {}
+    for group in request.groups:
+        yield
+        groups.setdefault(_coordinator(broker, group.group_id), []).append(group)
+    answers = []
+    for coordinator_id, its_groups in groups.items():
+        part = messages.OffsetFetchRequest(groups=its_groups, require_stable=request.require_stable)
+        answers.append(_ask(broker, coordinator_id, part, context, failed))
+    found: dict[str, OffsetFetchResponse.OffsetFetchResponseGroup] = {}
+    for answer in answers:
+        if isinstance(answer, Pending):
+            answer = yield answer
+        found.update((group.group_id, group) for group in answer.groups)
+    return messages.OffsetFetchResponse(groups=[found[group.group_id] for group in request.groups])
+
+
+def _coordinator(broker: Broker, group_id: str) -> int:
+    """The broker that answers for a group; -1: not known. The own id also for what the own gate refuses."""
+    if broker.group_coordinator.shard_of(group_id) is not ErrorCode.NOT_COORDINATOR:
+        return broker.node_id
+    count = broker.offsets_partition_count()
+    leader = broker.metadata_cache.leader(OFFSETS_TOPIC, partition_for(group_id, count)) if count else None
+    return -1 if leader is None else leader.broker_id
+
+
+def _ask(
+    broker: Broker, coordinator_id: int, request: OffsetFetchRequest, context: RequestContext, failed: Failed
+) -> Any | Pending[Any]:
+    if coordinator_id == broker.node_id:
+        return broker.group_coordinator.offset_fetch(request, context)
+    client = broker.broker_clients.to(coordinator_id, PURPOSE)
+    if client is None:
+        return failed(request, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    answer: Pending[Any] = client.send(request, context.api_version)
+    return answer.map(
+        lambda response: (
+            failed(request, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            if response is None or not _is_whole(request, response)
+            else response
+        )
+    )
+
+
+def _is_whole(request: OffsetFetchRequest, response: OffsetFetchResponse) -> bool:
+    """Whether the answer has all groups. One with an error at the top may have none."""
+    return {group.group_id for group in request.groups} <= {group.group_id for group in response.groups}

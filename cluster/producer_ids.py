@@ -36,6 +36,7 @@ class ProducerIds:
         self._asked_ms = 0.0
         self._retry: Timer | None = None
         self._is_stopped = False
+        self._waiting: dict[Pending[int | None], Timer] = {}
 
     def start(self) -> None:
         """Begin to take the first block; `next` says None until it is there."""
@@ -54,6 +55,17 @@ class ProducerIds:
         if self._end - self._next < REFILL_BELOW and self._spare is None:
             self._refill()
         return producer_id
+
+    def next_within(self, timeout_ms: float) -> Pending[int | None]:
+        """The next id when there is one; None if there is none in time."""
+        pending: Pending[int | None] = Pending()
+        pending.on_cancel = lambda: self._waiting.pop(pending).cancel()
+        self._waiting[pending] = self._clock.call_later(timeout_ms, lambda: self._end_wait(pending))
+        return pending
+
+    def _end_wait(self, pending: Pending[int | None]) -> None:
+        self._waiting.pop(pending).cancel()
+        pending.complete(self.next())
 
     def stop(self) -> None:
         """Take no more blocks. The ids that were not handed out are never used."""
@@ -86,3 +98,5 @@ class ProducerIds:
         first = response.producer_id_start
         self._spare = (first, first + response.producer_id_len)
         logger.info("producer ids %d to %d are ours", first, self._spare[1] - 1)
+        for pending in list(self._waiting):
+            self._end_wait(pending)

@@ -11,11 +11,13 @@ from barnabas.broker.dispatch import api
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import InitProducerIdRequest, InitProducerIdResponse
+from barnabas.runtime.pending import Pending
 
 if TYPE_CHECKING:
     from barnabas.broker.broker import Broker
 
 NONE = -1
+WAIT_MS = 1_000.0  # for a block of ids
 
 
 def refusal(request: InitProducerIdRequest, error: ErrorCode) -> InitProducerIdResponse:
@@ -26,10 +28,10 @@ def refusal(request: InitProducerIdRequest, error: ErrorCode) -> InitProducerIdR
 @api(ApiKey.INIT_PRODUCER_ID, versions=(0, 5), failure=refusal)
 def init_producer_id(
     broker: "Broker", request: InitProducerIdRequest, context: RequestContext
-) -> InitProducerIdResponse:
-    """The next producer id with epoch 0.
+) -> InitProducerIdResponse | Pending[InitProducerIdResponse]:
+    """The next producer id with epoch 0. Waits if a block of ids is being taken.
 
-    COORDINATOR_LOAD_IN_PROGRESS while a block of ids is being taken, and without the lease.
+    COORDINATOR_LOAD_IN_PROGRESS if that takes too long, and without the lease.
     """
     if (request.producer_id == NONE) != (request.producer_epoch == NONE) or request.transactional_id == "":
         return refusal(request, ErrorCode.INVALID_REQUEST)
@@ -39,7 +41,11 @@ def init_producer_id(
         what = "transactional.id %r: transactions are not built yet"
         broker.refusals.note(context, ErrorCode.UNSUPPORTED_VERSION, what, request.transactional_id)
         return refusal(request, ErrorCode.UNSUPPORTED_VERSION)
-    producer_id = broker.producer_ids.next() if broker.lease.holds else None
-    if producer_id is None:
-        return refusal(request, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-    return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
+
+    def answer(producer_id: int | None) -> InitProducerIdResponse:
+        if producer_id is None or not broker.lease.holds:
+            return refusal(request, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
+
+    producer_id = broker.producer_ids.next()
+    return answer(producer_id) if producer_id is not None else broker.producer_ids.next_within(WAIT_MS).map(answer)

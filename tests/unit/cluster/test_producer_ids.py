@@ -77,3 +77,19 @@ def test_after_the_stop_it_asks_no_more(world: World) -> None:
     world.answers[-1].complete(None)
     world.env.clock.advance(10_000)
     assert len(world.asked) == 1
+
+
+def test_who_asks_before_the_block_is_there_waits_for_it(world: World) -> None:
+    world.ids.start()
+    got: list[int | None] = []
+    for _ in range(2):
+        world.ids.next_within(100).then(got.append)
+    gone = world.ids.next_within(100)
+    gone.cancel()
+    world.give(5, 1)
+    assert got == [5, None], "the block was too small for both"
+    world.ids.next_within(100).then(got.append)
+    world.env.clock.advance(100)
+    assert got == [5, None, None]
+    assert world.ids._waiting == {}
+    world.ids.stop()

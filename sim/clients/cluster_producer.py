@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from barnabas.sim.cluster_world import ClusterWorld
 
 IN_FLIGHT_MAX = 4  # of one partition; brokers know a producer's last five batches
-PRODUCE_LIMIT_MS = 20_000.0
+PRODUCE_LIMIT_MS = 15_000.0
 # Behind a batch that was refused so, none may be accepted. Other errors come from a wait: the batch may be in the log.
 NOT_WRITTEN = (ErrorCode.NOT_ENOUGH_REPLICAS,)
 

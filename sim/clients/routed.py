@@ -32,6 +32,7 @@ MOVED = frozenset(
 TO_CONTROLLER = (ApiKey.CREATE_TOPICS, ApiKey.DELETE_TOPICS, ApiKey.CREATE_PARTITIONS, ApiKey.ELECT_LEADERS)
 CONTROLLER = "controller"
 METADATA_LIMIT_MS = 10_000.0
+REQUEST_LIMIT_MS = 15_000.0
 BACKOFF_MS = (50.0, 300.0)
 
 Target = TopicPartition | str  # a partition's leader, a group's coordinator (by the group), or the controller
@@ -99,7 +100,7 @@ class Routed(Client):
         self.world.answers += 1
         return answer
 
-    async def ask(self, api: ApiKey, version: int, message: Any, limit_ms: float = 30_000) -> Any:
+    async def ask(self, api: ApiKey, version: int, message: Any, limit_ms: float = REQUEST_LIMIT_MS) -> Any:
         """Send one request to the broker that it is for; returns the answer. LostError."""
         target = target_of(api, message)
         node = self.rng.choice(list(self.cluster.hosts)) if target is None else await self.find(target)

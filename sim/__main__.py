@@ -15,6 +15,7 @@ import time
 from contextlib import nullcontext
 
 from barnabas.sim import cluster_world, planting, storage, world
+from barnabas.sim.cluster_faults import CLUSTER_FAULTS
 from barnabas.sim.faults import FAULTS, Fault
 from barnabas.sim.violation import Violation
 

@@ -52,6 +52,7 @@ CLUSTER_FAULTS = (
         "return self.isr if",
         "the whole ISR has what is committed",
         1,
+        "cut,cut one way,lost answers",
     ),
     Fault(
         "joins below the high watermark",
@@ -70,6 +71,7 @@ CLUSTER_FAULTS = (
         "True",
         "the whole ISR has what is committed",
         1,
+        "cut from all,kill,cut one way",
     ),
     Fault(
         "acknowledged below the high watermark",
@@ -98,6 +100,7 @@ CLUSTER_FAULTS = (
         "return None",
         "equal bytes below the high watermark",
         1,
+        "cut from all,kill",
     ),
     Fault(
         "truncation skipped",
@@ -107,6 +110,7 @@ CLUSTER_FAULTS = (
         "return Verdict(Action.BACK_OFF, -1,",
         "all replicas come back into sync",
         1,
+        "cut from all,kill",
     ),
     Fault(
         "truncation wrong by one",
@@ -116,6 +120,7 @@ CLUSTER_FAULTS = (
         "return Truncation(min(own_end_offset, leader_end_offset, log_end_offset) - 1)",
         "the whole ISR has what is committed",
         1,
+        "cut from all,kill",
     ),
     Fault(
         "second step of a truncation left out",
@@ -125,6 +130,7 @@ CLUSTER_FAULTS = (
         "return Truncation(min(leader_end_offset, log_end_offset))",
         "equal bytes below the high watermark",
         1,
+        "cut from all,kill",
     ),
     Fault(
         "phantom epoch kept",
@@ -134,6 +140,7 @@ CLUSTER_FAULTS = (
         "pass",
         "all replicas come back into sync",
         1,
+        "cut from all,kill",
     ),
     Fault(
         "epochs of a follower not noted",
@@ -141,7 +148,7 @@ CLUSTER_FAULTS = (
         "storage.log:Log.append_as_follower",
         "self.leader_epochs.assign(epoch, header.base_offset)",
         "pass",
-        "equal bytes below the high watermark",
+        "the whole ISR has what is committed",
         1,
     ),
     Fault(
@@ -152,6 +159,7 @@ CLUSTER_FAULTS = (
         "return entries[slot - 1][0], log_end_offset",
         "equal bytes below the high watermark",
         1,
+        "cut from all,kill",
     ),
     # Epochs, fences, lives
     Fault(
@@ -162,6 +170,7 @@ CLUSTER_FAULTS = (
         "if False:",
         "the high watermark waits for the ISR",
         1,
+        "cut from all,latency,cut from the tree",
     ),
     Fault(
         "broker epoch not checked",
@@ -171,6 +180,7 @@ CLUSTER_FAULTS = (
         "if False:",
         "brokers know what the tree has said",
         1,
+        "late frames,cut from the tree,kill",
     ),
     Fault(
         "stale controller's word taken",
@@ -180,6 +190,7 @@ CLUSTER_FAULTS = (
         "if False:",
         "brokers know what the tree has said",
         1,
+        "cut from all,late frames,all sessions,pause past the session",
     ),
     Fault(
         "older leader epoch taken",
@@ -189,6 +200,7 @@ CLUSTER_FAULTS = (
         "if False:",
         "leader epochs of a broker only grow",
         1,
+        "cut from all,late frames,lost answers,pause past the session",
     ),
     Fault(
         "controller's writes not fenced",
@@ -198,6 +210,7 @@ CLUSTER_FAULTS = (
         "[Check(paths.CONTROLLER_EPOCH, -1), *operations]",
         "one leader per epoch",
         1,
+        "cut from the tree,pause past the session,all sessions",
     ),
     Fault(
         "states written unconditionally",
@@ -207,6 +220,7 @@ CLUSTER_FAULTS = (
         "proposal.encode(), -1)",
         "one leader per epoch",
         1,
+        "lost answers,cut from the tree,pause past the session",
     ),
     Fault(
         "leader epoch not raised at an election",

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Fault(NamedTuple):
-    """One wrong line. `campaign` is the simulation that must find it: `world` or `storage`."""
+    """One wrong line. `campaign` is the simulation that must find it: `world`, `storage` or `cluster`."""
 
     name: str
     campaign: str
@@ -18,7 +18,7 @@ class Fault(NamedTuple):
     wrong: str
     invariant: str  # the invariant that a checker must report; any other violation does not count
     seed: int  # with it the run reports this, and holds without the fault
-    focus: str = ""  # only steps of the storage workload that begin so; "": a sample of all steps
+    focus: str = ""  # steps of the storage workload that begin so, or kinds of a cluster's troubles; "": of all kinds
 
 
 FAULTS = (

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
-from barnabas.sim import storage, world
+from barnabas.sim import cluster_world, storage, world
 from barnabas.sim.faults import Fault
 from barnabas.sim.violation import Violation
 
@@ -25,6 +25,8 @@ def run(fault: Fault, seed: int) -> Violation | None:
     """Run the simulation in which the fault can show, planted or not; returns the violation, or None."""
     if fault.campaign == "world":
         return world.run(seed, minutes=1).violation
+    if fault.campaign == "cluster":
+        return cluster_world.run(seed, minutes=1, kinds=tuple(filter(None, fault.focus.split(",")))).violation
     try:
         storage.run(seed, steps=60 if fault.focus else 40, keep_every=1 if fault.focus else 17, focus=fault.focus)
     except Violation as violation:

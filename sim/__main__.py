@@ -5,7 +5,7 @@
 --trace FILE   every event, one a line                  --storage     power cuts under a data directory instead
 --brokers N    a cluster of N brokers                   --kinds A,B   only these troubles of a cluster, by name
 --fault NAME   with a planted fault                     --faults      each fault under its seed, with it and without
---find NAME    a seed that catches a fault, for its row in sim/faults.py
+--find NAME    a seed that catches a fault, for its row in sim/faults.py or sim/cluster_faults.py
 """
 
 import argparse
@@ -50,12 +50,15 @@ def run_world(seed: int, minutes: float, trace_path: str | None, fault: Fault | 
     return verdict.violation is None
 
 
-def run_cluster(seed: int, minutes: float, trace_path: str | None, brokers: int, kinds: tuple[str, ...]) -> bool:
+def run_cluster(
+    seed: int, minutes: float, trace_path: str | None, brokers: int, kinds: tuple[str, ...], fault: Fault | None
+) -> bool:
     """Run one cluster; returns whether it holds."""
     began, processor_began = time.perf_counter(), time.process_time()
     with open(trace_path, "w") if trace_path else nullcontext() as file:
         trace = (lambda line: print(line, file=file)) if file is not None else None
-        verdict = cluster_world.run(seed, minutes, trace, brokers, kinds)
+        with planting.planted(fault) if fault is not None else nullcontext():
+            verdict = cluster_world.run(seed, minutes, trace, brokers, kinds)
     seconds, processor_seconds = time.perf_counter() - began, time.process_time() - processor_began
     virtual = verdict.virtual_ms / 1000
     rate = virtual / processor_seconds
@@ -67,7 +70,7 @@ def plant_all() -> int:
     """Plant each fault under its seed; returns 0 if each is caught, and each run holds without it."""
     logging.disable(logging.CRITICAL)
     wrong = 0
-    for fault in FAULTS:
+    for fault in (*FAULTS, *CLUSTER_FAULTS):
         violation, control = planting.run_with(fault, fault.seed), planting.run(fault, fault.seed)
         is_good = planting.is_catch(fault, violation) and control is None
         wrong += not is_good
@@ -92,7 +95,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m barnabas.sim", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    names = [fault.name for fault in FAULTS]
+    faults = {fault.name: fault for fault in (*FAULTS, *CLUSTER_FAULTS)}
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seeds", metavar="A-B")
     parser.add_argument("--minutes", type=float, default=2.0)
@@ -101,24 +104,25 @@ def main() -> int:
     parser.add_argument("--kinds", metavar="A,B", default="")
     parser.add_argument("--storage", action="store_true", help="power cuts under storage")
     parser.add_argument("--faults", action="store_true", help="plant the faults")
-    parser.add_argument("--fault", metavar="NAME", choices=names)
-    parser.add_argument("--find", metavar="NAME", choices=names)
+    parser.add_argument("--fault", metavar="NAME", choices=list(faults))
+    parser.add_argument("--find", metavar="NAME", choices=list(faults))
     parser.add_argument("--go-on", action="store_true", help="do not end at the first violation")
     arguments = parser.parse_args()
     if arguments.faults:
         return plant_all()
     if arguments.find is not None:
-        return find(FAULTS[names.index(arguments.find)])
-    fault = FAULTS[names.index(arguments.fault)] if arguments.fault is not None else None
+        return find(faults[arguments.find])
+    fault = faults[arguments.fault] if arguments.fault is not None else None
     first, _, last = (arguments.seeds or str(arguments.seed)).partition("-")
     is_storage = arguments.storage if fault is None else fault.campaign == "storage"
+    is_cluster = arguments.brokers > 1 or (fault is not None and fault.campaign == "cluster")
     if is_storage:
         logging.disable(logging.CRITICAL)
     failed = 0
     for seed in range(int(first), int(last or first) + 1):
-        if arguments.brokers > 1:
-            kinds = tuple(name for name in arguments.kinds.split(",") if name)
-            holds = run_cluster(seed, arguments.minutes, arguments.trace, arguments.brokers, kinds)
+        if is_cluster:
+            kinds = tuple(name for name in (arguments.kinds or (fault.focus if fault else "")).split(",") if name)
+            holds = run_cluster(seed, arguments.minutes, arguments.trace, max(arguments.brokers, 3), kinds, fault)
         elif not is_storage:
             holds = run_world(seed, arguments.minutes, arguments.trace, fault)
         else:

@@ -115,6 +115,7 @@ class ClusterInspector:
         self._replicas: dict[tuple[int, int], dict[Key, _Replica]] = {}  # of each life (broker, number)
         self._committed: dict[Key, _Committed] = {}
         self._suspects: dict[Key, dict[int, None]] = {}  # members of the ISR that have lost bytes
+        self._sessions: dict[tuple[int, int], int] = {}  # the session in which each life last served
         self._shards: dict[tuple[int, int], tuple[int, int]] = {}  # (partition, epoch) -> (broker, life)
         self._next_calm_look_ms = 0.0
 
@@ -133,6 +134,8 @@ class ClusterInspector:
             if session_id and session_id not in tree.sessions and life.broker.lease.holds:
                 detail = f"broker {life.broker.node_id} serves without session {session_id}"
                 raise Violation("a lease ends before its session", detail)
+            if self._sessions.get((life.broker.node_id, life.number)) != session_id:
+                self._look_at_new_session(life, session_id)
             if life.touched:
                 self._look_at_broker(life, lives, changed)
         for key in changed:
@@ -267,6 +270,23 @@ class ClusterInspector:
 
     # -- brokers
 
+    def _look_at_new_session(self, life: Life, session_id: int) -> None:
+        """The lease holds in a new session: what was led in the former one may be led by another broker now."""
+        broker = life.broker
+        if not broker.lease.holds:
+            return
+        if (broker.node_id, life.number) in self._sessions:
+            led = [partition for partition in broker.replica_manager.partitions.values() if partition.is_leader]
+            if led:
+                raise Violation("who lost its session is suspended", f"broker {broker.node_id}: {led[0]!r}")
+        self._sessions[broker.node_id, life.number] = session_id
+
+    def note_stopped(self, broker_id: int) -> None:
+        """The broker has stopped in order, with a controller that it could reach."""
+        for key, state in self._states.items():
+            if broker_id in state.isr and len(state.isr) > 1 and not self._is_being_deleted(key):
+                raise Violation("who leaves in order is in no ISR", f"{_name(key)}: {broker_id}, ISR {state.isr}")
+
     def _look_at_broker(self, life: Life, lives: Sequence[Life], changed: dict[Key, None]) -> None:
         broker = life.broker
         replicas = self._replicas.setdefault((broker.node_id, life.number), {})
@@ -324,6 +344,8 @@ class ClusterInspector:
         if not now.log_start_offset <= high_watermark <= now.log_end_offset:
             detail = f"{where}: {now.log_start_offset} <= {high_watermark} <= {now.log_end_offset}"
             raise Violation("the high watermark is in the log", detail)
+        if before is not None and now.leader_epoch < before.leader_epoch:
+            raise Violation("leader epochs only grow", f"{where}: {now.leader_epoch}, was {before.leader_epoch}")
         if before is None or before[3:] != now[3:]:
             self._check_role(key, partition, life)
         if before is not None and key not in self.excused:
@@ -350,6 +372,9 @@ class ClusterInspector:
             if not now.is_leader:
                 detail = f"{where}: {high_watermark}, leaders have committed up to {committed.end}"
                 raise Violation("followers know what leaders have committed", detail)
+            sizes = [len(now.isr)] if before is None else [len(now.isr), len(before.isr)]
+            if max(sizes) < partition.minimum_isr_size:
+                raise Violation("min.insync.replicas have what is committed", f"{where}: {high_watermark}, {now.isr}")
             self._check_own_isr(key, partition, life, lives)
             self._take(committed, replica, high_watermark, life)
             changed[key] = None

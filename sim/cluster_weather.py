@@ -117,7 +117,10 @@ class ClusterWeather:
     async def _restart(self) -> None:
         world, host = self._world, self._host()
         world.note(f"{host.name} is stopped")
+        is_cluster_whole = world.all_serve and world.are_all_in_sync()
         await world.stop(host)
+        if is_cluster_whole:
+            world.inspector.note_stopped(next(node for node, other in world.hosts.items() if other is host))
         if self._rng.random() < 0.5:
             await self._some_time()
         await world.bring_up(host)

@@ -484,6 +484,49 @@ def test_a_lease_that_outlives_its_session(cluster: Cluster) -> None:
     cluster.say("a lease ends before its session")
 
 
+def test_a_leader_goes_on_in_a_new_session(cluster: Cluster) -> None:
+    life = cluster.lives[1]
+    life.broker.lease.holds = False
+    life.coordination.session_id = cluster.session(1, 2)
+    cluster.look()
+    life.broker.lease.holds = True
+    cluster.say("who lost its session is suspended")
+
+
+def test_a_leader_is_suspended_before_its_lease_holds_in_a_new_session(cluster: Cluster) -> None:
+    cluster.lives[1].coordination.session_id = cluster.session(1, 2)
+    cluster.replica(1).suspend()
+    cluster.look()
+
+
+def test_a_broker_that_leaves_in_order(cluster: Cluster) -> None:
+    with pytest.raises(Violation, match="who leaves in order is in no ISR"):
+        cluster.inspector.note_stopped(2)
+    cluster.write_state(1, 1, (1, 3))
+    cluster.look()
+    cluster.inspector.note_stopped(2)
+
+
+def test_a_broker_that_follows_an_older_epoch(cluster: Cluster) -> None:
+    cluster.write_state(1, 4, (1, 2, 3))
+    cluster.follow(2, 1, 4)
+    cluster.look()
+    cluster.replica(2).leader_epoch = 3
+    cluster.say("leader epochs only grow")
+
+
+def test_min_insync_replicas(cluster: Cluster) -> None:
+    cluster.write_state(1, 1, (1,))
+    cluster.lead(1, 1, (1,))
+    cluster.settings["min.insync.replicas"] = "2"
+    cluster.lives[1].broker.log_manager.update_topic_config("t")
+    cluster.look()
+    cluster.append(1)
+    cluster.look()
+    cluster.replica(1).log.set_high_watermark(4)
+    cluster.say("min.insync.replicas have what is committed")
+
+
 def test_a_replica_out_of_sync_after_healing(cluster: Cluster) -> None:
     cluster.write_state(1, 0, (1, 2))
     cluster.look()

@@ -36,6 +36,7 @@ from barnabas.sim.tree_service import TreeService
 from barnabas.sim.violation import Violation
 
 TOPICS = {"events": 2, "orders": 1}
+SELDOM: list[TopicPartition] = [("seldom", 0)]  # seldom written: leaders come and go without a record in their epochs
 OFFSETS = "__consumer_offsets"
 KEYS: list[TopicPartition] = [(topic, index) for topic, count in TOPICS.items() for index in range(count)]
 PORT = 9092
@@ -375,6 +376,7 @@ class ClusterWorld(Simulation):
     def _make_clients(self) -> None:
         rng = self.rng
         self.clients += [ClusterProducer(self, f"producer{n}", KEYS) for n in range(rng.randint(1, 3))]
+        self.clients.append(ClusterProducer(self, "seldom-producer", SELDOM, (4_000.0, 25_000.0)))
         self.clients += [CarelessClusterProducer(self, "careless", KEYS)]
         self.clients += [ClusterReader(self, f"reader{n}", KEYS) for n in range(rng.randint(1, 2))]
         self.clients += [ClusterCommitter(self, f"committer{n}", KEYS) for n in range(rng.randint(1, 2))]
@@ -389,7 +391,7 @@ class ClusterWorld(Simulation):
     async def _create_topics(self) -> None:
         """Create the topics at the controller; also the offsets topic, so that all groups know it from the start."""
         copies = min(3, len(self.hosts))
-        for name, partitions in (TOPICS | {GROWING: 1}).items():
+        for name, partitions in (TOPICS | {"seldom": 1, GROWING: 1}).items():
             topic = CreateTopicsRequest.CreatableTopic(
                 name=name, num_partitions=partitions, replication_factor=copies,
                 configs=[CreateTopicsRequest.CreatableTopicConfig(name="internal.segment.bytes", value="14000")],
@@ -416,8 +418,8 @@ class ClusterWorld(Simulation):
 
     async def _read_all(self) -> None:
         """Read every partition from its start to its end, into the history."""
-        reader = ClusterReader(self, "checker", KEYS)
-        for key in KEYS:
+        reader = ClusterReader(self, "checker", KEYS + SELDOM)
+        for key in KEYS + SELDOM:
             position: int | None = None
             end: int | None = None
             for _ in range(200):

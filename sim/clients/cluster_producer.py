@@ -38,9 +38,16 @@ class _Batch:
 class ClusterProducer(Routed):
     """Idempotent, acks=all, some batches in flight for each partition. A batch is sent until it is acknowledged."""
 
-    def __init__(self, world: "ClusterWorld", name: str, keys: list[TopicPartition]) -> None:
+    def __init__(
+        self,
+        world: "ClusterWorld",
+        name: str,
+        keys: list[TopicPartition],
+        pause_ms: tuple[float, float] = (20.0, 800.0),
+    ) -> None:
         super().__init__(world, name)
         self.keys = keys
+        self.pause_ms = pause_ms
         self.incarnation = 0
         self.producer_id = -1
         self.producer_epoch = -1
@@ -60,7 +67,7 @@ class ClusterProducer(Routed):
         for key in [key for key, batches in self._batches.items() if batches]:
             if not await self._send(key):
                 await self.sleep(20, 200)
-        await self.sleep(20, 800)
+        await self.sleep(*self.pause_ms)
         if self.rng.random() < 0.01:
             self._restart("is started anew")
 

@@ -16,10 +16,11 @@ from barnabas.protocol import record_batch
 from barnabas.protocol.batch_layout import CONTROL, DELETE_HORIZON, TRANSACTIONAL
 from barnabas.protocol.record_batch import Record
 from barnabas.runtime.pending import Pending
-from barnabas.runtime.ports import Env, File, may_pass
+from barnabas.runtime.ports import Env, may_pass
 from barnabas.runtime.upkeep import Task
 from barnabas.storage import checkpoints
 from barnabas.storage.batch_headers import StoredBatch
+from barnabas.storage.durability import sync_later
 from barnabas.storage.index import AbortedTransaction
 from barnabas.storage.log import Log
 from barnabas.storage.open_files import OpenFiles
@@ -216,12 +217,12 @@ class Cleaner:
                 awaited = self._slice(error)
                 error = None
                 if isinstance(awaited, _Sync):
-                    failure = yield self._sync_in_background(awaited)
+                    failure = yield sync_later(self._env.disk, awaited.files, awaited.folders)
                     while failure is not None and may_pass(failure) and log.finish_swap is not None:
                         yield _SYNC_AGAIN_MS  # no descriptor was free, and a swap must be completed
                         if self._awaited is not awaited:
                             break
-                        failure = yield self._sync_in_background(awaited)
+                        failure = yield sync_later(self._env.disk, awaited.files, awaited.folders)
                     if self._awaited is awaited:  # if not, somebody could not wait, and `_settle` has gone on
                         error = failure
                 elif isinstance(awaited, _Flush):
@@ -255,20 +256,6 @@ class Cleaner:
             self._drop_work()
             raise
         return 0
-
-    def _sync_in_background(self, wanted: _Sync) -> Pending[OSError | None]:
-        disk = self._env.disk
-        ended: Pending[OSError | None] = Pending()
-        files: list[File] = []
-        try:
-            files.extend(disk.open(path) for path in wanted.files)
-            disk.sync_in_background(files, ended.complete, wanted.folders)
-        except OSError as error:
-            ended.complete(error)
-        finally:
-            for file in files:
-                file.close()
-        return ended
 
     def _flush_in_background(self, log: Log, wanted: _Flush) -> Iterator[float]:
         for polls in range(_FLUSH_POLLS_MAX):

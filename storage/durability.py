@@ -284,6 +284,21 @@ class Durability:
             self._sync_again_timer = self._clock.call_later(_SYNC_AGAIN_MS, sync)
 
 
+def sync_later(disk: Disk, paths: Iterable[str], folders: Sequence[str] = ()) -> Pending[OSError | None]:
+    """Sync files, then folders, without blocking; the first error, or None."""
+    ended: Pending[OSError | None] = Pending()
+    files: list[File] = []
+    try:
+        files.extend(disk.open(path) for path in paths)
+        disk.sync_in_background(files, ended.complete, folders)
+    except OSError as error:
+        ended.complete(error)
+    finally:
+        for file in files:
+            file.close()
+    return ended
+
+
 def flush_together(disk: Disk, logs: Iterable[Durability]) -> None:
     """Flush logs: first all contents, then all names. Each step syncs many files at a time. Blocks.
 

@@ -11,13 +11,12 @@ that becomes leader meanwhile, or a broker that stops, does the rest at once (`T
 import errno
 import logging
 from collections.abc import Generator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from barnabas.protocol.errors import CorruptBatchError
 from barnabas.runtime.pending import Pending
-from barnabas.runtime.ports import File
 from barnabas.runtime.turns import Pieces
-from barnabas.storage.durability import RecoveryPointCheckpoint
+from barnabas.storage.durability import RecoveryPointCheckpoint, sync_later
 from barnabas.storage.log import Log
 from barnabas.storage.producer_state import ProducerStateManager
 
@@ -118,18 +117,7 @@ class Truncation:
     def _begin_sync(self, sync: _Sync) -> Pending[OSError | None]:
         if sync.checkpoint is not None:
             return sync.checkpoint.write_later()
-        ended: Pending[Any] = Pending()
-        disk = self._log.env.disk
-        files: list[File] = []
-        try:
-            files.extend(disk.open(path) for path in sync.files)
-            disk.sync_in_background(files, ended.complete, sync.folders)
-        except OSError as error:
-            ended.complete(error)
-        finally:
-            for file in files:
-                file.close()
-        return ended
+        return sync_later(self._log.env.disk, sync.files, sync.folders)
 
     def _go_on(self, error: OSError | None) -> None:
         """The step before is durable, or failed: do the next one."""

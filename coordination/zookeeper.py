@@ -44,6 +44,7 @@ from barnabas.coordination.port import (
 from barnabas.coordination.zookeeper_client import Answer, Client, Session, State, complete
 from barnabas.runtime.ports import Env, Timer
 from barnabas.runtime.upkeep import Task
+from barnabas.runtime.watchdog import Watchdog
 from kazoo import exceptions as kazoo_errors
 from kazoo.protocol import serialization as requests
 from kazoo.protocol.states import EventType as KazooEventType
@@ -58,7 +59,7 @@ T = TypeVar("T")
 
 CONFIRMATIONS_PER_SESSION = 4  # the session is confirmed so often within its time-out, if nothing else does it
 CLOSE_WITHIN_MS = 2_000.0  # how long `close` waits until the server has ended the session
-OPEN_AGAIN_MS = 1_000.0  # after kazoo has given up
+OPEN_AGAIN_MS = 1_000.0  # after kazoo has given up by itself
 IN_FLIGHT_MAX = 100  # kazoo is woken through a pipe: more unsent requests would fill it and block the loop
 MULTI_BYTES_MAX = 1_000_000  # jute.maxbuffer is 1,048,575: the server closes the connection at a longer request
 OPERATION_BYTES = 64  # of an operation in a multi, at most, beside its path and data
@@ -151,7 +152,8 @@ class ZooKeeperCoordination:
         self._watches_left = 0
         self._dropped: list[_Left] = []  # watches of a lost connection
         self._deadline: Timer | None = None
-        self._confirming: Task[Client] | None = None
+        self._upkeep: Task[ZooKeeperCoordination] | None = None
+        self._watchdog: Watchdog | None = None
         self._on_expired: list[Callable[[], None]] = []
 
     # Session
@@ -183,11 +185,12 @@ class ZooKeeperCoordination:
         self._is_started = True
         self.session_id = self._kazoo_session_id
         logger.info("ZooKeeper session 0x%x at %s", self.session_id, self._settings.connect)
-        self._confirming = self._env.upkeep.every(
+        self._watchdog = Watchdog(lambda: self.session_timeout_ms, self.end_session)
+        self._upkeep = self._env.upkeep.every(
             "coordination",
             lambda: self.session_timeout_ms / CONFIRMATIONS_PER_SESSION,
-            lambda: [self._client] if self._client is not None else [],
-            self._confirm_soon,
+            lambda: [self],
+            ZooKeeperCoordination._keep_up,
         )
 
     async def _connect(self) -> None:
@@ -230,9 +233,12 @@ class ZooKeeperCoordination:
         """End the session."""
         client, self._client = self._client, None
         self._is_started = self._is_missing = False
-        if self._confirming is not None:
-            self._confirming.stop()
-            self._confirming = None
+        if self._upkeep is not None:
+            self._upkeep.stop()
+            self._upkeep = None
+        if self._watchdog is not None:
+            self._watchdog.stop()
+            self._watchdog = None
         if client is None:
             return
         was_connected, self._is_connected = self._is_connected, False
@@ -245,12 +251,14 @@ class ZooKeeperCoordination:
             timer.cancel()
 
     def end_session(self) -> None:
-        """End the session now, from another thread than the loop's, because the loop stands still. Blocks.
+        """End the session now: the watchdog's thread calls this when the loop stands still. Blocks.
 
-        The ephemeral nodes go at once. When the loop goes on, a new session begins, as after an expiry.
+        kazoo's thread would keep the session alive, and no other broker would lead in place of this one. When the
+        loop goes on, a new session begins, as after an expiry.
         """
         client = self._client
         if client is not None:
+            logger.warning("the loop has stood still for a session: the ZooKeeper session is ended")
             client.stop_and_wait()
 
     def on_session_expired(self, callback: Callable[[], None]) -> None:
@@ -266,11 +274,14 @@ class ZooKeeperCoordination:
         """ZooKeeper is another process, so it takes a message to know."""
         return False
 
-    def _confirm_soon(self, client: Client) -> None:
-        """Ask for nothing if nothing was heard for a while. kazoo keeps the session alive, but does not tell."""
+    def _keep_up(self) -> None:
+        """Show that the loop goes round. Ask for nothing if nothing was heard for a while: kazoo does not tell it."""
+        if self._watchdog is not None:
+            self._watchdog.tick()
         now_ms = self._env.clock.monotonic_ms()
-        if self._is_connected and now_ms - self._heard_ms >= self.session_timeout_ms / CONFIRMATIONS_PER_SESSION:
-            answer = client.send(requests.Sync(self._full("/")))
+        is_quiet = now_ms - self._heard_ms >= self.session_timeout_ms / CONFIRMATIONS_PER_SESSION
+        if self._client is not None and self._is_connected and is_quiet:
+            answer = self._client.send(requests.Sync(self._full("/")))
             answer.rawlink(lambda answer: self._heard(now_ms) if answer.exception is None else None)
 
     def _heard(self, sent_ms: float) -> None:
@@ -290,7 +301,8 @@ class ZooKeeperCoordination:
             self._is_connected = False
             self._session_is_over("was ended")
             if state is State.CLOSED:
-                self._env.clock.call_later(OPEN_AGAIN_MS, partial(self._open_again, client))
+                delay_ms = 0.0 if client.is_ended else OPEN_AGAIN_MS
+                self._env.clock.call_later(delay_ms, partial(self._open_again, client))
 
     def _connected(self, session: Session) -> None:
         now_ms = self._env.clock.monotonic_ms()

@@ -142,6 +142,7 @@ class Client:
             connection_retry=retry,
             logger=kazoo_logger,
         )
+        self.is_ended = False
         self._clock = clock
         self._on_state = on_state
         self._granted_ms = self._sent_ms = 0.0
@@ -179,6 +180,7 @@ class Client:
 
     def stop_and_wait(self) -> None:
         """End the session. Blocks until the server has answered or time is over; to be called in any other thread."""
+        self.is_ended = True
         try:
             self.kazoo.stop()
             self.kazoo.close()

@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import logging
-import threading
+import time
 from typing import Any
 
 import pytest
@@ -201,19 +201,21 @@ async def test_an_expiry_behind_a_cut_connection_is_told(tree: Any) -> None:
     await session.create("/e", ephemeral=True)
 
 
-async def test_a_watchdog_thread_ends_the_session_of_a_loop_that_stands_still(tree: Any) -> None:
-    session, other = await tree.session(), await tree.session()
+async def test_the_session_of_a_loop_that_stands_still_ends(tree: Any) -> None:
+    session = ZooKeeperCoordination(tree.env, tree.settings(tree.server.address, session_timeout_ms=1_000.0))
+    await session.start()
+    other = await tree.session()
     await session.create("/e", ephemeral=True)
     old, expired = session.session_id, []
     session.on_session_expired(lambda: expired.append(session.session_id))
-    watchdog = threading.Thread(target=session.end_session)
-    watchdog.start()
-    await asyncio.to_thread(watchdog.join)  # the loop goes on, because the proxy lives on it
-    assert not tree.server.has_session(old)
-    assert await other.exists("/e") is None
+    while tree.server.has_session(old):
+        time.sleep(0.02)  # the loop stands still, and kazoo's thread goes on
+    assert expired == []
     await until(lambda: expired)
     assert session.session_id not in (0, old)
+    assert await other.exists("/e") is None
     await session.create("/e", ephemeral=True)
+    await session.close()
 
 
 async def test_a_confirmation_counts_from_when_it_was_sent(tree: Any) -> None:

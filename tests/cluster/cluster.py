@@ -1,5 +1,6 @@
 """Broker processes that form a cluster, and what a test says to them and asks them."""
 
+import os
 import signal
 import time
 from collections.abc import Callable
@@ -43,6 +44,8 @@ class Cluster:
         self.ports = {node_id: free_port() for node_id in range(BROKERS)}
         self.own: dict[int, dict[str, str]] = {}  # settings of single brokers
         self.processes: dict[int, Process] = {}  # those that run
+        self._paused: dict[int, Process] = {}
+        self.words: dict[int, list[str]] = {}  # more of a broker's command line
 
     # ------------------------------------------------------------------ processes
 
@@ -59,6 +62,7 @@ class Cluster:
             self._folder / f"broker-{node_id}",
             self.ports[node_id],
             settings={**self._settings, **self.own.get(node_id, {}), "node.id": str(node_id)},
+            words=self.words.get(node_id, ()),
             wait=wait,
             log_level="info",
         )
@@ -67,8 +71,20 @@ class Cluster:
         """Stop (SIGTERM) or kill (SIGKILL) one."""
         self.processes.pop(node_id).end(number)
 
+    def pause(self, node_id: int) -> None:
+        """Have the system stop one (SIGSTOP): it does nothing, and its connections stay open."""
+        process = self._paused[node_id] = self.processes.pop(node_id)
+        os.kill(process.process.pid, signal.SIGSTOP)
+
+    def resume(self, node_id: int) -> None:
+        """Let it go on (SIGCONT)."""
+        process = self.processes[node_id] = self._paused.pop(node_id)
+        os.kill(process.process.pid, signal.SIGCONT)
+
     def end(self) -> None:
         """Stop all."""
+        for node_id in list(self._paused):
+            self.resume(node_id)
         for node_id in list(self.processes):
             self.end_one(node_id)
 

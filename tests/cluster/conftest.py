@@ -37,9 +37,12 @@ def make_cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cal
     made: list[Cluster] = []
     server = request.getfixturevalue("zookeeper") if request.param == "zookeeper" else None
 
-    def make(**settings: str) -> Cluster:
+    def make(own_data: dict[int, Path] | None = None, **settings: str) -> Cluster:
+        """`own_data`: where a broker has its logs, if not beside the others."""
         place = None if server is None else f"{server.address}/{tmp_path.name}"
         cluster = Cluster(tmp_path, {name.replace("_", "."): text for name, text in settings.items()}, place)
+        for node_id, folder in (own_data or {}).items():
+            cluster.own[node_id] = {"log.dirs": str(folder)}
         made.append(cluster)
         cluster.start_all()
         return cluster

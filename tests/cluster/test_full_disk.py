@@ -1,0 +1,44 @@
+"""The disk of one broker is full: the others go on, and it follows again when there is room."""
+
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+MakeCluster = Callable[..., Any]
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """An empty one of six megabytes."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    try:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(folder)], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("needs the right to mount a file system")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_follower_whose_disk_is_full_leaves_the_isr_and_comes_back_when_there_is_room(
+    make_cluster: MakeCluster, disk: Path
+) -> None:
+    ballast = disk / "ballast"
+    ballast.write_bytes(bytes(3_000_000))
+    cluster = make_cluster(own_data={2: disk / "data"})
+    cluster.create_topic("t", 3)
+    index = next(index for index in range(3) if cluster.leader("t", index) != 2)
+    producer = cluster.producer("t", index)
+    values = [b"%d %s" % (number, bytes(60_000)) for number in range(80)]
+    for value in values:  # more than the disk holds
+        cluster.produce(producer, [value])
+    cluster.in_sync("t", index, {0, 1})
+    ballast.unlink()
+    more = [b"%d" % number for number in range(20)]
+    cluster.produce(producer, more)
+    cluster.in_sync("t", index, {0, 1, 2})
+    assert cluster.values("t", index) == values + more

@@ -128,8 +128,8 @@ class ConfigChanges:
                     await self._load_again()
                     self._has_missed_notices = False
                 await self._read_notices(apply=True)
-            except CoordinationError:
-                logger.warning("cannot read the config changes, trying again", exc_info=True)
+            except CoordinationError as error:
+                logger.warning("cannot read the config changes, trying again: %s", error)
                 await self._env.clock.sleep(RETRY_BACKOFF_MS)
                 self._changed.set()
             self._is_reading = False

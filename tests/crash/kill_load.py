@@ -528,6 +528,8 @@ class LibrdkafkaProducer(Worker):
                 "log_level": 0,
                 "reconnect.backoff.max.ms": 300,
                 "queue.buffering.max.messages": 500,
+                "socket.timeout.ms": 4_000,  # a broker that is paused does not answer
+                "request.timeout.ms": 4_000,
             }
         )
         while not self.stopping:
@@ -581,6 +583,7 @@ class LibrdkafkaMember(Worker):
                 "session.timeout.ms": SESSION_TIMEOUT_MS * 2,
                 "heartbeat.interval.ms": 300,
                 "reconnect.backoff.max.ms": 300,
+                "socket.timeout.ms": 4_000,
             }
         )
         consumer.subscribe(sorted({topic for topic, _ in self.group.partitions}))

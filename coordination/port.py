@@ -12,8 +12,6 @@ What every implementation promises (tests/unit/coordination holds them to it):
   `session_id` is the new one when the callbacks of `on_session_expired` run.
 * A session lives on, whatever happens to its process, for `session_timeout_ms` after `last_confirmed_ms`. Who relies on
   this compares `session_id` too, because a new session has its own `last_confirmed_ms`.
-* If the loop of a process stands still for `session_timeout_ms`, its session ends. An implementation whose library
-  keeps sessions alive by itself ends it with `runtime/watchdog.py`.
 * Operations before `start` and after `close` raise SessionExpiredError. But `look` opens the tree without a session:
   after it the tree can be read, without watches.
 """

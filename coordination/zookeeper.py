@@ -152,13 +152,8 @@ class ZooKeeperCoordination:
         self._watches_left = 0
         self._dropped: list[_Left] = []  # watches of a lost connection
         self._deadline: Timer | None = None
-<<<<<<< HEAD
         self._upkeep: Task[ZooKeeperCoordination] | None = None
         self._watchdog: Watchdog | None = None
-=======
-        self._confirming: Task[Client] | None = None
-        self._watchdog: Watchdog | None = None  # because kazoo keeps the session alive while the loop stands still
->>>>>>> b9042d6 (A watchdog thread ends the ZooKeeper session of a loop that stands still)
         self._on_expired: list[Callable[[], None]] = []
 
     # Session
@@ -189,8 +184,6 @@ class ZooKeeperCoordination:
         self._is_missing = False
         self._is_started = True
         self.session_id = self._kazoo_session_id
-        self._watchdog = Watchdog(self.session_timeout_ms, self.end_session)
-        self._watchdog.start()
         logger.info("ZooKeeper session 0x%x at %s", self.session_id, self._settings.connect)
         self._watchdog = Watchdog(lambda: self.session_timeout_ms, self.end_session)
         self._upkeep = self._env.upkeep.every(
@@ -240,21 +233,12 @@ class ZooKeeperCoordination:
         """End the session."""
         client, self._client = self._client, None
         self._is_started = self._is_missing = False
-<<<<<<< HEAD
         if self._upkeep is not None:
             self._upkeep.stop()
             self._upkeep = None
         if self._watchdog is not None:
             self._watchdog.stop()
             self._watchdog = None
-=======
-        if self._watchdog is not None:
-            self._watchdog.stop()
-            self._watchdog = None
-        if self._confirming is not None:
-            self._confirming.stop()
-            self._confirming = None
->>>>>>> b9042d6 (A watchdog thread ends the ZooKeeper session of a loop that stands still)
         if client is None:
             return
         was_connected, self._is_connected = self._is_connected, False
@@ -290,13 +274,8 @@ class ZooKeeperCoordination:
         """ZooKeeper is another process, so it takes a message to know."""
         return False
 
-<<<<<<< HEAD
     def _keep_up(self) -> None:
         """Show that the loop goes round. Ask for nothing if nothing was heard for a while: kazoo does not tell it."""
-=======
-    def _confirm_soon(self, client: Client) -> None:
-        """Ask for nothing if nothing was heard for a while. kazoo keeps the session alive, but does not tell."""
->>>>>>> b9042d6 (A watchdog thread ends the ZooKeeper session of a loop that stands still)
         if self._watchdog is not None:
             self._watchdog.tick()
         now_ms = self._env.clock.monotonic_ms()

@@ -3,10 +3,7 @@
 import asyncio
 import itertools
 import logging
-<<<<<<< HEAD
 import time
-=======
->>>>>>> b9042d6 (A watchdog thread ends the ZooKeeper session of a loop that stands still)
 from typing import Any
 
 import pytest
@@ -204,7 +201,6 @@ async def test_an_expiry_behind_a_cut_connection_is_told(tree: Any) -> None:
     await session.create("/e", ephemeral=True)
 
 
-<<<<<<< HEAD
 async def test_the_session_of_a_loop_that_stands_still_ends(tree: Any) -> None:
     session = ZooKeeperCoordination(tree.env, tree.settings(tree.server.address, session_timeout_ms=1_000.0))
     await session.start()
@@ -216,19 +212,6 @@ async def test_the_session_of_a_loop_that_stands_still_ends(tree: Any) -> None:
         time.sleep(0.02)  # the loop stands still, and kazoo's thread goes on
     assert expired == []
     await until(lambda: expired)
-=======
-async def test_a_watchdog_thread_ends_the_session_of_a_loop_that_stands_still(tree: Any) -> None:
-    session, other = await tree.session(session_timeout_ms=1_000.0), await tree.session()
-    await session.create("/e", ephemeral=True)
-    old, expired = session.session_id, []
-    session.on_session_expired(lambda: expired.append(session.session_id))
-    await asyncio.sleep(2.0)
-    assert session.session_id == old, "while the loop goes round it stays"
-    session._confirming.stop()  # for the watchdog the loop stands still; it goes on, because the proxy lives on it
-    await until(lambda: expired)
-    assert not tree.server.has_session(old)
-    assert await other.exists("/e") is None
->>>>>>> b9042d6 (A watchdog thread ends the ZooKeeper session of a loop that stands still)
     assert session.session_id not in (0, old)
     assert await other.exists("/e") is None
     await session.create("/e", ephemeral=True)

@@ -32,6 +32,7 @@ logger = logging.getLogger("barnabas.replication")
 LIST_OFFSETS_VERSION = 9  # what Apache Kafka 3.9 sends between brokers
 NO_LEADER = -1
 LOOK_MS = 5_000.0
+WAIT_MAX_MS = 2**31 - 1
 LATE_WAIT_MAX_MS = 20  # how long the leader may hold back an answer for partitions that have just been added
 
 
@@ -64,10 +65,10 @@ class _Lane:
         "wait_max_ms",
     )
 
-    def __init__(self, name: str, node_id: int, wait_max_ms: int | None) -> None:
+    def __init__(self, name: str, node_id: int, wait_max_ms: int) -> None:
         self.name = name
         self.session = LeaderSession(node_id)
-        self.wait_max_ms = wait_max_ms  # None: as replica.fetch.wait.max.ms says
+        self.wait_max_ms = wait_max_ms  # replica.fetch.wait.max.ms, if that is less
         self.backoff = Backoff()
         self.is_waiting = False  # for the answer to a request
         self.is_busy = False  # waiting for an answer, or handling it
@@ -93,7 +94,7 @@ class ReplicaFetcher:
         self._broker_epoch = epoch
         self.leader_id = leader_id
         self.followers: dict[Key, Follower] = {}  # also those that are not in the session now
-        self._main = _Lane(f"fetcher-{number}", config.node_id, None)
+        self._main = _Lane(f"fetcher-{number}", config.node_id, WAIT_MAX_MS)
         self._late = _Lane(f"fetcher-{number}-late", config.node_id, LATE_WAIT_MAX_MS)
 
     def __repr__(self) -> str:
@@ -161,7 +162,7 @@ class ReplicaFetcher:
                 self._back_off(lane)
             return
         limits = Limits(
-            config.replica_fetch_wait_max_ms if lane.wait_max_ms is None else lane.wait_max_ms,
+            min(config.replica_fetch_wait_max_ms, lane.wait_max_ms),
             config.replica_fetch_min_bytes,
             config.replica_fetch_response_max_bytes,
             config.replica_fetch_max_bytes,

@@ -74,7 +74,7 @@ class _Fetch:
         """The partitions that the replica manager is asked for. Those that do not exist go into `refusals`."""
         cache, replicas = self.broker.metadata_cache, self.broker.replica_manager
         for partition in wanted:
-            topic = self.name(partition)
+            topic = partition.topic or self.name(partition)
             if topic is None:
                 self.refusals.append((partition, ErrorCode.UNKNOWN_TOPIC_ID))
             elif not cache.contains(topic, partition.index) and (topic, partition.index) not in replicas.partitions:

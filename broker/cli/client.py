@@ -3,18 +3,25 @@
 import asyncio
 import logging
 import struct
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
 
 from barnabas.broker.cli.exits import ExitCode, fail
 from barnabas.broker.cli.target import Target
 from barnabas.runtime.clock import RealClock
 
+T = TypeVar("T")
+
 CLIENT_ID = "barnabas-cli"
 COORDINATOR_TIMEOUT_MS = 10_000
 RETRY_MS = 100
 BACKOFF_MS = 10  # short, because a person waits for a command
+LATEST = -1  # as a timestamp: the end of the log
+DEBUGGING_CONSUMER = -2  # as a replica id: any replica answers, not only the leader
+ANSWERS_FIRST_WITHIN_MS = 2_000  # how long a broker may take for a new connection; then another one is asked
+REPLICA_ANSWERS_WITHIN_MS = 2_000  # one that stands still must not keep the others from being shown
+ATTEMPTS = 5
 NOTHING_THERE = {"UNKNOWN_TOPIC_OR_PARTITION", "GROUP_ID_NOT_FOUND", "UNKNOWN_TOPIC_ID"}
 
 # kafka-python's warnings repeat what its exceptions say.
@@ -28,6 +35,10 @@ def connection(target: Target) -> dict[str, Any]:
 
     # How long the client waits before it asks for metadata, also the first time. No setting of a client changes it.
     ClusterMetadata.DEFAULT_CONFIG["retry_backoff_ms"] = BACKOFF_MS
+    from kafka.net.manager import KafkaConnectionManager
+
+    # A broker that stands still accepts connections and answers nothing. The admin client has no setting for this.
+    KafkaConnectionManager.DEFAULT_CONFIG["socket_connection_setup_timeout_ms"] = ANSWERS_FIRST_WITHIN_MS
     return {
         "bootstrap_servers": target.bootstrap,
         "client_id": CLIENT_ID,
@@ -73,9 +84,19 @@ def admin(target: Target) -> Iterator[Any]:
             client.close()
 
 
-def send(client: Any, request: Any, node_id: int | None = None) -> Any:
+def send(client: Any, request: Any, node_id: int | None = None, within_ms: int | None = None) -> Any:
     """Send a request of the protocol that the admin client has no method for, to this node or to any; its answer."""
-    return client._manager.run(client._manager.send, request, node_id)
+    return client._manager.run(client._manager.send, request, node_id, within_ms)
+
+
+def from_any(ask: Callable[[], T]) -> T:
+    """What any broker answers. The client asks one at random, and after a failure another."""
+    from kafka.errors import KafkaConnectionError, KafkaTimeoutError, RequestTimedOutError
+
+    for _ in range(ATTEMPTS - 1):
+        with suppress(KafkaConnectionError, KafkaTimeoutError, RequestTimedOutError):
+            return ask()
+    return ask()
 
 
 def await_coordinators(client: Any, groups: list[str]) -> None:
@@ -106,11 +127,81 @@ def reason(error_code: int, message: str | None = None) -> str:
 def describe_topics(client: Any, names: list[str]) -> dict[str, Any]:
     """Metadata of the topics by name; one that does not exist ends the command."""
     # Not for an empty list: the client would ask for no topic. describe_topics never creates a topic.
-    described = {topic["name"]: topic for topic in client.describe_topics(names)} if names else {}
+    described = {topic["name"]: topic for topic in from_any(lambda: client.describe_topics(names))} if names else {}
     for name, topic in described.items():
         if topic["error_code"]:
             fail(f"{name}: {reason(topic['error_code'])}", ExitCode.NOTHING_THERE)
     return described
+
+
+def replica_ends(client: Any, topics: Iterable[dict[str, Any]]) -> dict[tuple[str, int], dict[int, int]]:
+    """The end of the log of each replica, by partition and node id. A replica that does not answer is left out.
+
+    A client may ask any replica as the debugging consumer (ListOffsets with replica id -2), as Kafka's tools do.
+    """
+    from kafka.errors import KafkaError
+    from kafka.protocol.consumer import ListOffsetsRequest
+
+    topic_type = ListOffsetsRequest.ListOffsetsTopic
+    leaders: dict[int, dict[str, list[Any]]] = {}
+    followers: dict[int, dict[str, list[Any]]] = {}
+    for topic in topics:
+        for partition in topic["partitions"]:
+            asked = topic_type.ListOffsetsPartition(partition_index=partition["partition_index"], timestamp=LATEST)
+            for node_id in partition["replica_nodes"]:
+                nodes = leaders if node_id == partition["leader_id"] else followers
+                nodes.setdefault(node_id, {}).setdefault(topic["name"], []).append(asked)
+    ends: dict[tuple[str, int], dict[int, int]] = {}
+    for nodes in (leaders, followers):  # leaders first: so a replica that is in step does not seem to be behind
+        for node_id, rows in sorted(nodes.items()):
+            asked_topics = [topic_type(name=name, partitions=partitions) for name, partitions in rows.items()]
+            request = ListOffsetsRequest(replica_id=DEBUGGING_CONSUMER, isolation_level=0, topics=asked_topics)
+            try:
+                response = send(client, request, node_id, REPLICA_ANSWERS_WITHIN_MS)
+            except KafkaError:
+                continue
+            for topic in response.topics:
+                for partition in topic.partitions:
+                    if not partition.error_code:
+                        ends.setdefault((topic.name, partition.partition_index), {})[node_id] = partition.offset
+    return ends
+
+
+def replica_rows(client: Any, topics: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Each partition of the topics with its replicas, and how far each is behind the leader (None: not known)."""
+    ends = replica_ends(client, topics)
+    rows = []
+    for topic in topics:
+        for partition in sorted(topic["partitions"], key=lambda partition: partition["partition_index"]):
+            known = ends.get((topic["name"], partition["partition_index"]), {})
+            end = known.get(partition["leader_id"])
+            rows.append(
+                {
+                    "topic": topic["name"],
+                    "partition": partition["partition_index"],
+                    "leader": partition["leader_id"] if partition["leader_id"] >= 0 else None,
+                    "replicas": partition["replica_nodes"],
+                    "in_sync": partition["isr_nodes"],
+                    "offline": partition.get("offline_replicas") or [],
+                    "lag": {
+                        str(node_id): None if end is None or node_id not in known else max(0, end - known[node_id])
+                        for node_id in partition["replica_nodes"]
+                    },
+                }
+            )
+    return rows
+
+
+def out_of_sync(row: dict[str, Any]) -> str:
+    """The replicas of a row that are not in sync, in words: `2 (1,204 behind), 3 (offline)`."""
+    words = []
+    for node_id in row["replicas"]:
+        lag = row["lag"][str(node_id)]
+        if node_id in row["offline"]:
+            words.append(f"{node_id} (offline)")
+        elif node_id not in row["in_sync"]:
+            words.append(f"{node_id} ({'?' if lag is None else f'{lag:,}'} behind)")
+    return ", ".join(words)
 
 
 def describe_groups(client: Any, names: list[str], *, may_be_missing: bool = False) -> dict[str, Any]:

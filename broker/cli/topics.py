@@ -4,7 +4,7 @@ from typing import Annotated, Any
 from uuid import UUID
 
 import typer
-from barnabas.broker.cli.client import admin, describe_topics, reason
+from barnabas.broker.cli.client import admin, describe_topics, out_of_sync, reason, replica_rows
 from barnabas.broker.cli.exits import key_values, say
 from barnabas.broker.cli.target import Target
 from barnabas.broker.cli.terminal import (
@@ -65,7 +65,7 @@ def list_topics(
 
 @app.command()
 def describe(target: Target, topics: Names, as_json: AsJson = False) -> None:
-    """Partitions of a topic (leader, replicas, first and next offset) and its settings.
+    """Partitions of a topic (leader, replicas, which of them are catching up, offsets) and its settings.
 
     \b
     barnabas topics describe orders
@@ -83,6 +83,7 @@ def describe(target: Target, topics: Names, as_json: AsJson = False) -> None:
             for partition in topic["partitions"]
             if partition["leader_id"] >= 0
         ]
+        replicas = {(row["topic"], row["partition"]): row for row in replica_rows(client, list(described.values()))}
         earliest = client.list_partition_offsets(dict.fromkeys(partitions, OffsetSpec.EARLIEST))
         latest = client.list_partition_offsets(dict.fromkeys(partitions, OffsetSpec.LATEST))
     documents = []
@@ -97,6 +98,8 @@ def describe(target: Target, topics: Names, as_json: AsJson = False) -> None:
                 "leader_epoch": partition.get("leader_epoch"),
                 "replicas": partition["replica_nodes"],
                 "in_sync": partition["isr_nodes"],
+                "offline": replicas[name, partition["partition_index"]]["offline"],
+                "lag": replicas[name, partition["partition_index"]]["lag"],
                 "log_start_offset": _offset(earliest, TopicPartition(name, partition["partition_index"])),
                 "log_end_offset": _offset(latest, TopicPartition(name, partition["partition_index"])),
             }
@@ -110,7 +113,7 @@ def describe(target: Target, topics: Names, as_json: AsJson = False) -> None:
         settings = " ".join(f"{key}={value}" for key, value in document["configs"].items()) or "none overridden"
         print(f"{document['topic']}  id {document['topic_id']}  settings: {settings}")
         print_table(
-            ["#partition", "#leader", "#epoch", "replicas", "in sync", "#log start", "#log end"],
+            ["#partition", "#leader", "#epoch", "replicas", "in sync", "not in sync", "#log start", "#log end"],
             [
                 (
                     row["partition"],
@@ -118,6 +121,7 @@ def describe(target: Target, topics: Names, as_json: AsJson = False) -> None:
                     row["leader_epoch"],
                     ",".join(map(str, row["replicas"])),
                     ",".join(map(str, row["in_sync"])),
+                    out_of_sync(row) or None,
                     row["log_start_offset"],
                     row["log_end_offset"],
                 )

@@ -49,6 +49,7 @@ def lines_in_json(done: subprocess.CompletedProcess[str]) -> list[Any]:
         (),
         ("start",),
         ("status",),
+        ("cluster",),
         ("demo",),
         ("produce",),
         ("consume",),

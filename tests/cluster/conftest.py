@@ -29,6 +29,24 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     server.stop()
 
 
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    """Starts supervisors (`barnabas start --brokers`). Nothing of them may be left behind."""
+    from supervised import Supervised
+
+    made: list[Supervised] = []
+
+    def start_one(*words: str) -> Supervised:
+        made.append(Supervised(tmp_path, *words))
+        return made[-1]
+
+    yield start_one
+    for one in made:
+        if one.process.poll() is None:
+            one.end()
+        assert "Traceback" not in one.log.read_text()
+
+
 @pytest.fixture(params=["embedded", "zookeeper"])
 def make_cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., Any]]:
     """Starts clusters. None of their brokers may log a traceback."""

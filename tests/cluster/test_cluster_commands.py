@@ -1,0 +1,79 @@
+"""`barnabas cluster` and `barnabas topics describe` against three brokers, one of which stands still or is gone."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+
+from barnabas.protocol.api_keys import ApiKey
+from broker_process import Client, batch, produce_request
+from supervised import until
+
+Start = Callable[..., Any]
+
+
+def run(bootstrap: str, *words: str) -> str:
+    command = [sys.executable, "-m", "barnabas", *words, "--bootstrap", bootstrap]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done
+    return done.stdout
+
+
+def test_brokers_leaders_and_replicas_are_shown(start: Start) -> None:
+    ready = start("--brokers", "3", "--port", "0").event()
+    addresses = ready["bootstrap"].split(",")
+    run(addresses[0], "topics", "create", "t", "--partitions", "3")
+    seen: dict[str, Any] = {}
+
+    def look(*, through: int = 0) -> dict[str, Any]:
+        seen.clear()
+        seen.update(json.loads(run(addresses[through], "cluster", "--json")))
+        return seen
+
+    until(lambda: look()["under_replicated"] == 0 and len(seen["partitions"]) == 3)
+    assert seen["cluster_id"] == ready["cluster_id"]
+    assert seen["controller"] in (0, 1, 2)
+    assert [broker["address"] for broker in seen["brokers"]] == addresses
+    assert sum(broker["leads"] for broker in seen["brokers"]) == 3
+    assert {(broker["replicas"], broker["in_sync"]) for broker in seen["brokers"]} == {(3, 3)}
+    assert all(row["lag"] == {"0": 0, "1": 0, "2": 0} for row in seen["partitions"])
+    assert "0 under-replicated, 0 offline" in run(addresses[1], "cluster")
+
+    gone = next(number for number in (2, 1) if number != seen["controller"])
+    os.kill(ready["pids"][gone], signal.SIGKILL)
+    until(lambda: look()["under_replicated"] == 3 and not seen["offline"])
+    assert seen["brokers"][gone]["address"] is None
+    for row in seen["partitions"]:
+        assert (row["offline"], row["lag"][str(gone)]) == ([gone], None)
+        assert sorted(row["in_sync"]) == [number for number in range(3) if number != gone]
+    assert f"{gone} (offline)" in run(addresses[0], "cluster")
+    (described,) = json.loads(run(addresses[0], "topics", "describe", "t", "--json"))
+    assert [row["offline"] for row in described["partitions"]] == [[gone]] * 3
+    assert f"{gone} (offline)" in run(addresses[0], "topics", "describe", "t")
+
+
+def test_a_broker_that_stands_still_is_behind_and_keeps_nobody_waiting(start: Start) -> None:
+    settings = ("--set", "coordination.session.timeout.ms=60000", "--set", "replica.lag.time.max.ms=500")
+    cluster = start("--brokers", "3", "--port", "0", *settings)
+    ready = cluster.event()
+    addresses = ready["bootstrap"].split(",")
+    run(addresses[0], "topics", "create", "t")
+    seen = json.loads(run(addresses[0], "cluster", "--json"))
+    leader = seen["partitions"][0]["leader"]
+    still = next(number for number in range(3) if number not in (leader, seen["controller"]))
+    asked = next(number for number in range(3) if number != still)
+    os.kill(ready["pids"][still], signal.SIGSTOP)
+    try:
+        with closing(Client(int(addresses[leader].rpartition(":")[2]))) as client:
+            client.ask(ApiKey.PRODUCE, 9, produce_request([("t", 0, batch([b"1", b"2", b"3"]))]))
+        row = json.loads(run(addresses[asked], "cluster", "--json"))["partitions"][0]
+        assert still not in row["in_sync"]
+        assert row["lag"] == {str(number): None if number == still else 0 for number in range(3)}
+        assert f"{still} (? behind)" in run(addresses[asked], "cluster")
+    finally:
+        os.kill(ready["pids"][still], signal.SIGCONT)
+    until(lambda: json.loads(run(addresses[asked], "cluster", "--json"))["under_replicated"] == 0)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from barnabas.broker.cli import configs, consume, groups, offsets, produce, status, topics
+from barnabas.broker.cli import cluster, configs, consume, groups, offsets, produce, status, topics
 
 pytestmark = pytest.mark.timeout(110)
 
@@ -23,6 +23,7 @@ NUMBERS = {"integer", "integer range", "float", "float range", "int", "number"}
 # What each command needs to be complete, in a cluster that has the topic t.
 COMPLETE: dict[tuple[str, ...], list[str]] = {
     ("status",): [],
+    ("cluster",): [],
     ("topics", "list"): [],
     ("topics", "describe"): ["t"],
     ("topics", "create"): ["t", "--if-not-exists"],
@@ -50,7 +51,7 @@ def commands() -> dict[tuple[str, ...], Any]:
     for name, module in (("topics", topics), ("groups", groups), ("offsets", offsets), ("configs", configs)):
         group: Any = typer.main.get_command(module.app)
         found |= {(name, word): command for word, command in group.commands.items()}
-    for name, module in (("produce", produce), ("consume", consume), ("status", status)):
+    for name, module in (("produce", produce), ("consume", consume), ("status", status), ("cluster", cluster)):
         found[(name,)] = typer.main.get_command(module.app)
     return found
 

@@ -50,15 +50,15 @@ def run_world(seed: int, minutes: float, trace_path: str | None, fault: Fault | 
     return verdict.violation is None
 
 
-def run_cluster(
-    seed: int, minutes: float, trace_path: str | None, brokers: int, kinds: tuple[str, ...], fault: Fault | None
-) -> bool:
+def run_cluster(seed: int, arguments: argparse.Namespace, fault: Fault | None) -> bool:
     """Run one cluster; returns whether it holds."""
+    kinds = tuple(name for name in (arguments.kinds or (fault.focus if fault else "")).split(",") if name)
+    brokers = max(arguments.brokers, 3) if fault is not None else arguments.brokers
     began, processor_began = time.perf_counter(), time.process_time()
-    with open(trace_path, "w") if trace_path else nullcontext() as file:
+    with open(arguments.trace, "w") if arguments.trace else nullcontext() as file:
         trace = (lambda line: print(line, file=file)) if file is not None else None
         with planting.planted(fault) if fault is not None else nullcontext():
-            verdict = cluster_world.run(seed, minutes, trace, brokers, kinds)
+            verdict = cluster_world.run(seed, arguments.minutes, trace, brokers, kinds, arguments.overlap)
     seconds, processor_seconds = time.perf_counter() - began, time.process_time() - processor_began
     virtual = verdict.virtual_ms / 1000
     rate = virtual / processor_seconds
@@ -102,6 +102,7 @@ def main() -> int:
     parser.add_argument("--trace", metavar="FILE")
     parser.add_argument("--brokers", metavar="N", type=int, default=1)
     parser.add_argument("--kinds", metavar="A,B", default="")
+    parser.add_argument("--overlap", action="store_true", help="two troubles of a cluster may come together")
     parser.add_argument("--storage", action="store_true", help="power cuts under storage")
     parser.add_argument("--faults", action="store_true", help="plant the faults")
     parser.add_argument("--fault", metavar="NAME", choices=list(faults))
@@ -121,8 +122,7 @@ def main() -> int:
     failed = 0
     for seed in range(int(first), int(last or first) + 1):
         if is_cluster:
-            kinds = tuple(name for name in (arguments.kinds or (fault.focus if fault else "")).split(",") if name)
-            holds = run_cluster(seed, arguments.minutes, arguments.trace, max(arguments.brokers, 3), kinds, fault)
+            holds = run_cluster(seed, arguments, fault)
         elif not is_storage:
             holds = run_world(seed, arguments.minutes, arguments.trace, fault)
         else:

@@ -1,4 +1,4 @@
-"""The bad weather of a cluster: each trouble has a name, comes alone, and is over before the next one.
+"""The bad weather of a cluster: each trouble has a name, and is over before the next one. Two may come together.
 
 Where logs are not synced, a machine that loses its power loses what its page cache held. Acknowledged records survive
 that because the other replicas have them. But Kafka does not survive that two replicas of a partition lose records
@@ -6,6 +6,7 @@ before the first of them has fetched them again. So there the power goes only wh
 machine at a time, and the next trouble waits until that machine's replicas are in sync again.
 """
 
+import asyncio
 import random
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 Happening = Callable[[], Coroutine[Any, Any, None]]
 IN_SYNC_WITHIN_MS = 120_000.0
+TAKES_RECORDS = ("power", "power in an operation")  # where appends are not synced
 
 
 class ClusterWeather:
@@ -54,17 +56,35 @@ class ClusterWeather:
         self.counts = dict.fromkeys(self._kinds, 0)
 
     async def change(self) -> None:
-        """Bring one kind of trouble, and return when it is over."""
-        weights = [self._kinds[name][0] for name in self.names]
-        name = self._rng.choices(self.names, weights=weights)[0]
+        """Bring one kind of trouble, or two where they may overlap, and return when all is over."""
         world = self._world
-        world.note(f"weather: {name}")
-        self.counts[name] += 1
+        names = self._choose()
+        world.note(f"weather: {' and '.join(names)}")
         world.is_disturbing = True
-        await self._kinds[name][1]()
+        others = [asyncio.Event() for _ in names[1:]]
+        for name, is_over in zip(names[1:], others):
+            world.spawn(self._bring(name, is_over))
+        await self._bring(names[0], asyncio.Event())
+        for is_over in others:
+            await is_over.wait()
         world.is_disturbing = False
         world.disturbed_ms = world.clock.monotonic_ms()
-        world.note(f"weather: {name} is over")
+        world.note(f"weather: {' and '.join(names)} is over")
+
+    def _choose(self) -> list[str]:
+        weights = [self._kinds[name][0] for name in self.names]
+        names = self._rng.choices(self.names, weights=weights)
+        if self._world.overlaps and self._rng.random() < 0.6:
+            second = self._rng.choices(self.names, weights=weights)[0]
+            alone = () if self._world.is_synced else TAKES_RECORDS
+            if second != names[0] and names[0] not in alone and second not in alone:
+                names.append(second)
+        return names
+
+    async def _bring(self, name: str, is_over: asyncio.Event) -> None:
+        self.counts[name] += 1
+        await self._kinds[name][1]()
+        is_over.set()
 
     # -- choices
 

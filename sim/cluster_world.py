@@ -68,7 +68,10 @@ class ClusterVerdict(Verdict):
 
 
 class ClusterWorld(Simulation):
-    """One run of `brokers` brokers. Call `run` once. `kinds`: the troubles that may come; all, if it is empty."""
+    """One run of `brokers` brokers. Call `run` once.
+
+    `kinds`: the troubles that may come; all, if it is empty. `overlaps`: often two come together.
+    """
 
     def __init__(
         self,
@@ -77,8 +80,10 @@ class ClusterWorld(Simulation):
         trace: Callable[[str], None] | None = None,
         brokers: int = 3,
         kinds: tuple[str, ...] = (),
+        overlaps: bool = False,
     ) -> None:
         super().__init__(seed, minutes, trace)
+        self.overlaps = overlaps
         self.port = PORT
         self.tree = TreeService(
             self.clock,
@@ -459,8 +464,9 @@ def run(
     trace: Callable[[str], None] | None = None,
     brokers: int = 3,
     kinds: tuple[str, ...] = (),
+    overlaps: bool = False,
 ) -> ClusterVerdict:
     """Run the cluster of a seed."""
-    verdict = ClusterWorld(seed, minutes, trace, brokers, kinds).run()
+    verdict = ClusterWorld(seed, minutes, trace, brokers, kinds, overlaps).run()
     assert isinstance(verdict, ClusterVerdict)
     return verdict

@@ -142,6 +142,12 @@ def test_a_topic_is_deleted_when_the_dead_broker_returns_and_can_be_made_again(
     for index in range(2):
         cluster.in_sync("t", index, {0, 1, 2})
     dead = other_than(cluster, cluster.controller())
+
+    def has_files() -> None:  # a replica is in the ISR from the beginning, also before its broker has heard of it
+        if len(folders(tmp_path / f"broker-{dead}", "t")) < 2:
+            raise NotYetError("files of t")
+
+    cluster.until(has_files)
     cluster.end_one(dead, signal.SIGKILL)
     cluster.until(lambda: cluster.leader("t", 0))
     with cluster.client(cluster.controller()) as client:

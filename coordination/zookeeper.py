@@ -197,13 +197,16 @@ class ZooKeeperCoordination:
         timeout_ms = self._settings.connection_timeout_ms or self._settings.session_timeout_ms
         self._is_lost = False
         self._heard_ms = self._env.clock.monotonic_ms()
+        logger.info("connecting to ZooKeeper at %s", self._hosts)
         self._open()
         self._set_deadline(timeout_ms)
         try:
             await self._usable()
         except SessionExpiredError:
             await self.close()
-            what_to_do = "Start it, or set zookeeper.connect to where it is."
+            what_to_do = (
+                "Start it, say in zookeeper.connect where it is, or leave that out: the tree is then in a file."
+            )
             raise ConnectionLossError(
                 "", f"ZooKeeper at {self._hosts} does not answer within {timeout_ms:.0f} ms. {what_to_do}"
             ) from None

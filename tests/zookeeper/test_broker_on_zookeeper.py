@@ -19,6 +19,7 @@ from barnabas.protocol import messages
 from barnabas.protocol.api_keys import ApiKey
 from broker_process import Client, batch, free_port
 from kazoo.client import KazooClient
+from kazoo.exceptions import NoAuthError
 from zookeeper_server import ZooKeeperServer
 
 pytestmark = pytest.mark.timeout(120)
@@ -363,3 +364,26 @@ def test_offsets_in_zookeeper_go_with_their_topic_and_with_their_group(start: St
         answer = client.ask(ApiKey.DELETE_GROUPS, 2, messages.DeleteGroupsRequest(groups_names=[GROUP]))
         assert answer.results[0].error_code == 0
         assert zookeeper.get_children("/consumers") == []
+
+
+def test_only_the_brokers_user_may_write_what_it_made(start: Start, server: ZooKeeperServer) -> None:
+    own = {"zookeeper.set.acl": "true", "zookeeper.digest.credentials": "barnabas:secret"}
+    first = start(settings=own)
+    assert Client(first.port).create_topic(TOPIC, 1) == 0
+    with plain(server) as zookeeper:
+        assert b'"partitions"' in zookeeper.get(f"/brokers/topics/{TOPIC}")[0]
+        for path in (f"/brokers/topics/{TOPIC}", "/controller_epoch", "/brokers/ids/0", "/"):
+            with pytest.raises(NoAuthError):
+                zookeeper.set(path, b"{}") if path != "/" else zookeeper.create("/new")
+        with pytest.raises(NoAuthError):
+            zookeeper.get_children("/config/users")
+        zookeeper.create("/consumers/group")
+    first.end()
+    second = start(port=first.port, settings=own)
+    assert Client(second.port).produce(TOPIC, 0, batch([b"x"])).error_code == 0
+
+
+def test_a_broker_that_needs_no_zookeeper_does_not_load_kazoo() -> None:
+    code = "import sys, barnabas.broker.broker, barnabas.broker.cli.start; print('kazoo' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "False"

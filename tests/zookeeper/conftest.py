@@ -22,7 +22,6 @@ def server(tmp_path: Path) -> Iterator[ZooKeeperServer]:
     server = ZooKeeperServer(tmp_path / "zookeeper")
     server.start()
     yield server
-    server.resume()
     server.stop()
 
 

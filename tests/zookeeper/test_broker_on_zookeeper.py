@@ -387,3 +387,26 @@ def test_a_broker_that_needs_no_zookeeper_does_not_load_kazoo() -> None:
     code = "import sys, barnabas.broker.broker, barnabas.broker.cli.start; print('kazoo' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize("outage", ["stopped", "paused"])
+def test_a_broker_stops_without_zookeeper(start: Start, server: ZooKeeperServer, outage: str) -> None:
+    broker = start(session_ms=30_000)
+    assert Client(broker.port).create_topic(TOPIC, 1) == 0
+    assert Client(broker.port).produce(TOPIC, 0, batch([b"x"])).error_code == 0
+    if outage == "stopped":
+        server.stop()
+    else:
+        server.pause()
+    broker.end()
+    assert broker.process.returncode == 0
+
+
+def test_a_broker_that_is_started_first_waits_for_zookeeper(start: Start, server: ZooKeeperServer) -> None:
+    server.stop()
+    broker = start(session_ms=30_000, wait=False)
+    while "connecting to ZooKeeper" not in broker.log.read_text():
+        time.sleep(0.02)
+    server.start()
+    broker.wait_until_ready()
+    assert Client(broker.port).create_topic(TOPIC, 1) == 0

@@ -127,7 +127,12 @@ def test_a_broker_that_is_stopped_hands_over_first(make_cluster: MakeCluster) ->
     for index, row in enumerate(before):
         cluster.in_sync("t", index, {0, 1, 2})
         elect_preferred(cluster, "t", index)
-        assert cluster.partition("t", index).leader_id == row.replica_nodes[0]
+
+        def leads_again(index: int = index, preferred: int = row.replica_nodes[0]) -> None:
+            if cluster.partition("t", index).leader_id != preferred:  # the broker that is asked hears of it later
+                raise NotYetError(f"t-{index} is not led by {preferred}")
+
+        cluster.until(leads_again)
 
 
 def folders(path: Path, topic: str) -> list[str]:

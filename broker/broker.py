@@ -262,7 +262,11 @@ class Broker:
         logger.info("broker %d stops", self.node_id)
         self.replica_manager.fetchers.begin_shutdown()
         await controlled_shutdown.hand_over(
-            self.config, self.node_id, self.replica_manager.broker_epoch, self.metadata_cache, self.controller_client
+            self.config,
+            self.node_id,
+            lambda: self.replica_manager.broker_epoch,
+            self.metadata_cache,
+            self.controller_client,
         )
         self.server.stop_accepting()
         self.auto_topics.stop()

@@ -1,6 +1,7 @@
 """The broker's side of a controlled shutdown: before it stops, the controller gives its leaderships to others."""
 
 import logging
+from collections.abc import Callable
 
 from barnabas.cluster.controller_client import ControllerClient
 from barnabas.cluster.metadata_cache import MetadataCache
@@ -17,9 +18,15 @@ TopicPartition = tuple[str, int]
 
 
 async def hand_over(
-    config: BrokerConfig, node_id: int, broker_epoch: int, cache: MetadataCache, controller: ControllerClient
+    config: BrokerConfig,
+    node_id: int,
+    broker_epoch: Callable[[], int],
+    cache: MetadataCache,
+    controller: ControllerClient,
 ) -> None:
     """Ask the controller to let this broker go, and again while it still leads partitions that others could lead.
+
+    The broker may lose its session between two tries, and register again in another epoch.
 
     Kafka waits a fixed time between two tries. Here the next try comes as soon as it can succeed, and partitions whose
     other replicas are all away are not waited for.
@@ -27,7 +34,7 @@ async def hand_over(
     if not config.controlled_shutdown_enable or not cache.is_alive(node_id):
         return
     for last in [False] * (config.controlled_shutdown_max_retries - 1) + [True]:
-        request = ControlledShutdownRequest(broker_id=node_id, broker_epoch=broker_epoch)
+        request = ControlledShutdownRequest(broker_id=node_id, broker_epoch=broker_epoch())
         asked = cache.controller_id
         answer: ControlledShutdownResponse | None = await ended(controller.send(request, VERSION))
         remaining: list[TopicPartition] = []

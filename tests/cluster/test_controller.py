@@ -119,6 +119,7 @@ def test_a_broker_that_is_stopped_hands_over_first(make_cluster: MakeCluster) ->
     log = next(text for text in cluster.logs() if f"broker {stopped} has stopped" in text)
     assert "still leads" not in log
     for index, row in enumerate(before):
+        cluster.in_sync("t", index, set(cluster.processes))  # the broker that is asked hears of it later
         after = cluster.partition("t", index)
         assert after.leader_epoch == row.leader_epoch + 1, "led: one election; followed: left the ISR once"
         assert stopped not in after.isr_nodes

@@ -113,6 +113,15 @@ class ControllerTree:
                     raise ControllerMovedError
                 self._state.states[partition] = found
 
+    def _found(self, proposals: Sequence[tuple[TopicPartition, LeaderAndIsr]]) -> list[TopicPartition]:
+        """The proposals that the tree has: they were written, and the answer was lost."""
+        states = self._state.states
+        return [
+            partition
+            for partition, proposal in proposals
+            if states.get(partition) == proposal.at_version(proposal.partition_epoch + 1)
+        ]
+
     async def create_states(self, topic: str, states: Mapping[int, LeaderAndIsr], *, topic_is_new: bool) -> None:
         """Make the nodes of new partitions, all of a topic as one change. States that exist already are taken over."""
         for chunk in chunks(sorted(states), PARTITIONS_PER_WRITE):
@@ -155,10 +164,11 @@ class ControllerTree:
     ) -> list[TopicPartition]:
         """Write what `decide` makes of each state (None: no change). If another broker wrote first, decide again.
 
-        Returns the partitions whose state was written.
+        Returns the partitions whose state was written, also by a write whose answer was lost.
         """
         changed: list[TopicPartition] = []
-        for chunk in chunks(list(partitions), PARTITIONS_PER_WRITE):
+        for some in chunks(list(partitions), PARTITIONS_PER_WRITE):
+            chunk = list(some)
             while True:
                 proposals = []
                 for partition in chunk:
@@ -179,6 +189,9 @@ class ControllerTree:
                     if not isinstance(error.cause, BadVersionError | NoNodeError):
                         raise
                     await self.read_states([partition for partition, _ in proposals])
+                    written = self._found(proposals)
+                    changed += written
+                    chunk = [partition for partition in chunk if partition not in written]
                     continue
                 for (partition, proposal), stat in zip(proposals, stats):
                     assert isinstance(stat, Stat)

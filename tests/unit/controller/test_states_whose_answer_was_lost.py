@@ -1,0 +1,35 @@
+"""A state that was written counts as changed, also if the answer was lost: otherwise its brokers are never told."""
+
+import pytest
+from barnabas.cluster.leader_and_isr import LeaderAndIsr
+from barnabas.controller.state import ControllerState
+from barnabas.controller.tree import ControllerTree
+from barnabas.coordination import paths
+from barnabas.sim.coordination import Fate, SimCoordination, SimTree
+
+PARTITIONS = [("t", 0), ("t", 1)]
+
+
+@pytest.mark.parametrize("fate", [Fate.DONE, Fate.LOST_BEFORE, Fate.LOST_AFTER])
+def test_a_change_whose_answer_was_lost_is_a_change(env, fate):
+    async def story():
+        tree = SimTree(env.clock)
+        coordination = SimCoordination(env.clock, tree)
+        await coordination.start()
+        first = LeaderAndIsr(leader=1, leader_epoch=0, isr=(1, 2), controller_epoch=1, partition_epoch=0)
+        state = ControllerState()
+        await coordination.create(paths.CONTROLLER_EPOCH, b"1", make_parents=True)
+        for partition in PARTITIONS:
+            await coordination.create(paths.partition_state(*partition), first.encode(), make_parents=True)
+            state.states[partition] = first
+        left = [fate]
+        tree.trouble = lambda name: left.pop() if left and name == "multi" else Fate.DONE
+
+        def decide(partition, known):
+            return None if known.leader == 2 else known.changed(2, [2], recovering=False)
+
+        changed = await ControllerTree(coordination, env.clock, state, 1, 0).change_states(PARTITIONS, decide)
+        assert changed == PARTITIONS
+        assert [state.states[partition].leader_epoch for partition in PARTITIONS] == [1, 1]
+
+    env.run(story())

@@ -70,8 +70,14 @@ def test_a_topic_is_made_on_demand_by_every_broker(make_cluster: MakeCluster) ->
     for node_id in cluster.ports:
         Topic = messages.MetadataRequest.MetadataRequestTopic
         request = messages.MetadataRequest(topics=[Topic(name=f"t{node_id}")], allow_auto_topic_creation=True)
-        with cluster.client(node_id) as client:
-            client.ask(ApiKey.METADATA, 12, request)
+
+        def ask(node_id: int = node_id, request: Any = request) -> None:
+            with cluster.client(node_id) as client:
+                answer = client.ask(ApiKey.METADATA, 12, request)
+            if answer.topics[0].error_code:  # clients ask again: the third broker may not be there yet
+                raise NotYetError(f"t{node_id}: {answer.topics[0]}")
+
+        cluster.until(ask)
         cluster.in_sync(f"t{node_id}", 0, {0, 1, 2})
 
 

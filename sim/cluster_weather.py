@@ -137,7 +137,8 @@ class ClusterWeather:
     async def _restart(self) -> None:
         world, host = self._world, self._host()
         world.note(f"{host.name} is stopped")
-        is_cluster_whole = world.all_serve and world.are_all_in_sync()
+        # Another trouble at the same time may kill it meanwhile, or keep it from the controller.
+        is_cluster_whole = world.all_serve and world.are_all_in_sync() and not world.overlaps
         await world.stop(host)
         if is_cluster_whole:
             world.inspector.note_stopped(next(node for node, other in world.hosts.items() if other is host))

@@ -258,8 +258,13 @@ class Broker:
         told.set()
 
     async def stop(self) -> None:
-        """A controlled stop: answer what can be answered, write checkpoints and the clean marker, end the session."""
+        """A controlled stop: answer what can be answered, write checkpoints and the clean marker, end the session.
+
+        What clients have asked is done before the controller lets this broker go: a topic that is created later gets
+        no replicas here.
+        """
         logger.info("broker %d stops", self.node_id)
+        await self.server.works.settle(WORKS_END_WITHIN_MS)
         self.replica_manager.fetchers.begin_shutdown()
         await controlled_shutdown.hand_over(
             self.config,

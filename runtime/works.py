@@ -50,6 +50,14 @@ class Works:
             error = work.exception()
             outcome.complete(work.result() if error is None else failed(error))
 
+    async def settle(self, within_ms: float) -> None:
+        """Wait for the works that have begun, at most `within_ms`. Other works may begin meanwhile."""
+        settled = asyncio.Event()
+        timer = self._clock.call_later(within_ms, settled.set)
+        asyncio.gather(*self._tasks, return_exceptions=True).add_done_callback(lambda _: settled.set())
+        await settled.wait()
+        timer.cancel()
+
     async def end(self, within_ms: float) -> None:
         """The broker stops. Wait for all works, also those begun meanwhile; after `within_ms` cancel the rest."""
         timer = self._clock.call_later(within_ms, self._cut_off)

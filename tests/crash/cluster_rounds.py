@@ -10,6 +10,7 @@ there, once, in order.
 import os
 import random
 import signal
+import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -166,6 +167,7 @@ class ClusterRounds(Rounds):
         brokers: int = 3,
         settings: dict[str, str] | None = None,
         troubles: dict[str, int] | None = None,
+        on_zookeeper: bool = False,
     ) -> None:
         super().__init__(options, folder, say)
         first = free_port()
@@ -173,7 +175,16 @@ class ClusterRounds(Rounds):
         self.cluster = self.place = Cluster(self.ports, options.seed)
         self.processes: dict[int, Process] = {}
         self.cluster_rows: list[ClusterRow] = []
-        self._settings = {"coordination.path": str(folder / "coordination.sqlite"), **SETTINGS, **(settings or {})}
+        tree = {"coordination.path": str(folder / "coordination.sqlite")}
+        self.zookeeper: Any = None
+        if on_zookeeper:
+            sys.path.insert(0, str(Path(__file__).parent.parent / "zookeeper"))
+            from zookeeper_server import ZooKeeperServer
+
+            self.zookeeper = ZooKeeperServer(folder / "zookeeper")
+            session = {"zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS)}
+            tree = {"zookeeper.connect": f"{self.zookeeper.address}/barnabas", **session}
+        self._settings = {**SETTINGS, **tree, **(settings or {})}
         self._troubles = dict(TROUBLES if troubles is None else troubles)
 
     # -- the brokers
@@ -187,6 +198,8 @@ class ClusterRounds(Rounds):
         )
 
     def _begin(self) -> None:
+        if self.zookeeper is not None:
+            self.zookeeper.start()
         for node_id in range(len(self.ports)):
             self._start_broker(node_id)
         self._wait_until_in_sync(lambda answer: len(answer.brokers) == len(self.ports))
@@ -218,6 +231,8 @@ class ClusterRounds(Rounds):
         try:
             super().run()
         finally:
+            if self.zookeeper is not None:
+                self.zookeeper.stop()
             for process in self.processes.values():
                 if process.process.poll() is None:
                     os.kill(process.process.pid, signal.SIGCONT)

@@ -462,6 +462,7 @@ def main() -> int:
     parser.add_argument("--small", action="store_true", help="several topics, tiny segments, compaction all the time")
     parser.add_argument("--command", help="another broker")
     parser.add_argument("--brokers", type=int, default=1, help="a cluster of so many")
+    parser.add_argument("--zookeeper", action="store_true", help="a cluster on a ZooKeeper, which is started too")
     parser.add_argument("--troubles", default="", help="of a cluster: only those whose name begins so")
     said = parser.parse_args()
     seed = random.randrange(10**6) if said.seed is None else said.seed
@@ -476,7 +477,12 @@ def main() -> int:
         troubles = {name: often for name, often in TROUBLES.items() if name.startswith(said.troubles)}
         print(CLUSTER_HEADINGS)
         rounds: Rounds = ClusterRounds(
-            options, folder, lambda line: print(line, flush=True), said.brokers, troubles=troubles
+            options,
+            folder,
+            lambda line: print(line, flush=True),
+            said.brokers,
+            troubles=troubles,
+            on_zookeeper=said.zookeeper,
         )
     else:
         print(HEADINGS)

@@ -12,10 +12,12 @@ import pytest
 from barnabas.cluster.lease import Lease
 from barnabas.replication.fetching import Fetching
 from barnabas.sim import planting
+from barnabas.sim.cluster_faults import CLUSTER_FAULTS
 from barnabas.sim.faults import FAULTS, Fault
 from barnabas.sim.violation import Violation
 
-CONTROLS = list({(fault.campaign, fault.seed, fault.focus): fault for fault in FAULTS}.values())
+ALL_FAULTS = (*FAULTS, *CLUSTER_FAULTS)
+CONTROLS = list({(fault.campaign, fault.seed, fault.focus): fault for fault in ALL_FAULTS}.values())
 
 
 @pytest.fixture(autouse=True)
@@ -26,12 +28,14 @@ def quiet() -> Iterator[None]:
 
 
 def test_there_are_enough_of_them() -> None:
-    assert len({fault.name for fault in FAULTS}) == len(FAULTS)
+    assert len({fault.name for fault in ALL_FAULTS}) == len(ALL_FAULTS)
     assert len(FAULTS) >= 50
     assert {fault.campaign for fault in FAULTS} == {"storage", "world"}
+    assert len(CLUSTER_FAULTS) >= 30
+    assert {fault.campaign for fault in CLUSTER_FAULTS} == {"cluster"}
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name.replace(" ", "-"))
+@pytest.mark.parametrize("fault", ALL_FAULTS, ids=lambda fault: fault.name.replace(" ", "-"))
 def test_the_fault_is_caught_by_the_checker_that_is_meant(fault: Fault) -> None:
     violation = planting.run_with(fault, fault.seed)
     assert planting.is_catch(fault, violation), (

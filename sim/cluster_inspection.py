@@ -26,7 +26,7 @@ from barnabas.coordination.payloads import PartitionState, TopicAssignment, deco
 from barnabas.protocol.batch_layout import DELETE_HORIZON, HEADER, HEADER_BYTES, PREFIX_BYTES
 from barnabas.replication.partition import Partition
 from barnabas.sim.coordination import Node, SimTree
-from barnabas.sim.history import ALL_IN_SYNC
+from barnabas.sim.history import ALL_IN_SYNC, OFFSETS_TOPIC
 from barnabas.sim.host import Life
 from barnabas.sim.observations import History, Moment, Outcome, Produce
 from barnabas.sim.violation import Violation
@@ -320,6 +320,12 @@ class ClusterInspector:
                 if log.failed is None and not log.closed:
                     self._look_at_replica(key, partition, replica, seen, life, lives, changed)
         for shard in broker.group_coordinator.shards.values():
+            led = broker.replica_manager.partitions.get((OFFSETS_TOPIC, shard.partition))
+            if led is None or not led.is_leader:
+                detail = (
+                    f"broker {broker.node_id} has partition {shard.partition} of epoch {shard.leader_epoch}: {led!r}"
+                )
+                raise Violation("a shard goes with its leadership", detail)
             if not shard.loading:
                 place = (shard.partition, shard.leader_epoch)
                 owner = self._shards.setdefault(place, (broker.node_id, life.number))

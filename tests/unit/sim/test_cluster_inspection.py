@@ -27,6 +27,8 @@ STATE = paths.partition_state("t", 0)
 class Cluster:
     """Brokers 1, 2 and 3 with one partition `t-0`. The tests write the tree and move the replicas by hand."""
 
+    NO_SEGMENTS = SimpleNamespace(end_offset=0)
+
     def __init__(self, isr: tuple[int, ...] = (1, 2, 3), settings: dict[str, str] | None = None) -> None:
         self.env = sim_env(1)
         self.tree = SimTree(self.env.clock)
@@ -537,7 +539,28 @@ def test_a_replica_out_of_sync_after_healing(cluster: Cluster) -> None:
 # --- shards ---
 
 
+def lead_offsets(cluster: Cluster, broker_id: int, is_leader: bool = True) -> None:
+    log = SimpleNamespace(
+        topic_id=None, failed=None, closed=True, high_watermark=0, log_start_offset=0, segments=cluster.NO_SEGMENTS
+    )
+    partition = SimpleNamespace(
+        topic="__consumer_offsets", index=0, log=log, is_leader=is_leader, leader_epoch=4, partition_epoch=0, isr=()
+    )
+    cluster.lives[broker_id].broker.replica_manager.partitions["__consumer_offsets", 0] = partition
+
+
+def test_a_shard_goes_with_its_leadership(cluster: Cluster) -> None:
+    shard = SimpleNamespace(partition=0, leader_epoch=4, loading=True)
+    cluster.lives[1].broker.group_coordinator.shards[0] = shard
+    lead_offsets(cluster, 1)
+    cluster.look()
+    lead_offsets(cluster, 1, is_leader=False)
+    cluster.say("a shard goes with its leadership")
+
+
 def test_one_loaded_shard_per_epoch(cluster: Cluster) -> None:
+    lead_offsets(cluster, 1)
+    lead_offsets(cluster, 2)
     shard = SimpleNamespace(partition=0, leader_epoch=4, loading=False)
     cluster.lives[1].broker.group_coordinator.shards[0] = shard
     cluster.look()

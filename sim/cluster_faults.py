@@ -159,8 +159,7 @@ CLUSTER_FAULTS = (
         "who lost its session is suspended",
         1,
     ),
-    # Followers
-    # Coordinators
+    # Coordinators, followers, messages
     Fault(
         "shard kept when the leadership goes",
         "cluster",

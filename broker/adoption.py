@@ -20,8 +20,8 @@ from barnabas.broker.auto_topics import internal_settings
 from barnabas.broker.open_transactions import end_open_transactions
 from barnabas.cluster.leader_and_isr import LeaderAndIsr
 from barnabas.cluster.registration import BrokerIdInUseError
+from barnabas.cluster.topic_names import topic_name_problem
 from barnabas.config.broker import BrokerConfig
-from barnabas.controller.topic_admin import topic_name_problem
 from barnabas.controller.tree import PARTITIONS_PER_WRITE
 from barnabas.coordination import paths
 from barnabas.coordination.payloads import (

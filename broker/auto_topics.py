@@ -5,8 +5,8 @@ import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from barnabas.cluster.topic_names import topic_name_problem
 from barnabas.config.broker import BrokerConfig
-from barnabas.controller.topic_admin import topic_name_problem
 from barnabas.coordination.port import CoordinationError
 from barnabas.groups.coordinator import OFFSETS_TOPIC
 from barnabas.protocol.errors import ErrorCode

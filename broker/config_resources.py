@@ -11,13 +11,14 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from barnabas.broker import loggers
+from barnabas.cluster.topic_names import topic_name_problem
 from barnabas.config import describe, entities, topic
 from barnabas.config.alter import altered, replaced
 from barnabas.config.broker import check_dynamic
 from barnabas.config.broker_settings import BROKER_SETTINGS
 from barnabas.config.describe import ConfigRow
 from barnabas.config.settings import ConfigError, Table
-from barnabas.controller.topic_admin import DONE, Outcome, topic_name_problem
+from barnabas.controller.topic_admin import DONE, Outcome
 from barnabas.coordination import paths
 from barnabas.coordination.port import NodeExistsError, NoNodeError
 from barnabas.protocol.errors import ErrorCode

@@ -5,10 +5,10 @@ caller waits for the effect with `MetadataCache.wait_for`.
 """
 
 import logging
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from barnabas.cluster.metadata_cache import MetadataCache
+from barnabas.cluster.topic_names import topic_name_problem
 from barnabas.config import topic as topic_settings
 from barnabas.config.broker import BrokerConfig
 from barnabas.config.settings import ConfigError
@@ -38,36 +38,17 @@ from barnabas.runtime.ports import Env
 
 logger = logging.getLogger("barnabas.controller")
 
-NAME_LENGTH_MAX = 249
 PARTITIONS_MAX = 100_000  # of one topic, because its node must stay below a megabyte
 UNSET = -1
 OFFSETS_TOPIC = "__consumer_offsets"
 DELETION_POLL_MS = 10
 DELETION_WAIT_MS = 1_000
 
-_LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
-
 Outcome = tuple[ErrorCode, str | None]
 DONE: Outcome = (ErrorCode.NONE, None)
 
 
 # --- checks ---
-
-
-def topic_name_problem(name: str) -> str | None:
-    """Why a topic cannot have this name, in Kafka's words. None: it can."""
-    if not name:
-        return "Topic name is invalid: the empty string is not allowed"
-    if name in (".", ".."):
-        return "Topic name is invalid: '.' or '..' is not allowed"
-    if len(name) > NAME_LENGTH_MAX:
-        return f"Topic name is invalid: the length of '{name}' is longer than the max allowed length {NAME_LENGTH_MAX}"
-    if _LEGAL_NAME.fullmatch(name) is None:
-        return (
-            f"Topic name is invalid: '{name}' contains one or more characters other than ASCII alphanumerics, "
-            "'.', '_' and '-'"
-        )
-    return None
 
 
 def may_collide(name: str) -> bool:

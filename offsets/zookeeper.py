@@ -10,7 +10,7 @@ import logging
 import re
 from collections.abc import Callable, Collection, Coroutine, Sequence
 
-from barnabas.controller.topic_admin import topic_name_problem
+from barnabas.cluster.topic_names import topic_name_problem
 from barnabas.coordination import paths, payloads
 from barnabas.coordination.port import (
     Coordination,

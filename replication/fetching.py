@@ -237,7 +237,7 @@ class Fetching:
         self._config = config
         self._metadata_cache = metadata_cache
         self._find = find
-        self._replica_epochs: dict[int, int] = {}  # the highest that each follower has sent
+        self._replica_epochs: dict[int, int] = {}  # the newest life of each follower that the controller confirmed
         self.parked_count = 0
 
     def fetch(
@@ -312,19 +312,22 @@ class Fetching:
             results.append(result)
         return results, size, is_final
 
+    def replica_confirmed(self, replica_id: int, broker_epoch: int) -> None:
+        """The controller has let a follower into an ISR, and so confirmed that this is the epoch of its life."""
+        if broker_epoch > self._replica_epochs.get(replica_id, -1):
+            self._replica_epochs[replica_id] = broker_epoch
+
     def _is_of_former_life(self, params: FetchParams) -> bool:
         """Whether a follower has sent this before it started anew, and it came late (KIP-903).
 
-        It acknowledges what that life had. The follower may have lost it since.
+        It acknowledges what that life had. The follower may have lost it since. Only the controller's word counts: if
+        the epochs of fetches were believed, one wrong fetch could shut a follower out for ever.
         """
         epoch = params.replica_epoch
-        if epoch < 0:
+        if epoch < 0 or epoch >= self._replica_epochs.get(params.replica_id, -1):
             return False
-        if epoch < self._replica_epochs.get(params.replica_id, -1):
-            logger.info("refused a fetch of replica %d: it is of broker epoch %d", params.replica_id, epoch)
-            return True
-        self._replica_epochs[params.replica_id] = epoch
-        return False
+        logger.info("refused a fetch of replica %d: it is of broker epoch %d", params.replica_id, epoch)
+        return True
 
     def find(self, params: FetchParams, requested: FetchPartition) -> Partition | ErrorCode:
         """The partition if it may serve this fetcher, else an error (KIP-320: epochs are checked before leadership)."""

@@ -82,6 +82,10 @@ class FollowerFetches(Generic[P]):
 
     def _read(self, params: FetchParams, *, acknowledges: bool) -> tuple[Sequence[P], list[FetchResult], int, bool]:
         requested = list(self._news)
+        for one in requested:
+            watch = self._watches.get(one)
+            if watch is not None:
+                watch.end_idleness()
         results, size, is_final = self._fetching.read(params, requested, acknowledges=acknowledges)
         for one, result in zip(requested, results, strict=True):
             if result.error is ErrorCode.NONE and result.diverging_epoch is None:
@@ -178,15 +182,16 @@ class _Watch(Generic[P]):
         partition.fetch_waiters[self] = 0
 
     def partition_moved(self, position: int, answers: dict[Any, Any] | None) -> None:
-        self._end_idleness()
+        self.end_idleness()
         self._fetches.moved(self)
 
     def end(self) -> None:
         """Hear no more."""
-        self._end_idleness()
+        self.end_idleness()
         self.partition.fetch_waiters.pop(self, None)
 
-    def _end_idleness(self) -> None:
+    def end_idleness(self) -> None:
+        """Its offset is not known any more without a fetch."""
         replica, self.replica = self.replica, None
         if replica is not None and replica.idle_in is self._fetches:
             replica.end_idleness()

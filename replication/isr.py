@@ -101,7 +101,11 @@ def out_of_sync(
     return [
         member
         for member in isr
-        if member != leader_id and not is_caught_up(remote[member], leader_end_offset, now_ms, lag_time_max_ms)
+        if member != leader_id
+        and (
+            member not in remote  # no replica at all
+            or not is_caught_up(remote[member], leader_end_offset, now_ms, lag_time_max_ms)
+        )
     ]
 
 

@@ -48,11 +48,19 @@ _Proposals = Sequence[tuple[Partition, LeaderAndIsr]]
 class IsrChanges:
     """The proposals of all partitions that this broker leads."""
 
-    def __init__(self, env: Env, node_id: int, broker_epoch: Callable[[], int], ask: AskController) -> None:
+    def __init__(
+        self,
+        env: Env,
+        node_id: int,
+        broker_epoch: Callable[[], int],
+        ask: AskController,
+        on_confirmed: Callable[[int, int], None],
+    ) -> None:
         self._upkeep = env.upkeep
         self._node_id = node_id
         self._broker_epoch = broker_epoch
         self._ask = ask
+        self._on_confirmed = on_confirmed  # called with the id and the broker epoch of each member
         self._proposing: dict[Partition, None] = {}
         self._sending: Task[IsrChanges] | None = None
 
@@ -74,8 +82,9 @@ class IsrChanges:
 
     def _send_all(self) -> Generator[Pause, Any, None]:
         while proposals := self._proposals():
-            response = yield self._ask(self._request(proposals), VERSION)
-            if not self._take(proposals, response):
+            request = self._request(proposals)
+            response = yield self._ask(request, VERSION)
+            if not self._take(proposals, request, response):
                 yield RETRY_BACKOFF_MS
 
     def _proposals(self) -> _Proposals:
@@ -121,12 +130,19 @@ class IsrChanges:
         remote = partition.remote.get(member)
         return -1 if remote is None else remote.broker_epoch
 
-    def _take(self, proposals: _Proposals, response: AlterPartitionResponse | None) -> bool:
+    def _take(
+        self, proposals: _Proposals, request: AlterPartitionRequest, response: AlterPartitionResponse | None
+    ) -> bool:
         """Act on the answer. False: something must be sent again."""
         if response is None or response.error_code:
             if response is not None:
                 logger.debug("ISR changes are sent again: %s", ErrorCode(response.error_code).name)
             return False
+        members = {
+            (topic.topic_id, partition.partition_index): partition.new_isr_with_epochs
+            for topic in request.topics
+            for partition in topic.partitions
+        }
         answers = {
             (topic.topic_id, partition.partition_index): partition
             for topic in response.topics
@@ -136,9 +152,12 @@ class IsrChanges:
         for partition, proposal in proposals:
             if partition.pending_isr is not proposal:
                 continue  # overtaken by the controller's word; it may have proposed something else since
-            answer = answers.get((partition.topic_id or NO_TOPIC_ID, partition.index))
+            key = (partition.topic_id or NO_TOPIC_ID, partition.index)
+            answer = answers.get(key)
             error = ErrorCode.UNKNOWN_SERVER_ERROR if answer is None else ErrorCode(answer.error_code)
             if answer is not None and not error:
+                for member in members[key]:
+                    self._on_confirmed(member.broker_id, member.broker_epoch)
                 partition.isr_confirmed(
                     LeaderAndIsr(answer.leader_id, answer.leader_epoch, tuple(answer.isr), answer.partition_epoch)
                 )

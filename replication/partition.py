@@ -389,6 +389,8 @@ class Partition:
         if replica is None:
             return
         replica.broker_epoch = broker_epoch
+        if replica.idle_in is not None:  # in another session, which must say again where the follower is
+            self._wake_later()
         moved = replica.fetched(fetch_offset, log_start_offset, leader_end_offset, now_ms)
         if (
             replica_id not in self.isr

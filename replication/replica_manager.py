@@ -7,6 +7,7 @@ from typing import Generic, TypeVar
 
 from barnabas.cluster.leader_and_isr import EPOCH_DURING_DELETE
 from barnabas.cluster.metadata_cache import NO_TOPIC_ID, MetadataCache
+from barnabas.cluster.topic_names import topic_name_problem
 from barnabas.config.broker import BrokerConfig
 from barnabas.coordination.port import Coordination
 from barnabas.protocol.errors import CorruptBatchError, ErrorCode
@@ -87,7 +88,9 @@ class ReplicaManager:
         self.fetching = Fetching(node_id, env.clock, config, metadata_cache, lease, self.partition)
         self.fetchers = ReplicaFetchers(env, config, clients, lambda: self.broker_epoch)
         log_manager.on_failed.append(self._log_went_offline)
-        self._isr_changes = IsrChanges(env, node_id, lambda: self.broker_epoch, ask_controller)
+        self._isr_changes = IsrChanges(
+            env, node_id, lambda: self.broker_epoch, ask_controller, self.fetching.replica_confirmed
+        )
         self._log_failures = LogFailureNotices(env, coordination, node_id)
         self._shrinking: Task[Partition] | None = None
         self._failed_logs: set[TopicPartition] = set()
@@ -460,9 +463,13 @@ class ReplicaManager:
                     self.log_manager.get_or_create(topic, index, known_id)
                     return ErrorCode.NONE
                 return ErrorCode.STALE_CONTROLLER_EPOCH
+        if state.leader_epoch < 0:
+            return ErrorCode.STALE_CONTROLLER_EPOCH
         if self.node_id not in state.replicas:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if partition is None:
+            if index < 0 or topic_name_problem(topic) is not None:  # no folder can have this name
+                return ErrorCode.INVALID_TOPIC_EXCEPTION
             log = self._open_log(topic, index, known_id, state.is_new)
             if isinstance(log, ErrorCode):
                 return log

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from barnabas.broker.context import Reply, RequestContext
 from barnabas.broker.dispatch import api
-from barnabas.controller.topic_admin import topic_name_problem
+from barnabas.cluster.topic_names import topic_name_problem
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import DescribeProducersRequest, DescribeProducersResponse

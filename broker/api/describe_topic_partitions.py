@@ -11,7 +11,7 @@ from barnabas.broker.api.metadata import TOPIC_OPERATIONS
 from barnabas.broker.context import Reply, RequestContext
 from barnabas.broker.dispatch import api
 from barnabas.cluster.metadata_cache import MetadataCache, PartitionMetadata
-from barnabas.controller.topic_admin import topic_name_problem
+from barnabas.cluster.topic_names import topic_name_problem
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse

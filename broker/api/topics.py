@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from barnabas.broker.context import RequestContext
 from barnabas.broker.dispatch import api
 from barnabas.cluster.metadata_cache import NO_TOPIC_ID
-from barnabas.controller.topic_admin import topic_name_problem
+from barnabas.cluster.topic_names import topic_name_problem
 from barnabas.coordination import paths
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode

@@ -127,24 +127,49 @@ def test_min_bytes_count_over_all_partitions(world):
     assert [world[2].log("t", index).log_end_offset for index in (1, 2, 3)] == [1, 1, 1]
 
 
+def fetch_as_follower(world, offset, epoch=-1):
+    params = FetchParams(replica_id=2, replica_epoch=epoch, version=17)
+    wanted = FetchPartition("t", 0, offset, 1 << 20, log_start_offset=0)
+    (result,) = world[1].replica_manager.fetch(params, [wanted])
+    return result.error
+
+
 def test_a_fetch_of_a_former_life_acknowledges_nothing(world):
     world.lead(1, to=(1,))
     world[1].append(count=2)
-    manager = world[1].replica_manager
-    partition = world[1].partition()
+    remote = world[1].partition().remote[2]
+    assert fetch_as_follower(world, 1, epoch=7) is ErrorCode.NONE
+    assert remote.log_end_offset == 1
+    world[1].replica_manager.fetching.replica_confirmed(2, 9)
+    assert fetch_as_follower(world, 0, epoch=9) is ErrorCode.NONE
+    assert (remote.log_end_offset, remote.broker_epoch) == (0, 9)
+    assert fetch_as_follower(world, 2, epoch=7) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert remote.log_end_offset == 0, "what the former life had is not known to be there now"
+    assert fetch_as_follower(world, 1) is ErrorCode.NONE, "a version that does not say it"
 
-    def fetch(epoch, offset):
-        params = FetchParams(replica_id=2, replica_epoch=epoch, version=17)
-        (result,) = manager.fetch(params, [FetchPartition("t", 0, offset, 1 << 20, log_start_offset=0)])
-        return result.error
 
-    assert fetch(7, 1) is ErrorCode.NONE
-    assert partition.remote[2].log_end_offset == 1
-    assert fetch(9, 0) is ErrorCode.NONE
-    assert (partition.remote[2].log_end_offset, partition.remote[2].broker_epoch) == (0, 9)
-    assert fetch(7, 2) is ErrorCode.NOT_LEADER_OR_FOLLOWER
-    assert partition.remote[2].log_end_offset == 0, "what the former life had is not known to be there now"
-    assert fetch(-1, 1) is ErrorCode.NONE, "a version that does not say it"
+def test_a_fetch_with_a_made_up_epoch_does_not_shut_the_follower_out(world):
+    """Anybody can send it. Only the controller knows which lives there are."""
+    world.lead(1, to=(1,))
+    world[1].append(count=2)
+    assert fetch_as_follower(world, 0, epoch=1 << 62) is ErrorCode.NONE
+    assert fetch_as_follower(world, 2, epoch=7) is ErrorCode.NONE
+    assert world[1].partition().remote[2].log_end_offset == 2
+
+
+def test_a_fetch_beside_the_session_does_not_hide_where_the_follower_is(world):
+    """Nothing moves in the partition, so its follower would not name it again in its session."""
+    world.lead(1)
+    world[1].append(count=2)
+    world.run(2_000)
+    remote = world[1].partition().remote[2]
+    assert remote.log_end_offset == 2
+    assert remote.idle_in is not None
+    assert fetch_as_follower(world, 0) is ErrorCode.NONE
+    assert remote.log_end_offset == 0
+    world.run(2_000)
+    assert remote.log_end_offset == 2
+    assert remote.idle_in is not None
 
 
 def test_a_restarted_follower_goes_on_in_a_new_session(world):

@@ -927,3 +927,26 @@ def test_a_poll_that_begins_in_a_gap_of_compaction_counts_what_follows(env, host
             continue
         assert offsets_of(fetched[0].records)[0] == 40
         assert len(fetched[0].records) == 17 * SIZE
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "../../t", "a/b", "a\0b", "ü", "x" * 250])
+def test_no_log_is_made_for_a_name_that_no_topic_can_have(host, name):
+    """Its folder would lie outside of the data directory, or spoil the checkpoints."""
+    assert host.lead(name) == ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert host.manager.partitions == {}
+    assert host.lead("t") == ErrorCode.NONE
+
+
+def test_no_log_is_made_for_a_negative_partition_or_epoch(host):
+    assert host.lead(index=-1) == ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert host.lead(leader_epoch=-7) == ErrorCode.STALE_CONTROLLER_EPOCH
+    assert host.manager.partitions == {}
+
+
+def test_a_member_of_the_isr_that_is_no_replica_is_out_of_sync(host):
+    """Kafka's leader drops it, too."""
+    assert host.lead(isr=(1, 99), replicas=(1, 2)) == ErrorCode.NONE
+    partition = host.manager.partitions["t", 0]
+    partition.shrink_isr()
+    assert partition.pending_isr is not None
+    assert partition.pending_isr.isr == (1,)

@@ -1,6 +1,7 @@
 """The pure policies: elections, assignment, ISR, preferred replica, version 0 offsets, names."""
 
 import pytest
+from barnabas.cluster import topic_names
 from barnabas.cluster.leader_and_isr import NO_LEADER, LeaderAndIsr
 from barnabas.controller import election, topic_admin
 from barnabas.controller.assignment import AssignmentError, assign, fixed_start, rack_alternated
@@ -236,7 +237,7 @@ def test_offsets_of_version_0(timestamp, count, bound, client, offsets):
     ],
 )
 def test_topic_names(name, problem):
-    found = topic_admin.topic_name_problem(name)
+    found = topic_names.topic_name_problem(name)
     assert found is None if problem is None else problem in found
 
 

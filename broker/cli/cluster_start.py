@@ -381,14 +381,17 @@ class Supervisor:
             self._tell({"event": "restarted", "node_id": broker.number, "pid": broker.pid})
 
     async def _stop(self) -> None:
-        """Stop the brokers one after the other, the controller last: so each can hand over what it leads."""
+        """Stop the brokers one after the other, the controller last: so each can hand over what it leads.
+
+        While one has not served yet, nothing is handed over, and all stop at the same time. None gets a second signal,
+        because that would end it at once, uncleanly.
+        """
         self._is_stopping = True
         running = [broker for broker in self._brokers if broker.runs]
-        serving = [broker for broker in running if broker.ready]
-        if len(serving) < len(self._brokers):  # nothing is handed over while some have not served yet
-            for broker in running:
-                broker.send(signal.SIGTERM)
-        controller_id = await self._controller(serving)
+        if not all(broker.ready for broker in running):
+            await asyncio.gather(*(broker.stop(self._env) for broker in running))
+            return
+        controller_id = await self._controller(running)
         for broker in sorted(running, key=lambda each: each.number == controller_id):
             await broker.stop(self._env)
 

@@ -82,6 +82,16 @@ def test_a_broker_that_dies_is_said_at_once(start: Start) -> None:
     assert "no broker runs any more" in cluster.log.read_text()
 
 
+def test_after_a_death_the_others_stop_cleanly(start: Start) -> None:
+    cluster = start("--brokers", "3", "--port", "0")
+    ready = cluster.event()
+    os.kill(ready["pids"][2], signal.SIGKILL)
+    assert cluster.event()["event"] == "died"
+    assert cluster.end(signal.SIGINT) == 0
+    stops = [line.split(" | ")[0] for line in cluster.log.read_text().splitlines() if line.endswith("has stopped")]
+    assert sorted(stops) == ["broker 0", "broker 1"]
+
+
 def test_a_broker_that_dies_is_started_again_if_asked_for(start: Start) -> None:
     cluster = start("--brokers", "2", "--port", "0", "--restart")
     ready = cluster.event()

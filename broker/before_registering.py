@@ -1,15 +1,16 @@
 """What a broker waits for, and what it writes, before it registers, because of what its disk holds."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from barnabas.cluster.leader_and_isr import LeaderAndIsr
+from barnabas.cluster.leader_and_isr import NO_LEADER, LeaderAndIsr
 from barnabas.controller.tree import PARTITIONS_PER_WRITE
 from barnabas.coordination import paths
 from barnabas.coordination.payloads import TopicAssignment, encode_isr_change
 from barnabas.coordination.port import ConnectionLossError, Coordination, MultiError, SessionExpiredError, Set
 from barnabas.runtime.ports import Env
 from barnabas.runtime.turns import chunks
+from barnabas.storage.directory_contents import names_in_a_line
 
 logger = logging.getLogger("barnabas.broker")
 
@@ -18,13 +19,18 @@ LOOK_MS = 20.0  # how often the tree is read while the broker waits
 TopicPartition = tuple[str, int]
 
 
-async def until_taken_out(env: Env, coordination: Coordination, node_id: int) -> None:
+async def until_taken_out(
+    env: Env, coordination: Coordination, node_id: int, has_lost: Callable[[str, int], bool]
+) -> None:
     """After an unclean stop: return when the tree shows that this broker leads nothing, and is in no ISR with others.
 
     The tree may still say that this broker has records which its disk has lost. Only the controller takes it out, so
     that leader epochs are raised in one place and the leaders hear of it. The last member of an ISR stays in it,
     because no broker has more records; its lead has ended too, so that it leads again in a new epoch, and a follower
     that had fetched lost records sees where the logs part (KIP-101).
+
+    `has_lost`: whether nothing was acknowledged by several replicas that only this broker had, but its log is lost (an
+    empty disk, an old copy). Then it must not stay: the eligible replicas are in sync in its place.
     """
     hosted: list[TopicPartition] | None = None
     has_said_so = False
@@ -35,7 +41,7 @@ async def until_taken_out(env: Env, coordination: Coordination, node_id: int) ->
             ):  # while it is there, the controller does nothing
                 if hosted is None:
                     hosted = await _hosted(coordination, node_id)
-                hosted = await _counted_on(coordination, node_id, hosted)
+                hosted = await _counted_on(coordination, node_id, hosted, has_lost)
                 if not hosted:
                     return
                 if not has_said_so:
@@ -66,16 +72,32 @@ async def _hosted(coordination: Coordination, node_id: int) -> list[TopicPartiti
 
 
 async def _counted_on(
-    coordination: Coordination, node_id: int, partitions: Sequence[TopicPartition]
+    coordination: Coordination,
+    node_id: int,
+    partitions: Sequence[TopicPartition],
+    has_lost: Callable[[str, int], bool],
 ) -> list[TopicPartition]:
     """Those of the partitions whose state says that this broker leads, or is in sync with others."""
     states = await coordination.get_many([paths.partition_state(*partition) for partition in partitions])
     counted_on = []
+    replaced: dict[TopicPartition, LeaderAndIsr] = {}
     for partition, node in zip(partitions, states):
         if node is not None:
             state = LeaderAndIsr.decode(node[0], node[1].version)
-            if state.leader == node_id or (node_id in state.isr and len(state.isr) > 1):
+            if state.isr == (node_id,) and state.eligible and has_lost(*partition):
+                replaced[partition] = state._replace(leader=NO_LEADER, isr=state.eligible, eligible=())
+                counted_on.append(partition)  # look once more
+            elif state.leader == node_id or (node_id in state.isr and len(state.isr) > 1):
                 counted_on.append(partition)
+    if replaced:
+        logger.warning(
+            "broker %d alone was in sync with %d partitions, and their records are lost here: those that were in sync "
+            "before have all that was acknowledged with acks=all, and one of them leads when it is there (%s)",
+            node_id,
+            len(replaced),
+            names_in_a_line([f"{topic}-{index}" for topic, index in replaced]),
+        )
+        await _write_and_tell(coordination, replaced)
     return counted_on
 
 
@@ -93,12 +115,17 @@ async def raise_leader_epochs(
             said = LeaderAndIsr.decode(state[0], state[1].version)
             if said.leader_epoch < epoch:
                 changes[partition] = said._replace(leader_epoch=epoch + 1)
+    if changes:
+        await _write_and_tell(coordination, changes)
+    return list(changes)
+
+
+async def _write_and_tell(coordination: Coordination, changes: dict[TopicPartition, LeaderAndIsr]) -> None:
+    """Write states, and have the controller read them. Those that another broker has written meanwhile stay so."""
     for chunk in chunks(list(changes), PARTITIONS_PER_WRITE):
         await _write_all(coordination, {partition: changes[partition] for partition in chunk})
-    if changes:
-        notice = encode_isr_change(list(changes))
-        await coordination.create(paths.ISR_CHANGE_PREFIX, notice, sequential=True, make_parents=True)
-    return list(changes)
+    notice = encode_isr_change(list(changes))
+    await coordination.create(paths.ISR_CHANGE_PREFIX, notice, sequential=True, make_parents=True)
 
 
 async def _write_all(coordination: Coordination, changes: dict[tuple[str, int], LeaderAndIsr]) -> None:

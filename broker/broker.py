@@ -152,10 +152,11 @@ class Broker:
         self.log_manager.take()
         await tree.start()
         self.lease.start()  # hears of a lost session before all others
-        await in_tree(lambda: registration.make_persistent_paths(tree))
+        registered_epoch = await in_tree(lambda: registration.make_persistent_paths(tree, node_id))
         await in_tree(self.config_changes.start)
         self.log_manager.leave_out(plan.strays)
         await self.log_manager.load()
+        self.log_manager.take_epoch(registered_epoch)
         adoption.say_strays(plan.strays, self.log_manager.contents)
         self.log_manager.set_aside(plan.strays)  # after the recovery, which a signal may interrupt
         await in_tree(lambda: adoption.say_what_is_missing(tree, self.log_manager, node_id))
@@ -219,23 +220,30 @@ class Broker:
         """
         endpoints = await self.addresses.registered(self.env.network)
         place = registration.Registration(self.env, self.coordination, self.node_id, endpoints, self.config.broker_rack)
-        if not self.log_manager.was_clean:
+        if self.log_manager.may_lack_records:
             # What is sent to a former life is refused; that life may still be registered, and this broker controller.
             self.replica_manager.broker_epoch = await self._in_tree(place.former_epoch) + 1
             await self.controller.start()
-            await before_registering.until_taken_out(self.env, self.coordination, self.node_id)
+            await before_registering.until_taken_out(
+                self.env, self.coordination, self.node_id, self._has_lost_what_others_have
+            )
 
         async def register() -> None:
-            self.replica_manager.broker_epoch = await place.register()
+            self.log_manager.broker_epoch = self.replica_manager.broker_epoch = await place.register()
 
         async def register_again() -> None:
-            self.replica_manager.broker_epoch = await place.register_again()
+            self.log_manager.broker_epoch = self.replica_manager.broker_epoch = await place.register_again()
 
         while True:
             await self._in_tree(register)
             self.controller.register_again = register_again
             if place.is_of_this_session:
                 return
+
+    def _has_lost_what_others_have(self, topic: str, index: int) -> bool:
+        """Whether a log is lost here, and nothing was acknowledged while no other replica was in sync."""
+        others_have_all = self.log_manager.topic_config(topic).min_insync_replicas >= 2
+        return others_have_all and self.log_manager.has_lost(topic, index)
 
     async def _hear_from_the_controller(self) -> None:
         """Take part in the election of the controller, and wait until it has told this broker of its partitions."""

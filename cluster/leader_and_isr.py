@@ -19,6 +19,7 @@ class LeaderAndIsr(NamedTuple):
     partition_epoch: int = 0
     controller_epoch: int = 0
     recovering: bool = False  # LeaderRecoveryState, KIP-704: elected from outside the ISR, not confirmed yet
+    eligible: tuple[int, ...] = ()  # who was in the ISR before only one was left in it; see `remembering`
 
     def changed(self, leader: int, isr: Sequence[int], *, recovering: bool = False) -> "LeaderAndIsr":
         """The next state by the controller, one leader epoch later. Its node version is known when it is written."""
@@ -26,15 +27,33 @@ class LeaderAndIsr(NamedTuple):
             leader, self.leader_epoch + 1, tuple(isr), self.partition_epoch, self.controller_epoch, recovering
         )
 
+    def remembering(self, before: "LeaderAndIsr") -> "LeaderAndIsr":
+        """This state, which follows on `before`, with its eligible replicas (KIP-966 has the same idea).
+
+        While one replica alone is in sync, and min.insync.replicas is 2 or more, nothing is acknowledged with acks=all.
+        So those that left the ISR last have everything that was, should the only member lose its disk.
+        """
+        if len(self.isr) > 1:
+            eligible: tuple[int, ...] = ()
+        elif len(before.isr) > 1 and set(self.isr) < set(before.isr):
+            eligible = tuple(member for member in before.isr if member not in self.isr)
+        else:
+            eligible = before.eligible if self.isr == before.isr else ()
+        return self._replace(eligible=eligible)
+
     def encode(self) -> bytes:
         """The data of the state node."""
-        return PartitionState(self.leader, self.leader_epoch, self.isr, self.controller_epoch, self.recovering).encode()
+        return PartitionState(
+            self.leader, self.leader_epoch, self.isr, self.controller_epoch, self.recovering, self.eligible
+        ).encode()
 
     @classmethod
     def decode(cls, data: bytes, version: int) -> "LeaderAndIsr":
         """Decode the data of the state node; `version` is the version of the node."""
         node = PartitionState.decode(data)
-        return cls(node.leader, node.leader_epoch, node.isr, version, node.controller_epoch, node.recovering)
+        return cls(
+            node.leader, node.leader_epoch, node.isr, version, node.controller_epoch, node.recovering, node.eligible
+        )
 
     def at_version(self, partition_epoch: int) -> "LeaderAndIsr":
         """The same, as the node says it at another version."""

@@ -62,15 +62,24 @@ async def cluster_id(env: Env, coordination: Coordination, preferred: str | None
     return decode_cluster_id(data)
 
 
-async def make_persistent_paths(coordination: Coordination) -> None:
-    """Make the parent nodes that all brokers expect, where they are missing. In a new tree this is one change."""
+async def make_persistent_paths(coordination: Coordination, node_id: int) -> int:
+    """Make the nodes that this broker expects, where they are missing. In a new tree this is one change.
+
+    Returns the epoch in which the broker registered last; -1: never.
+    """
+    epoch_path = paths.broker_epoch(node_id)
     wanted = dict.fromkeys(
-        path[:end] for path in paths.PERSISTENT for end in range(1, len(path) + 1) if path[end : end + 1] in ("/", "")
+        path[:end]
+        for path in (*paths.PERSISTENT, epoch_path)
+        for end in range(1, len(path) + 1)
+        if path[end : end + 1] in ("/", "")
     )
     while True:
-        missing = [path for path, node in zip(wanted, await coordination.get_many(list(wanted))) if node is None]
+        found = dict(zip(wanted, await coordination.get_many(list(wanted))))
+        missing = [path for path, node in found.items() if node is None]
         if not missing:
-            return
+            node = found[epoch_path]
+            return -1 if node is None or node[1].version == 0 else node[1].mzxid
         try:
             await coordination.multi([Create(path) for path in missing])
         except MultiError as error:
@@ -130,8 +139,17 @@ class Registration:
             self._own_sessions.add(session_id)
             data = self._encode()
             try:
-                results = await self._coordination.multi([Create(path, data, ephemeral=True), Set(path, data, 0)])
+                results = await self._coordination.multi(
+                    [
+                        Create(path, data, ephemeral=True),
+                        Set(path, data, 0),
+                        Set(paths.broker_epoch(self._node_id), b""),
+                    ]
+                )
             except MultiError as error:
+                if isinstance(error.cause, NoNodeError):  # somebody has deleted it
+                    await self._coordination.create(paths.broker_epoch(self._node_id), make_parents=True)
+                    continue
                 if not isinstance(error.cause, NodeExistsError):
                     raise
             else:

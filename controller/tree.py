@@ -174,8 +174,8 @@ class ControllerTree:
                 for partition in chunk:
                     state = self._state.states.get(partition)
                     proposal = None if state is None else decide(partition, state)
-                    if proposal is not None:
-                        proposals.append((partition, proposal.by_controller(self.epoch)))
+                    if state is not None and proposal is not None:
+                        proposals.append((partition, proposal.by_controller(self.epoch).remembering(state)))
                 if not proposals:
                     break
                 try:

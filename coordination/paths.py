@@ -33,6 +33,8 @@ DELEGATION_TOKENS = "/delegation_token/tokens"
 DELEGATION_TOKEN_CHANGES = "/delegation_token/token_changes"
 DELEGATION_TOKEN_CHANGE_PREFIX = f"{DELEGATION_TOKEN_CHANGES}/token_change_"
 
+BROKER_EPOCHS = "/barnabas/broker_epochs"  # not Kafka's; see `broker_epoch`
+
 DEFAULT_ENTITY = "<default>"
 
 # Made by every broker at its start where they are missing.
@@ -53,6 +55,11 @@ PERSISTENT = (
 def broker(broker_id: int) -> str:
     """Registration of a broker: ephemeral, its czxid is the broker epoch."""
     return f"{BROKER_IDS}/{broker_id}"
+
+
+def broker_epoch(broker_id: int) -> str:
+    """Its mzxid is the epoch in which the broker registered last: this node stays when the broker goes."""
+    return f"{BROKER_EPOCHS}/{broker_id}"
 
 
 def topic(name: str) -> str:

@@ -218,13 +218,17 @@ def _replicas(value: Mapping[str, Sequence[int]]) -> dict[int, tuple[int, ...]]:
 
 
 class PartitionState(NamedTuple):
-    """Leader (-1: none) and ISR. The node's version is the partition epoch."""
+    """Leader (-1: none) and ISR. The node's version is the partition epoch.
+
+    `eligible` is not in Kafka 3.9's node, whose brokers leave out what they do not know.
+    """
 
     leader: int
     leader_epoch: int
     isr: tuple[int, ...]
     controller_epoch: int
     recovering: bool = False
+    eligible: tuple[int, ...] = ()
 
     def encode(self) -> bytes:
         """Version 1."""
@@ -236,6 +240,7 @@ class PartitionState(NamedTuple):
                 "leader_epoch": self.leader_epoch,
                 "isr": self.isr,
                 **({"leader_recovery_state": 1} if self.recovering else {}),
+                **({"eligible_leader_replicas": self.eligible} if self.eligible else {}),
             }
         )
 
@@ -250,6 +255,7 @@ class PartitionState(NamedTuple):
             tuple(map(int, value["isr"])),
             int(value["controller_epoch"]),
             value.get("leader_recovery_state", 0) == 1,
+            tuple(map(int, value.get("eligible_leader_replicas", ()))),
         )
 
 

@@ -3,6 +3,7 @@
 A file that cannot be read is never guessed at: `CheckpointError` says which file and which line.
 """
 
+import json
 import re
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
@@ -46,6 +47,19 @@ def read_text(disk: Disk, path: str) -> str | None:
 def write_text(disk: Disk, path: str, text: str) -> None:
     """Replace the file. A crash leaves the old one or the new one whole."""
     write_bytes(disk, path, text.encode())
+
+
+def read_clean_epoch(disk: Disk, path: str) -> int:
+    """The epoch in the marker of a clean stop. -1: it does not say it, as before Kafka 3.7, and is a marker even so."""
+    try:
+        return int(json.loads(read_text(disk, path) or "{}")["brokerEpoch"])
+    except (ValueError, KeyError, TypeError):
+        return -1
+
+
+def write_clean_epoch(disk: Disk, path: str, broker_epoch: int) -> None:
+    """Write the marker of a clean stop, as Kafka does (KIP-966)."""
+    write_text(disk, path, f'{{"version":0,"brokerEpoch":{broker_epoch}}}')
 
 
 def write_bytes(disk: Disk, path: str, data: bytes) -> None:

@@ -113,6 +113,7 @@ class DirectoryContents:
     foreign: list[str] = field(default_factory=list)
     error: OSError | None = None  # why it could not be read; then nothing else is known
     tree_name: str = TREE_FILE
+    clean_epoch: int = -1  # in which epoch its broker stopped cleanly; -1: not known
 
     @property
     def is_formatted(self) -> bool:
@@ -158,6 +159,8 @@ def read_contents(disk: Disk, path: str, tree_name: str = TREE_FILE) -> Director
     found = DirectoryContents(path, names=disk.list_directory(path), tree_name=tree_name)
     if found.was_clean and disk.is_directory(f"{path}/{checkpoints.CLEAN_SHUTDOWN}"):
         raise IsADirectoryError(errno.EISDIR, "is a folder", f"{path}/{checkpoints.CLEAN_SHUTDOWN}")
+    if found.was_clean:
+        found.clean_epoch = checkpoints.read_clean_epoch(disk, f"{path}/{checkpoints.CLEAN_SHUTDOWN}")
     found.meta = read_meta(disk, path)
     found.offsets = {name: checkpoints.read_offsets(disk, f"{path}/{name}") for name in OFFSET_CHECKPOINTS}
     remembered = set().union(*found.offsets.values())

@@ -229,8 +229,11 @@ class LogDirectory:
             self._lock.release()
             self._lock = None
 
-    def close(self) -> None:
-        """After the logs are closed: write checkpoints and marker (if no log has failed), and give the lock back."""
+    def close(self, broker_epoch: int) -> None:
+        """After the logs are closed: write checkpoints and marker (if no log has failed), and give the lock back.
+
+        `broker_epoch`: the last one of this life.
+        """
         if self._names_timer is not None:
             self._names_timer.cancel()
         self._is_taken = False
@@ -241,9 +244,7 @@ class LogDirectory:
         if self._written[checkpoints.CLEANER_OFFSETS] != self.cleaner_offsets:
             self._write_now(checkpoints.CLEANER_OFFSETS)
         if all(log.failed is None and log.hindered is None for log in self.logs.values()):
-            checkpoints.write_text(
-                self._env.disk, self.path_of(checkpoints.CLEAN_SHUTDOWN), '{"version":0,"brokerEpoch":-1}'
-            )
+            checkpoints.write_clean_epoch(self._env.disk, self.path_of(checkpoints.CLEAN_SHUTDOWN), broker_epoch)
         self._release_lock()
 
     # -- logs

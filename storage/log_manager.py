@@ -73,6 +73,8 @@ class LogManager:
         self._flushes_wait = False
         self._troubles = Troubles(env.clock)
         self._configs: dict[str, TopicConfig] = {}
+        self.broker_epoch = -1  # the last one that is known of the broker whose logs these are
+        self.old_copies: list[LogDirectory] = []
         self._default_config: TopicConfig | None = None
         self._topics_with_fewer_logs: set[str] = set()
         self._tasks: list[Task[Any]] = []
@@ -259,7 +261,7 @@ class LogManager:
         self._plan = None
         for directory in self.directories:
             try:
-                directory.close()
+                directory.close(self.broker_epoch)
             except OSError as error:
                 logger.error("%s could not be closed: %s", directory.path, error)
                 directory.give_up(error)
@@ -291,6 +293,31 @@ class LogManager:
     def was_clean(self) -> bool:
         """Whether the last stop was clean. If not, a replica may have lost records."""
         return all(directory.was_clean for directory in self.open_directories)
+
+    def take_epoch(self, registered: int) -> None:
+        """The broker registered last in this epoch, says the tree. A directory of an earlier one is an old copy."""
+        clean_epochs = [directory.contents.clean_epoch for directory in self.open_directories]
+        self.broker_epoch = min(clean_epochs, default=-1)
+        self.old_copies = [
+            directory for directory in self.open_directories if 0 <= directory.contents.clean_epoch < registered
+        ]
+        if self.old_copies:
+            logger.warning(
+                "%s: an old copy of this broker's directory, which has served since: its logs may lack records",
+                ", ".join(directory.path for directory in self.old_copies),
+            )
+
+    @property
+    def may_lack_records(self) -> bool:
+        """Whether some log may lack records that it had when this broker ran last."""
+        return not self.was_clean or bool(self.old_copies or self.missing)
+
+    def has_lost(self, topic: str, partition: int) -> bool:
+        """Whether the log is not here any more, or only as an old copy. One that is offline is not lost."""
+        log = self.get(topic, partition)
+        if log is None:
+            return not self.failed_directories
+        return self.directory_of(log) in self.old_copies
 
     def directory_of(self, log: Log) -> LogDirectory | None:
         """The directory of a log; None if the log was taken away."""

@@ -5,6 +5,7 @@ import json
 import pytest
 from barnabas.broker import before_registering
 from barnabas.cluster import registration
+from barnabas.cluster.leader_and_isr import LeaderAndIsr
 from barnabas.coordination import paths
 from barnabas.coordination.port import Coordination
 from barnabas.sim.coordination import Fate, SimCoordination, SimTree
@@ -19,10 +20,14 @@ def env() -> SimEnv:
     return sim_env(3)
 
 
+def keeps(topic: str, index: int) -> bool:
+    return False
+
+
 def process(env: SimEnv, tree: SimTree) -> SimCoordination:
     coordination = SimCoordination(env.clock, tree)
     env.run(coordination.start())
-    env.run(registration.make_persistent_paths(coordination))
+    env.run(registration.make_persistent_paths(coordination, 1))
     return coordination
 
 
@@ -44,7 +49,7 @@ def test_it_waits_until_no_isr_counts_on_it(env: SimEnv, caplog: pytest.LogCaptu
         env.run(write(other, index, leader, isr))
     env.run(other.create(paths.broker(1), ephemeral=True))
 
-    waiting = env.clock.loop.create_task(before_registering.until_taken_out(env, coordination, 1))
+    waiting = env.clock.loop.create_task(before_registering.until_taken_out(env, coordination, 1, keeps))
     env.clock.advance(500)
     assert "stopped uncleanly" not in caplog.text, "its former life is registered still"
     env.run(other.delete(paths.broker(1)))
@@ -61,13 +66,31 @@ def test_it_waits_until_no_isr_counts_on_it(env: SimEnv, caplog: pytest.LogCaptu
     assert caplog.text.count("taken it out of the ISRs of 3 partitions") == 1
 
 
+def test_whose_records_are_lost_gives_way_to_those_that_were_in_sync_before(env: SimEnv) -> None:
+    coordination = process(env, SimTree(env.clock, 1_000))
+    env.run(
+        coordination.create(paths.topic("t"), b'{"version":1,"partitions":{"0":[1,2],"1":[1,2],"2":[1,2],"3":[1]}}')
+    )
+    eligible = {0: (2,), 1: (2,), 2: (), 3: ()}
+    for index, members in eligible.items():
+        state = LeaderAndIsr(-1, 4, (1,), eligible=members)
+        env.run(coordination.create(paths.partition_state("t", index), state.encode(), make_parents=True))
+    env.run(before_registering.until_taken_out(env, coordination, 1, lambda topic, index: index != 1))
+    for index, isr in enumerate([(2,), (1,), (1,), (1,)]):
+        data, stat = env.run(coordination.get(paths.partition_state("t", index)))
+        state = LeaderAndIsr.decode(data, stat.version)
+        assert (state.leader, state.leader_epoch, state.isr) == (-1, 4, isr)
+        assert state.eligible == (eligible[index] if index == 1 else ())
+    assert len(env.run(coordination.children(paths.ISR_CHANGES))) == 1, "the controller reads them again"
+
+
 def test_topics_that_are_being_deleted_and_those_that_cannot_be_read_do_not_hold_it_up(env: SimEnv) -> None:
     coordination = process(env, SimTree(env.clock, 1_000))
     for topic, data in (("t", b'{"version":1,"partitions":{"0":[1,2]}}'), ("u", b"by hand")):
         env.run(coordination.create(paths.topic(topic), data))
     env.run(write(coordination, 0, 1, [1, 2]))
     env.run(coordination.create(paths.delete_topic("t")))
-    env.run(before_registering.until_taken_out(env, coordination, 1))
+    env.run(before_registering.until_taken_out(env, coordination, 1, keeps))
 
 
 @pytest.mark.parametrize("session_ms", [1.0, 1_000.0])

@@ -121,7 +121,7 @@ class Cluster:
 
     async def start(self, *registered):
         await self.tree.start()
-        await registration.make_persistent_paths(self.tree)
+        await registration.make_persistent_paths(self.tree, 1)
         for broker_id in registered or (1, 2, 3):
             await self.join(broker_id)
         await self.controller.start()

@@ -67,7 +67,7 @@ class Host:
     async def start_alone(self):
         """Everything a broker does at its start, with the coordination tree."""
         await self.coordination.start()
-        await registration.make_persistent_paths(self.coordination)
+        await registration.make_persistent_paths(self.coordination, 1)
         await self.config_changes.start()
         self.log_manager.start()
         self.log_manager.initialise(1, await registration.cluster_id(self.env, self.coordination))

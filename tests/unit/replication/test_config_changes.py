@@ -21,7 +21,7 @@ class Followed:
 
     async def start(self):
         await self.coordination.start()
-        await registration.make_persistent_paths(self.coordination)
+        await registration.make_persistent_paths(self.coordination, 1)
         await self.changes.start()
 
     async def set_topic(self, name, data, notice=b'{"version":2,"entity_path":"topics/t"}'):

@@ -53,6 +53,23 @@ def test_an_in_sync_replica_wins_over_an_earlier_one_that_is_not():
     assert election.elect_offline([1, 2, 3], state, {1, 2, 3}, unclean=True).leader == 3
 
 
+@pytest.mark.parametrize(
+    ("before", "isr", "eligible"),
+    [
+        (LeaderAndIsr(1, 4, (1, 2, 3)), (1, 2), ()),  # two are left
+        (LeaderAndIsr(1, 4, (1, 2, 3)), (1,), (2, 3)),  # two left together
+        (LeaderAndIsr(1, 4, (1, 2)), (1,), (2,)),  # 3 had left before, and may lack what these two had
+        (LeaderAndIsr(1, 4, (1,), eligible=(2,)), (1,), (2,)),  # another leader epoch
+        (LeaderAndIsr(1, 4, (1,), eligible=(2,)), (1, 3), ()),  # these two acknowledge without 2
+        (LeaderAndIsr(1, 4, (1,), eligible=(2,)), (3,), ()),  # an unclean election
+        (LeaderAndIsr(1, 4, (1, 2)), (3,), ()),
+        (LeaderAndIsr(1, 4, (1,)), (1,), ()),
+    ],
+)
+def test_who_was_in_sync_before_the_last_one_is_remembered(before, isr, eligible):
+    assert before.changed(isr[0], isr).remembering(before).eligible == eligible
+
+
 def test_first_state():
     assert election.first_state([2, 1, 3], {1, 3}) == LeaderAndIsr(1, 0, (1, 3))
     assert election.first_state([2], {1, 3}) is None

@@ -243,3 +243,38 @@ def test_a_folder_of_somebody_else_does_not_say_where_a_log_is(disks):
     with pytest.raises(OSError, match="may be in a data directory that is offline"):
         manager.get_or_create("t", 0, None)
     assert disks.disk.list_directory("/b/t-0") == ["readme.txt"]
+
+
+def test_a_directory_of_an_earlier_life_is_an_old_copy_and_its_logs_count_as_lost(disks):
+    disks.open()
+    disks.fill(disks.log("t"), 1)
+    disks.fill(disks.log("u"), 1)
+    disks.manager.broker_epoch = 7
+    disks.manager.shutdown()
+    write(disks, "/b/.kafka_cleanshutdown", '{"version":0,"brokerEpoch":5}')
+    manager = disks.open()
+    manager.take_epoch(7)
+    assert [directory.path for directory in manager.old_copies] == ["/b"]
+    assert (manager.has_lost("t", 0), manager.has_lost("u", 0), manager.has_lost("v", 0)) == (False, True, True)
+    assert manager.may_lack_records
+    manager.shutdown()
+    assert text(disks, "/a/.kafka_cleanshutdown") == '{"version":0,"brokerEpoch":5}', "it was not registered since"
+
+
+@pytest.mark.parametrize("marker", ["", "{}", "damaged", "7", '{"version":0,"brokerEpoch":-1}'])
+def test_a_marker_that_says_no_epoch_is_believed(disks, marker):
+    disks.open()
+    disks.fill(disks.log("t"), 1)
+    disks.manager.shutdown()
+    write(disks, "/a/.kafka_cleanshutdown", marker)
+    manager = disks.open()
+    manager.take_epoch(7)
+    assert not manager.may_lack_records
+    assert not manager.has_lost("t", 0)
+
+
+def test_a_log_that_is_offline_is_not_lost(disks):
+    disks.open().initialise(1, "c")
+    disks.manager.shutdown()
+    disks.disk.fail("list", "/b", times=1000)
+    assert not disks.open().has_lost("t", 0)

@@ -1,0 +1,89 @@
+"""One broker has lost its disk, or somebody has put an old copy of its folder back: the others have everything."""
+
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+MakeCluster = Callable[..., Any]
+pytestmark = pytest.mark.timeout(120)
+
+
+def numbered(first: int, count: int = 20) -> list[bytes]:
+    return [b"%d" % number for number in range(first, first + count)]
+
+
+def all_in_sync(cluster: Any) -> None:
+    for topic in ("t", "__consumer_offsets"):
+        for index in range(3):
+            cluster.in_sync(topic, index, {0, 1, 2})
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=["stopped", "killed"])
+@pytest.mark.parametrize("what", ["empty", "old copy"])
+def test_the_disk_of_the_broker_that_was_the_last_one(
+    make_cluster: MakeCluster, tmp_path: Path, how: int, what: str
+) -> None:
+    """It was in sync alone, and leads everything, says the tree. What it has now must not count."""
+    cluster = make_cluster()
+    cluster.create_topic("t", 3)
+    producers = [cluster.producer("t", index) for index in range(3)]
+    for producer in producers:
+        cluster.produce(producer, numbered(0))
+    cluster.commit("g", "t", {0: 10})
+    all_in_sync(cluster)
+    folder, copy = tmp_path / "broker-2", tmp_path / "copy"
+    cluster.end_one(2)
+    shutil.copytree(folder, copy)
+    cluster.start(2)
+    for producer in producers:
+        cluster.produce(producer, numbered(20))
+    cluster.commit("g", "t", {0: 30})
+    all_in_sync(cluster)
+
+    for node_id in range(3):
+        cluster.end_one(node_id, how)
+        if how == signal.SIGKILL:
+            time.sleep(0.3)  # so that the others may hear of it
+    shutil.rmtree(folder)
+    if what == "old copy":
+        shutil.copytree(copy, folder)
+    else:
+        cluster.words[2] = ["--give-up", str(folder)]
+    cluster.start_all()
+    all_in_sync(cluster)
+    for index, producer in enumerate(producers):
+        assert cluster.values("t", index) == numbered(0, 40)
+        cluster.produce(producer, numbered(40))
+        assert cluster.values("t", index) == numbered(0, 60)
+    assert cluster.committed("g", "t", 0) == 30
+
+
+def test_a_broker_without_its_disk_is_refused_and_given_up_catches_up(
+    make_cluster: MakeCluster, tmp_path: Path
+) -> None:
+    cluster = make_cluster()
+    cluster.create_topic("t", 3)
+    producers = [cluster.producer("t", index) for index in range(3)]
+    for producer in producers:
+        cluster.produce(producer, numbered(0))
+    cluster.commit("g", "t", {0: 10})
+    all_in_sync(cluster)
+    cluster.end_one(1, signal.SIGKILL)
+    shutil.rmtree(tmp_path / "broker-1")
+    with pytest.raises(AssertionError, match="is their disk mounted"):
+        cluster.start(1)
+    for producer in producers:
+        cluster.produce(producer, numbered(20))
+    cluster.words[1] = ["--give-up", str(tmp_path / "broker-1")]
+    cluster.start(1)
+    all_in_sync(cluster)
+    cluster.end_one(0, signal.SIGKILL)
+    for index, producer in enumerate(producers):
+        cluster.produce(producer, numbered(40))
+        assert cluster.values("t", index) == numbered(0, 60)
+    assert cluster.committed("g", "t", 0) == 10

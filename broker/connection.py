@@ -14,6 +14,10 @@ Order and memory. One request is in flight at a time. No further frame is handle
 the client does not take its answers (the write buffer is above its high mark). Meanwhile up to `READ_AHEAD_BYTES_MAX`
 bytes are read ahead; then reading stops.
 
+Produces that wait for replicas are the exception. Their records are in the log already, and only their answers wait
+(`CarriedOut`). So the Produces behind them are handled, as long as all together have no more than
+`CARRIED_OUT_BYTES_MAX`. Otherwise each batch of a producer would be a round trip to the followers of its own.
+
 The end of the client. Every complete frame that has arrived is handled, in order, even if its client is gone. A client
 that sends no more (end of file) still gets its answers; then the connection is closed. When the socket is lost, its
 unread bytes are read first. Then a request that only waits (a long poll) is cancelled; a request that cannot be
@@ -41,7 +45,7 @@ from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode, ProtocolError
 from barnabas.protocol.frames import EncodedFrame, EncodedResponse
 from barnabas.protocol.message import Part, Reference
-from barnabas.runtime.pending import Pending
+from barnabas.runtime.pending import CarriedOut, Pending
 from barnabas.runtime.ports import Buffer
 from barnabas.storage.open_files import FileRange
 
@@ -53,6 +57,7 @@ logger = logging.getLogger("barnabas.broker")
 FRAME_SIZE = Struct(">i")
 READ_BUFFER_BYTES = 256 * 1024
 READ_AHEAD_BYTES_MAX = 64 * 1024  # of frames behind a request in flight; one more read may go beyond it
+CARRIED_OUT_BYTES_MAX = 128 * 1024  # of Produces that wait for replicas, of one connection
 FRAME_CAPACITY_FIRST = 1024  # memory given to an incomplete frame before its bytes have come
 FRAME_CAPACITY_GROWTH = 4
 FRAMES_PER_TURN = 64  # so many of one connection are handled before the others get their turn
@@ -61,6 +66,9 @@ UNSENT_BYTES_MAX = 64 * 1024  # small answers are collected up to here, then sen
 WRITE_BUFFER_HIGH = 32 * 1024
 WRITE_BUFFER_LOW = 0  # sending from a file needs an empty write buffer
 PIECE_BYTES = 128 * 1024  # read from a file and written at a time, where the system does not send from it
+
+API_KEY = Struct(">h")
+_NO_REPLY = object()
 
 NOT_YET = (CoroutineType, asyncio.Future)  # concrete classes: isinstance() of the abstract Awaitable is slow
 
@@ -75,11 +83,40 @@ class ReadBuffer:
         self.in_use = False
 
 
+class _Answer:
+    """An answer that must wait: for replicas, or for the answers to earlier requests."""
+
+    __slots__ = ("api", "connection", "context", "pending", "reply", "request", "size")
+
+    def __init__(
+        self, connection: "Connection", api: Api, context: RequestContext, request: Any, size: int, reply: Any
+    ) -> None:
+        self.connection = connection
+        self.api = api
+        self.context = context
+        self.request = request
+        self.size = size  # of the request
+        self.reply = reply
+        self.pending: Pending[Any] | None = None  # what it waits for
+
+    def complete(self, reply: Any) -> None:
+        """The replicas have the records."""
+        self.reply = reply
+        self.pending = None
+        self.connection.answer_carried_out()
+
+    def fail(self, error: BaseException) -> None:
+        """The request met a bug and has no answer: answer with an error."""
+        self.complete(self.connection.failure_of(self.api, self.context, self.request, error))
+
+
 class Connection(asyncio.BufferedProtocol):
     """A client of one listener. Made by the server for every accepted connection."""
 
     __slots__ = (
         "_capacity",
+        "_carried_out",
+        "_carried_out_bytes",
         "_filled",
         "_frame",
         "_frame_size",
@@ -87,6 +124,7 @@ class Connection(asyncio.BufferedProtocol):
         "_has_ended",
         "_held",
         "_inside_handler",
+        "_is_held_back",
         "_is_lost",
         "_outgoing",
         "_parked",
@@ -126,6 +164,9 @@ class Connection(asyncio.BufferedProtocol):
         self._filled = 0
         self._parked: Pending[Any] | None = None
         self._request: tuple[Api, RequestContext, Any] | None = None  # the one in flight
+        self._carried_out: deque[_Answer] = deque()  # their records are in the log; in the order of the requests
+        self._carried_out_bytes = 0
+        self._is_held_back = False  # the next frame waits until one of those is answered
         self._inside_handler = False
         self._handling_frames = False
         self._unsent: list[Buffer] = []  # small answers to frames of one read
@@ -187,6 +228,7 @@ class Connection(asyncio.BufferedProtocol):
             self._take_in(self._server.env.network.unread(self.transport))
         if self._parked is not None and self._parked.cancel():
             self._request = self._parked = None
+        self._give_up_carried_out()
         if self.closed:
             self._forget()
         else:
@@ -264,12 +306,13 @@ class Connection(asyncio.BufferedProtocol):
             if not self.closed:
                 self._read_ahead = bytearray(data[position:])  # a new one: handled frames may be views of the old
         self._pause_or_resume_reading()
-        if self._has_ended and self._may_handle():  # nothing is in flight, and no whole frame is left
+        if self._has_ended and self._may_handle() and not self._carried_out:  # and no whole frame is left
             self.close()
 
     def _may_handle(self) -> bool:
         return (
             self._request is None
+            and not self._is_held_back
             and not self._write_paused
             and not self.closed
             and not self._turn_is_over
@@ -301,6 +344,8 @@ class Connection(asyncio.BufferedProtocol):
                 break
             left -= 1
             (size,) = FRAME_SIZE.unpack_from(data, position)
+            if self._carried_out and not self._may_follow(data, position, size):
+                break
             if not 0 < size <= self._server.frame_bytes_max:
                 self._refuse(f"a frame of {size} bytes (socket.request.max.bytes={self._server.frame_bytes_max})")
                 position = end
@@ -316,6 +361,15 @@ class Connection(asyncio.BufferedProtocol):
         if not self.closed:
             self._flush()
         return position
+
+    def _may_follow(self, data: memoryview, position: int, size: int) -> bool:
+        """Whether the next frame is handled while Produces wait for replicas: if it is another one, and complete."""
+        if not API_KEY.size <= size <= CARRIED_OUT_BYTES_MAX - self._carried_out_bytes:
+            self._is_held_back = True
+        elif len(data) - position >= 4 + size:
+            self._is_held_back = API_KEY.unpack_from(data, position + 4)[0] != ApiKey.PRODUCE
+            return not self._is_held_back
+        return False
 
     def _begin_frame(self, size: int, beginning: memoryview) -> None:
         """Give an incomplete frame a buffer of its own, a few times as large as what has arrived."""
@@ -383,7 +437,12 @@ class Connection(asyncio.BufferedProtocol):
         if isinstance(reply, Pending):
             if self._is_lost and reply.cancel():
                 return
-            self._park(api, context, request, reply)
+            if type(reply) is CarriedOut:
+                self._await_replicas(api, context, request, len(frame), reply)
+            else:
+                self._park(api, context, request, reply)
+        elif self._carried_out:
+            self._answer_in_turn(api, context, request, reply)
         else:
             self._answer(api, context, request, reply)
 
@@ -427,9 +486,56 @@ class Connection(asyncio.BufferedProtocol):
         api, context, request = self._request
         self._request = self._parked = None
         self.last_active_ms = self._server.env.clock.monotonic_ms()
-        self._answer(api, context, request, reply)
+        if self._carried_out:
+            self._answer_in_turn(api, context, request, reply)
+        else:
+            self._answer(api, context, request, reply)
+        self._go_on_soon()
+
+    def _go_on_soon(self) -> None:
         if (self._read_ahead or self._has_ended) and not self._inside_handler:
             self._server.env.clock.call_soon(self._handle_read_ahead)
+
+    def _await_replicas(
+        self, api: Api, context: RequestContext, request: Any, size: int, reply: CarriedOut[Any]
+    ) -> None:
+        """Answer when the replicas have the records. Produces behind it are handled meanwhile."""
+        answer = _Answer(self, api, context, request, size, _NO_REPLY)
+        self._carried_out.append(answer)
+        self._carried_out_bytes += size
+        answer.pending = reply
+        self._inside_handler = True
+        reply.on_failure = answer.fail
+        reply.then(answer.complete)
+        self._inside_handler = False
+
+    def _answer_in_turn(self, api: Api, context: RequestContext, request: Any, reply: Any) -> None:
+        """Answer behind those that wait for replicas."""
+        self._carried_out.append(_Answer(self, api, context, request, 0, reply))
+
+    def answer_carried_out(self) -> None:
+        """Send the answers that are there, in the order of the requests, and go on."""
+        self.last_active_ms = self._server.env.clock.monotonic_ms()
+        waiting = self._carried_out
+        while waiting and waiting[0].reply is not _NO_REPLY:
+            answer = waiting.popleft()
+            self._carried_out_bytes -= answer.size
+            self._is_held_back = False
+            self._answer(answer.api, answer.context, answer.request, answer.reply)
+        self._go_on_soon()
+
+    def _give_up_carried_out(self) -> None:
+        """The client is gone: its records stay, and nobody waits for the answers."""
+        given_up, self._carried_out = self._carried_out, deque()
+        self._carried_out_bytes = 0
+        self._is_held_back = False
+        for answer in given_up:
+            if answer.pending is not None:
+                answer.pending.cancel()
+
+    def failure_of(self, api: Api, context: RequestContext, request: Any, error: BaseException) -> Any:
+        """The answer to a request whose answer cannot be made."""
+        return self._server.answer_failure(api, context, request, error)
 
     def _take_turn(self) -> None:
         self._turn_is_over = False
@@ -586,7 +692,7 @@ class Connection(asyncio.BufferedProtocol):
         A client that waits for an answer may be idle. But if it has closed its sending half, it may have closed both,
         which looks the same from here: then it is taken for gone, and its long poll is cancelled.
         """
-        if self._request is None:
+        if self._request is None and not self._carried_out:
             self.abort()  # not close(): a client that takes nothing would keep the connection open
         elif self._has_ended and not self._is_lost:
             self.transport.abort()

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -68,12 +68,12 @@ class Pending(Generic[T]):
         self.then(box.append)
         return box[0]
 
-    def map(self, change: Callable[[T], R]) -> "Pending[R]":
+    def map(self, change: Callable[[T], R], kind: "type[Pending[Any]] | None" = None) -> "Pending[R]":
         """A Pending of `change(value)`. To cancel it cancels this one too, if this one can be cancelled.
 
         If `change` raises, the new Pending fails, so that its observer does not wait for ever.
         """
-        changed: Pending[R] = Pending()
+        changed: Pending[R] = (kind or Pending)()
         if self.on_cancel is not None:
             changed.on_cancel = self.cancel
         self.on_failure = changed.fail
@@ -123,6 +123,12 @@ class Pending(Generic[T]):
         self._callback = _told
         on_cancel()
         return True
+
+
+class CarriedOut(Pending[T]):
+    """The answer to a request that has had its whole effect: the next request of its client may be carried out."""
+
+    __slots__ = ()
 
 
 def _told(value: object) -> None:

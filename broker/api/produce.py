@@ -28,7 +28,7 @@ from barnabas.protocol.batch_layout import (
 )
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import ProduceRequest, ProduceResponse
-from barnabas.runtime.pending import Pending
+from barnabas.runtime.pending import CarriedOut, Pending
 from barnabas.runtime.ports import Buffer
 from barnabas.runtime.turns import Pieces, chunks
 from barnabas.storage.validation import (
@@ -148,7 +148,8 @@ def produce(broker: Broker, request: ProduceRequest, context: RequestContext) ->
         work = append_in_pieces(broker, kept, long_slots, appends_per_piece(kept), append, answer_to)
         return broker.turns.run(work, to_the_end=True)
     outcome = append(entries)
-    return outcome.map(answer_to) if isinstance(outcome, Pending) else answer_to(outcome)
+    # The records are in the logs, and the answer waits for replicas.
+    return outcome.map(answer_to, CarriedOut) if isinstance(outcome, Pending) else answer_to(outcome)
 
 
 def appends_per_piece(entries: Sequence[tuple[str, int, Buffer]]) -> int:

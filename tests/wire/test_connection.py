@@ -7,7 +7,12 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from barnabas.broker.connection import FRAME_CAPACITY_FIRST, READ_AHEAD_BYTES_MAX, UNSENT_BYTES_MAX
+from barnabas.broker.connection import (
+    CARRIED_OUT_BYTES_MAX,
+    FRAME_CAPACITY_FIRST,
+    READ_AHEAD_BYTES_MAX,
+    UNSENT_BYTES_MAX,
+)
 from barnabas.broker.context import CLOSE
 from barnabas.protocol import frames
 from barnabas.protocol.api_keys import ApiKey
@@ -17,10 +22,12 @@ from barnabas.protocol.messages import (
     ApiVersionsResponse,
     HeartbeatRequest,
     HeartbeatResponse,
+    ProduceRequest,
+    ProduceResponse,
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from barnabas.runtime.pending import Pending
+from barnabas.runtime.pending import CarriedOut, Pending
 from barnabas.sim.clock import PIECES_PER_PASS
 
 Handle = Callable[..., None]
@@ -148,6 +155,184 @@ def test_one_request_in_flight_and_answers_in_order(harness: Harness, handle: Ha
         harness.run()
     assert parking.members == ["a", "b", "c"]
     assert wire.correlation_ids() == [1, 2, 3]
+
+
+def produce(correlation_id: int, size: int = 10) -> bytes:
+    topic = ProduceRequest.TopicProduceData(
+        name="t", partition_data=[ProduceRequest.PartitionProduceData(index=0, records=bytes(size))]
+    )
+    message = ProduceRequest(acks=-1, timeout_ms=correlation_id, topic_data=[topic])
+    return frames.encode_request(ApiKey.PRODUCE, 9, correlation_id, "test", message)
+
+
+class Replicas:
+    """A handler of Produce whose requests are carried out, and answered by the test. They are told by `timeout_ms`."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[int, CarriedOut[ProduceResponse]] = {}
+        self.cancelled: list[int] = []
+
+    def __call__(self, broker: Any, request: Any, context: Any) -> CarriedOut[ProduceResponse]:
+        number = request.timeout_ms
+        pending = self.waiting[number] = CarriedOut()
+        pending.on_cancel = lambda: self.cancelled.append(number)
+        return pending
+
+    def answer(self, *numbers: int) -> None:
+        for number in numbers:
+            self.waiting[number].complete(ProduceResponse())
+
+
+@pytest.fixture
+def replicas(handle: Handle) -> Replicas:
+    replicas = Replicas()
+    handle(ApiKey.PRODUCE, replicas, (3, 13))
+    return replicas
+
+
+@pytest.mark.parametrize("read_size", [1, 7, 100, 1 << 20])
+def test_produces_do_not_wait_for_the_replicas_of_those_before(
+    harness: Harness, replicas: Replicas, read_size: int
+) -> None:
+    wire = harness.connect(read_size=read_size)
+    wire.feed(produce(1) + produce(2) + produce(3))
+    harness.run()
+    assert list(replicas.waiting) == [1, 2, 3]
+    replicas.answer(2)
+    harness.run()
+    assert wire.correlation_ids() == []
+    replicas.answer(1)
+    harness.run()
+    assert wire.correlation_ids() == [1, 2]
+    replicas.answer(3)
+    harness.run()
+    assert wire.correlation_ids() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("read_size", [1, 7, 1 << 20])
+def test_other_requests_wait_for_the_produces_before_them(
+    harness: Harness, handle: Handle, replicas: Replicas, read_size: int
+) -> None:
+    parking = Parking()
+    handle(ApiKey.HEARTBEAT, parking)
+    wire = harness.connect(read_size=read_size)
+    wire.feed(produce(1) + produce(2) + heartbeat(3, "a") + produce(4))
+    replicas.answer(1)
+    harness.run()
+    assert parking.members == []
+    replicas.answer(2)
+    harness.run()
+    assert (parking.members, list(replicas.waiting)) == (["a"], [1, 2])
+    parking.parked[0].complete(HeartbeatResponse())
+    harness.run()
+    replicas.answer(4)
+    harness.run()
+    assert wire.correlation_ids() == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(("excess", "handled"), [(-1, [1, 2]), (0, [1, 2]), (1, [1])])
+def test_the_bytes_of_produces_that_wait_are_limited(
+    harness: Harness, replicas: Replicas, excess: int, handled: list[int]
+) -> None:
+    half = CARRIED_OUT_BYTES_MAX // 2
+    overhead = len(produce(1, half)) - 4 - half
+    wire = harness.connect()
+    wire.feed(produce(1, half - overhead) + produce(2, half - overhead + excess) + produce(3))
+    harness.run()
+    assert list(replicas.waiting) == handled
+    replicas.answer(1)
+    harness.run()
+    assert list(replicas.waiting) == [1, 2, 3]
+    replicas.answer(2, 3)
+    harness.run()
+    assert wire.correlation_ids() == [1, 2, 3]
+
+
+def test_an_answer_that_is_there_at_once_waits_for_those_before(harness: Harness, handle: Handle) -> None:
+    replicas = Replicas()
+
+    def refuse_even(broker: Any, request: Any, context: Any) -> Any:
+        return replicas(broker, request, context) if request.timeout_ms % 2 else ProduceResponse()
+
+    handle(ApiKey.PRODUCE, refuse_even, (3, 13))
+    wire = harness.connect()
+    wire.feed(produce(1) + produce(2) + produce(3) + produce(4))
+    harness.run()
+    assert wire.correlation_ids() == []
+    replicas.answer(1)
+    assert wire.correlation_ids() == [1, 2]
+    replicas.answer(3)
+    assert wire.correlation_ids() == [1, 2, 3, 4]
+
+
+def test_a_produce_that_is_not_carried_out_yet_holds_those_behind_it(harness: Harness, handle: Handle) -> None:
+    replicas = Replicas()
+    checking: list[Pending[ProduceResponse]] = []
+
+    def check_the_second(broker: Any, request: Any, context: Any) -> Any:
+        if request.timeout_ms != 2:
+            return replicas(broker, request, context)
+        checking.append(Pending())
+        return checking[0]
+
+    handle(ApiKey.PRODUCE, check_the_second, (3, 13))
+    wire = harness.connect()
+    wire.feed(produce(1) + produce(2) + produce(3))
+    harness.run()
+    assert list(replicas.waiting) == [1]
+    checking[0].complete(ProduceResponse())
+    harness.run()
+    assert (list(replicas.waiting), wire.correlation_ids()) == ([1, 3], [])
+    replicas.answer(3, 1)
+    assert wire.correlation_ids() == [1, 2, 3]
+
+
+def test_a_bug_in_one_of_several_answers(harness: Harness, handle: Handle) -> None:
+    replicas = Replicas()
+    handle(ApiKey.PRODUCE, replicas, (3, 13), lambda request, error: ProduceResponse(throttle_time_ms=77))
+    wire = harness.connect()
+    wire.feed(produce(1) + produce(2))
+    replicas.waiting[1].fail(ValueError("a bug"))
+    replicas.answer(2)
+    assert wire.correlation_ids() == [1, 2]
+
+
+def test_a_client_that_sends_no_more_gets_the_answers_of_its_produces(harness: Harness, replicas: Replicas) -> None:
+    wire = harness.connect()
+    wire.feed(produce(1) + produce(2))
+    wire.connection.eof_received()
+    harness.run()
+    assert not wire.closed
+    replicas.answer(1)
+    harness.run()
+    assert not wire.closed
+    replicas.answer(2)
+    harness.run()
+    assert wire.correlation_ids() == [1, 2]
+    assert wire.closed
+
+
+def test_when_the_client_is_lost_no_produce_waits_for_replicas(harness: Harness, replicas: Replicas) -> None:
+    wire = harness.connect()
+    wire.feed(produce(1) + produce(2) + produce(3))
+    replicas.answer(2)
+    wire.connection.connection_lost(None)
+    harness.run()
+    assert replicas.cancelled == [1, 3]
+    assert not harness.server.connections
+
+
+def test_what_is_no_request_closes_when_the_produces_before_it_are_answered(
+    harness: Harness, replicas: Replicas
+) -> None:
+    wire = harness.connect()
+    wire.feed(produce(1) + struct.pack(">i", -1))
+    harness.run()
+    assert not wire.closed
+    replicas.answer(1)
+    harness.run()
+    assert wire.correlation_ids() == [1]
+    assert wire.closed
 
 
 def test_what_is_completed_at_once_needs_no_turn_of_the_loop(harness: Harness, handle: Handle) -> None:

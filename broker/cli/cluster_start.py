@@ -242,10 +242,13 @@ class BrokerProcess:
         return self.process is not None and self.process.returncode is None
 
     def send(self, number: int) -> None:
-        """Send it a signal, if it runs."""
+        """Send it a signal, if it runs.
+
+        Not by `Process.send_signal`: that would reap a process that has just ended, and asyncio would not see how.
+        """
         if self.runs and self.process is not None:
             with contextlib.suppress(ProcessLookupError):
-                self.process.send_signal(number)
+                os.kill(self.process.pid, number)
 
     async def stop(self, env: Env) -> None:
         """Stop it as Ctrl-C does, and wait until it has ended."""
@@ -445,7 +448,7 @@ class Supervisor:
             return
         who = f"{len(self._brokers)} brokers, cluster {cluster_id}, data in {self._data}"
         who += ", removed at the end" if self._order.temporary_directory is not None else ""
-        print(f"Barnabas serves at {bootstrap} ({who}). Ctrl-C stops it.")
+        print(f"Barnabas serves at {bootstrap} ({who}). Ctrl-C stops all.")
 
     def _say_died(self, broker: BrokerProcess, pid: int, code: int) -> None:
         how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"

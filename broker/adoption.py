@@ -145,11 +145,16 @@ def check_place_of_tree(found: Sequence[DirectoryContents], tree_path: str, exis
 
 
 def decide(
-    view: TreeView, found: Sequence[DirectoryContents], lost: Mapping[str, str], choice: StartChoice, node_id: int
+    view: TreeView,
+    found: Sequence[DirectoryContents],
+    lost: Mapping[str, str],
+    choice: StartChoice,
+    node_id: int,
+    zookeeper: str | None = None,
 ) -> Plan:
     """The plan of a start; pure. DataDirectoryError or BrokerIdInUseError refuse the start and say what to do.
 
-    `lost`: directories that are offline, by path, and why.
+    `lost`: directories that are offline, by path, and why. `zookeeper`: where the tree is, if not in a file.
     """
     for contents in found:
         check_formatted(contents, choice)
@@ -159,6 +164,8 @@ def decide(
         check_cluster(found, view.cluster_id)
     else:
         _check_that_all_are_there(lost)
+        if not choice.adopt and not choice.set_aside:
+            _check_that_no_shared_tree_is_lost(found, zookeeper)
     if view.hosted_count and not choice.given_up:
         raise DataDirectoryError(
             f"The tree says that node {node_id} has {view.hosted_count} partitions, and its data directories are new "
@@ -228,6 +235,24 @@ def _check_that_all_are_there(lost: Mapping[str, str]) -> None:
             "forgotten, and the tree itself may be there. Mend it; or, if it is lost for good, take it out of log.dirs "
             f"and start once with --give-up {path}."
         )
+
+
+def _check_that_no_shared_tree_is_lost(found: Sequence[DirectoryContents], zookeeper: str | None) -> None:
+    """Other brokers may have used the tree too: then who adopts first would have the topics alone.
+
+    It may have fewer records than they have.
+    """
+    for contents in found:
+        place = contents.meta.tree_path
+        if zookeeper is not None and contents.meta.cluster_id is not None:
+            place = f"at {zookeeper}"
+        if contents.folders and place is not None:
+            raise DataDirectoryError(
+                f"{contents.path} has logs of {len({topic for topic, _ in contents.folders})} topics, and its "
+                f"coordination tree {place} is new or lost. Restore it from a backup (or name the right place). If it "
+                "is lost for good, start once with --adopt: this broker then has its topics alone. Of several brokers, "
+                "start first the one that stopped last, and then the others with --set-aside."
+            )
 
 
 def _ask(found: Sequence[DirectoryContents], unknown: set[str], view: TreeView, choice: StartChoice) -> None:

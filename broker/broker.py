@@ -184,7 +184,8 @@ class Broker:
         await tree.look()
         view = await self._look_at_tree()
         lost = adoption.lost_directories(log_manager)
-        return adoption.decide(view, log_manager.contents, lost, self.choice, self.node_id)
+        zookeeper = self.config.zookeeper_connect or None
+        return adoption.decide(view, log_manager.contents, lost, self.choice, self.node_id, zookeeper)
 
     async def _look_at_tree(self) -> adoption.TreeView:
         """Read what the start needs to know. Where a session outlives its process, wait for that of a former life."""

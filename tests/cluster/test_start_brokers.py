@@ -136,6 +136,25 @@ def test_a_second_start_in_the_same_directory_is_refused(start: Start) -> None:
     assert first.end() == 0
 
 
+def test_the_others_logs_are_not_set_aside_because_the_tree_is_lost(start: Start, tmp_path: Path) -> None:
+    cluster = start("--brokers", "2", "--port", "0")
+    bootstrap = cluster.event()["bootstrap"]
+    until(lambda: metadata(bootstrap.partition(",")[0], "t").topics[0].partitions)
+    assert cluster.end() == 0
+    for path in (tmp_path / "d").glob("coordination.sqlite*"):
+        path.rename(tmp_path / path.name)
+    refused = start("--port", "0")
+    assert refused.event() == {}
+    assert refused.process.wait(WITHIN_S) == 1
+    assert "/d/coordination.sqlite is new or lost" in refused.log.read_text()
+    for path in tmp_path.glob("coordination.sqlite*"):
+        path.rename(tmp_path / "d" / path.name)
+    again = start("--port", "0")
+    bootstrap = again.event()["bootstrap"]
+    assert len(metadata(bootstrap.partition(",")[0], "t").topics[0].partitions[0].replica_nodes) == 2
+    assert again.end() == 0
+
+
 def test_the_profile_for_tests_leaves_nothing_behind(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "barnabas", "start", "--json", "--brokers", "3", "--port", "0", "--profile", "ci"]
     environment = {**os.environ, "TMPDIR": str(tmp_path)}

@@ -589,6 +589,28 @@ def test_a_mistyped_place_of_the_tree_makes_no_other_tree(tmp_path: Path) -> Non
     process.end()
 
 
+def test_a_lost_tree_that_other_brokers_may_share_is_a_reason_to_ask(tmp_path: Path) -> None:
+    settings = {"coordination.path": f"{tmp_path}/tree.sqlite"}
+    process = Process(tmp_path / "d", settings=settings)
+    client = Client(process.port)
+    assert client.create_topic("orders", 1) == 0
+    assert client.produce("orders", 0, batch([b"one"])).error_code == 0
+    process.end()
+    for path in tmp_path.glob("tree.sqlite*"):
+        path.unlink()
+    before = state(tmp_path)
+    ended = start("--data", f"{tmp_path}/d", "--set", f"coordination.path={tmp_path}/tree.sqlite")
+    assert ended.returncode == 1
+    assert f"its coordination tree {tmp_path}/tree.sqlite is new or lost" in ended.stderr
+    assert changes(before, state(tmp_path)) == []
+    process = Process(tmp_path / "d", settings=settings, words=["--adopt"])
+    assert Client(process.port).values("orders", 0) == [b"one"]
+    process.end()
+    process = Process(tmp_path / "d", settings=settings)
+    assert Client(process.port).values("orders", 0) == [b"one"]
+    process.end()
+
+
 def test_a_tree_of_another_name_in_a_data_directory_is_not_foreign(tmp_path: Path) -> None:
     tree = {"coordination.path": f"{tmp_path}/d/tree.sqlite"}
     Process(tmp_path / "d", settings=tree).end(signal.SIGKILL)

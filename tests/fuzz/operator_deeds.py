@@ -207,7 +207,7 @@ def copy_a_partition(machine: Machine) -> Trouble | None:
 
 
 def remove_the_tree(machine: Machine) -> Trouble:
-    """The topics are adopted."""
+    """The topics are adopted. If the tree was not in a directory, this is a reason to ask."""
     return _replace_tree(machine, None)
 
 

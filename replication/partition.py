@@ -404,6 +404,13 @@ class Partition:
         elif self._delete_waiters:
             self._host.wakes.mark(self)
 
+    def brokers_changed(self) -> None:
+        """Other brokers live than before: nobody waits for a replica that is dead."""
+        if self.raise_high_watermark():
+            self._wake_later()
+        elif self._delete_waiters:
+            self._host.wakes.mark(self)
+
     def shrink_isr(self) -> None:
         """Propose to drop the members that have been behind for too long (every replica.lag.time.max.ms / 2)."""
         if not self.is_leader or len(self.isr) < 2 or self.pending_isr is not None:

@@ -88,6 +88,7 @@ class ReplicaManager:
         self.fetching = Fetching(node_id, env.clock, config, metadata_cache, lease, self.partition)
         self.fetchers = ReplicaFetchers(env, config, clients, lambda: self.broker_epoch)
         log_manager.on_failed.append(self._log_went_offline)
+        metadata_cache.on_brokers.append(self._brokers_changed)
         self._isr_changes = IsrChanges(
             env, node_id, lambda: self.broker_epoch, ask_controller, self.fetching.replica_confirmed
         )
@@ -177,6 +178,10 @@ class ReplicaManager:
     def is_alive(self, broker_id: int) -> bool:
         """Whether a broker is live, as far as the controller has said."""
         return broker_id in self.metadata_cache.brokers
+
+    def _brokers_changed(self) -> None:
+        for partition in self.led_partitions():
+            partition.brokers_changed()
 
     def propose_isr(self, partition: Partition) -> None:
         """Ask the controller for a new ISR, in the background."""

@@ -950,3 +950,18 @@ def test_a_member_of_the_isr_that_is_no_replica_is_out_of_sync(host):
     partition.shrink_isr()
     assert partition.pending_isr is not None
     assert partition.pending_isr.isr == (1,)
+
+
+def test_records_are_deleted_when_the_follower_that_is_waited_for_dies(env, host):
+    """It had left the ISR before, so its death changes nothing else in the partition."""
+    lead_three(host, isr=(1, 2))
+    host.append(count=2)
+    for replica_id in (2, 3):
+        fetch_as(host, replica_id, 2)
+    deleted = Observed(host.manager.delete_records([("t", 0, 2)], timeout_ms=10_000))
+    host.manager.fetch(FetchParams(replica_id=2), [FetchPartition("t", 0, 2, 1 << 20, log_start_offset=2)])
+    env.clock.advance(0)
+    assert not deleted.done
+    host.live(1, 2)
+    env.clock.advance(0)
+    assert (deleted.value[0].error, deleted.value[0].low_watermark) == (ErrorCode.NONE, 2)

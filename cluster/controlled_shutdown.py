@@ -44,7 +44,7 @@ async def hand_over(
                 return
             logger.info("broker %d still leads %d partitions that have other replicas", node_id, len(remaining))
         else:
-            why = "no answer" if answer is None else ErrorCode(answer.error_code).name
+            why = "no answer" if answer is None else ErrorCode.of(answer.error_code).name
             logger.info("the controller (broker %d) has not let this broker go: %s", asked, why)
             if set(cache.brokers) <= {node_id}:
                 return

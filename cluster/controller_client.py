@@ -14,15 +14,18 @@ logger = logging.getLogger("barnabas.cluster")
 
 PURPOSE = "to-controller"
 
-# Has this broker's own handler answer a request in a version.
-Here = Callable[[Message, int], Pending[Any]]
+# Asks the controller, wherever it is, with a request in a version. None: it did not answer.
+AskController = Callable[[Message, int], Pending[Any]]
 
 
 class ControllerClient:
-    """Sends requests to the broker that is controller, as far as this broker has heard. The caller tries again."""
+    """Sends requests to the broker that is controller, as far as this broker has heard. The caller tries again.
+
+    `here` has this broker's own handler answer.
+    """
 
     def __init__(
-        self, clock: Clock, node_id: int, metadata_cache: MetadataCache, clients: BrokerClients, here: Here
+        self, clock: Clock, node_id: int, metadata_cache: MetadataCache, clients: BrokerClients, here: AskController
     ) -> None:
         self._clock = clock
         self._node_id = node_id

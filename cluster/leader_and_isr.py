@@ -8,6 +8,7 @@ from barnabas.coordination.payloads import PartitionState
 NO_LEADER = -1
 LEADER_DURING_DELETE = -2  # only in messages: the partition is being deleted
 EPOCH_DURING_DELETE = -2
+RECOVERED, RECOVERING = 0, 1  # LeaderRecoveryState (KIP-704) in messages
 
 
 class LeaderAndIsr(NamedTuple):

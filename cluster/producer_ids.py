@@ -2,10 +2,9 @@
 
 import logging
 from collections.abc import Callable
-from typing import Any
 
+from barnabas.cluster.controller_client import AskController
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.message import Message
 from barnabas.protocol.messages import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Clock, Timer
@@ -16,9 +15,6 @@ VERSION = 0
 REFILL_BELOW = 500
 RETRY_BACKOFF_MS = 100.0
 ANSWER_WITHIN_MS = 60_000.0  # afterwards the next request for an id asks again
-
-# Asks the controller, wherever it is. None: it did not answer.
-AskController = Callable[[Message, int], Pending[Any]]
 
 
 class ProducerIds:
@@ -91,7 +87,7 @@ class ProducerIds:
             return  # given up: nobody uses that block
         if response is None or response.error_code:
             if response is not None:
-                logger.debug("no block of producer ids yet: %s", ErrorCode(response.error_code).name)
+                logger.debug("no block of producer ids yet: %s", ErrorCode.of(response.error_code).name)
             self._retry = self._clock.call_later(RETRY_BACKOFF_MS, lambda: self._take_block(asking))
             return
         self._asking = None

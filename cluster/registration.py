@@ -28,6 +28,7 @@ from barnabas.runtime.ports import Env
 
 logger = logging.getLogger("barnabas.cluster")
 
+UNKNOWN_BROKER_EPOCH = -1  # in messages of a sender that does not know, or is older than KIP-380
 FORMER_LIFE_POLL_MS = 100.0
 SESSION_TIMEOUTS = 1.5
 SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")  # by their number in UpdateMetadata

@@ -8,8 +8,9 @@ import logging
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from barnabas.cluster.leader_and_isr import LeaderAndIsr
-from barnabas.controller.requests import RECOVERED, RECOVERING, RequestBatch
+from barnabas.cluster.leader_and_isr import RECOVERED, RECOVERING, LeaderAndIsr
+from barnabas.cluster.registration import UNKNOWN_BROKER_EPOCH
+from barnabas.controller.requests import RequestBatch
 from barnabas.controller.state import ControllerState, TopicPartition
 from barnabas.controller.tree import ControllerTree
 from barnabas.protocol.errors import ErrorCode
@@ -17,12 +18,14 @@ from barnabas.protocol.messages import AlterPartitionRequest, AlterPartitionResp
 
 logger = logging.getLogger("barnabas.controller")
 
-UNKNOWN_BROKER_EPOCH = -1  # version 2 does not say which life of a broker it means
 REPEATED = ErrorCode.NONE
 
 
 class Proposal(NamedTuple):
-    """What a leader wants. `isr` maps each member to the broker epoch in which the leader knows it (-1: unknown)."""
+    """What a leader wants. `isr` maps each member to the broker epoch in which the leader knows it.
+
+    In version 2 that is UNKNOWN_BROKER_EPOCH.
+    """
 
     leader: int
     leader_epoch: int

@@ -53,7 +53,6 @@ FIRST_BALANCE_MS = 5_000
 RETRY_BACKOFF_MS = 100
 GIVE_UP_BACKOFF_MS = 1_000
 STUCK_MS = 600_000.0  # longest time of one event: to take over many thousand partitions may take a minute
-NO_CONTROLLER = -1
 
 R = TypeVar("R")
 
@@ -69,7 +68,6 @@ class Controller:
         self, env: Env, config: BrokerConfig, node_id: int, coordination: Coordination, channel: BrokerChannel
     ) -> None:
         self.term: Term | None = None
-        self.controller_id = NO_CONTROLLER  # as this broker last read it
         self.controller_epoch = 0
         self.register_again: Callable[[], Awaitable[None]] | None = None  # called before an election after expiry
         self._env = env
@@ -283,20 +281,19 @@ class Controller:
             assert isinstance(stat, Stat)
             await self._become(epoch + 1, stat.version)
             return
-        if await self._read_controller() and not self.active:
+        if await self._is_on_record() and not self.active:
             # This broker won, but the answer was lost: no other broker can have written the epoch since.
             epoch, version = await self._read_epoch()
             await self._become(epoch, version)
 
-    async def _read_controller(self, watch: Watch | None = None) -> bool:
-        """Remember which broker is controller; True if it is this broker in this session."""
+    async def _is_on_record(self, watch: Watch | None = None) -> bool:
+        """Whether the node says that this broker is controller, in this session."""
         try:
             data, stat = await self._coordination.get(paths.CONTROLLER, watch)
         except NoNodeError:
-            self.controller_id = NO_CONTROLLER
             return False
-        self.controller_id = payloads.ControllerNode.decode(data).broker_id
-        return self.controller_id == self._node_id and stat.ephemeral_owner == self._coordination.session_id
+        node = payloads.ControllerNode.decode(data)
+        return node.broker_id == self._node_id and stat.ephemeral_owner == self._coordination.session_id
 
     async def _read_epoch(self) -> tuple[int, int]:
         while True:
@@ -323,7 +320,7 @@ class Controller:
     async def _controller_changed(self) -> None:
         """`/controller` was made, changed or has gone."""
         if self.active:
-            if await self._read_controller(self._watch_controller()):
+            if await self._is_on_record(self._watch_controller()):
                 return
             logger.info("the controllership was taken away, epoch %d is over", self.controller_epoch)
             self._resign()
@@ -333,7 +330,6 @@ class Controller:
         """Begin a term, and take over."""
         logger.info("broker %d is controller, epoch %d", self._node_id, epoch)
         self._resign()
-        self.controller_id = self._node_id
         self.controller_epoch = epoch
         term = Term(
             self._env,

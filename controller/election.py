@@ -33,14 +33,6 @@ def elect_offline(
     return None
 
 
-def elect_reassigned(target: Sequence[int], state: LeaderAndIsr, live: Collection[int]) -> LeaderAndIsr | None:
-    """A leader out of the target replicas of a reassignment."""
-    for replica in target:
-        if replica in live and replica in state.isr:
-            return state.changed(replica, state.isr, recovering=state.recovering)
-    return None
-
-
 def elect_preferred(replicas: Sequence[int], state: LeaderAndIsr, live: Collection[int]) -> LeaderAndIsr | None:
     """Back to the first replica of the assignment, if it lives and is in sync."""
     preferred = replicas[0]

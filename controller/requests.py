@@ -3,7 +3,13 @@
 from collections.abc import Callable, Container, Iterable, Mapping
 from typing import NamedTuple
 
-from barnabas.cluster.leader_and_isr import EPOCH_DURING_DELETE, LEADER_DURING_DELETE, NO_LEADER
+from barnabas.cluster.leader_and_isr import (
+    EPOCH_DURING_DELETE,
+    LEADER_DURING_DELETE,
+    NO_LEADER,
+    RECOVERED,
+    RECOVERING,
+)
 from barnabas.cluster.metadata_cache import FULL, NO_TOPIC_ID
 from barnabas.config.broker import BrokerConfig
 from barnabas.controller.channels import BrokerChannel, ControlResponse
@@ -19,7 +25,6 @@ from barnabas.protocol.messages import (
 from barnabas.runtime.turns import Turns, chunks
 
 INCREMENTAL = 1  # the type of an UpdateMetadata that has only what was changed
-RECOVERED, RECOVERING = 0, 1  # LeaderRecoveryState (KIP-704)
 # A broker makes or renames the folders of so many logs, or changes so many roles, before it serves its clients again.
 FOLDERS_PER_REQUEST = 10
 ROLES_PER_REQUEST = 250

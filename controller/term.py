@@ -8,7 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 
 from barnabas.cluster.leader_and_isr import LeaderAndIsr
-from barnabas.cluster.registration import LiveBroker, decode_broker
+from barnabas.cluster.registration import UNKNOWN_BROKER_EPOCH, LiveBroker, decode_broker
 from barnabas.config.broker import BrokerConfig
 from barnabas.config.topic import TopicConfig
 from barnabas.controller import election
@@ -42,7 +42,6 @@ logger = logging.getLogger("barnabas.controller")
 
 REPLICAS_NAMED_MAX = 10  # a line of the log names no more replicas
 NODES_PER_READ = 500
-UNKNOWN_BROKER_EPOCH = -1  # a broker older than KIP-380 does not say its epoch
 
 Handler = Callable[[], Awaitable[None]]
 

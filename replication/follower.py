@@ -165,4 +165,4 @@ def verdict_of_error(error: int) -> Verdict:
         return Verdict(Action.LOOK_UP)
     if error == ErrorCode.FENCED_LEADER_EPOCH:
         return Verdict(Action.GIVE_UP, why="the leader is in a newer epoch")
-    return Verdict(Action.BACK_OFF, why=ErrorCode(error).name if error in ErrorCode._value2member_map_ else str(error))
+    return Verdict(Action.BACK_OFF, why=ErrorCode.of(error).name)

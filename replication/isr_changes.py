@@ -9,13 +9,12 @@ import logging
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
-from barnabas.cluster.leader_and_isr import LeaderAndIsr
+from barnabas.cluster.controller_client import AskController
+from barnabas.cluster.leader_and_isr import RECOVERED, RECOVERING, LeaderAndIsr
 from barnabas.cluster.metadata_cache import NO_TOPIC_ID
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.message import Message
 from barnabas.protocol.messages import AlterPartitionRequest, AlterPartitionResponse
 from barnabas.replication.partition import Partition
-from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Env
 from barnabas.runtime.upkeep import Pause, Task
 
@@ -24,7 +23,6 @@ logger = logging.getLogger("barnabas.replication")
 VERSION = 3
 RETRY_BACKOFF_MS = 50.0
 LOOK_MS = 2_500.0  # how often to look for changes whose sending was forgotten
-RECOVERED, RECOVERING = 0, 1
 
 # The controller does not want the change: the leader may propose another one.
 _REFUSED = frozenset({ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA})
@@ -40,8 +38,6 @@ _OVERTAKEN = frozenset(
     }
 )
 
-# Asks the controller, wherever it is. None: it did not answer.
-AskController = Callable[[Message, int], Pending[Any]]
 _Proposals = Sequence[tuple[Partition, LeaderAndIsr]]
 
 
@@ -136,7 +132,7 @@ class IsrChanges:
         """Act on the answer. False: something must be sent again."""
         if response is None or response.error_code:
             if response is not None:
-                logger.debug("ISR changes are sent again: %s", ErrorCode(response.error_code).name)
+                logger.debug("ISR changes are sent again: %s", ErrorCode.of(response.error_code).name)
             return False
         members = {
             (topic.topic_id, partition.partition_index): partition.new_isr_with_epochs
@@ -154,7 +150,7 @@ class IsrChanges:
                 continue  # overtaken by the controller's word; it may have proposed something else since
             key = (partition.topic_id or NO_TOPIC_ID, partition.index)
             answer = answers.get(key)
-            error = ErrorCode.UNKNOWN_SERVER_ERROR if answer is None else ErrorCode(answer.error_code)
+            error = ErrorCode.UNKNOWN_SERVER_ERROR if answer is None else ErrorCode.of(answer.error_code)
             if answer is not None and not error:
                 for member in members[key]:
                     self._on_confirmed(member.broker_id, member.broker_epoch)

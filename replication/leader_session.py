@@ -177,7 +177,7 @@ class LeaderSession:
             self.begin_again()
             if error in SESSION_ERRORS:
                 self._id = 0
-            return ErrorCode(error) if error in ErrorCode._value2member_map_ else ErrorCode.UNKNOWN_SERVER_ERROR
+            return ErrorCode.of(error)
         self._id = response.session_id
         if response.session_id == 0:  # the leader has no room for a session, or has closed this one
             self._epoch = EPOCH_INITIAL

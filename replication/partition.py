@@ -70,7 +70,6 @@ class Partition:
         "_failing",
         "_host",
         "_parked",
-        "adding_replicas",
         "controller_epoch",
         "fetch_waiters",
         "index",
@@ -85,7 +84,6 @@ class Partition:
         "partition_epoch",
         "pending_isr",
         "remote",
-        "removing_replicas",
         "replicas",
         "topic",
         "topic_id",
@@ -105,8 +103,6 @@ class Partition:
         self.is_suspended = False  # led in a session that was lost: neither leader nor follower until LeaderAndIsr
         self.isr: tuple[int, ...] = ()
         self.replicas: tuple[int, ...] = ()
-        self.adding_replicas: tuple[int, ...] = ()
-        self.removing_replicas: tuple[int, ...] = ()
         self.remote: dict[int, RemoteReplica] = {}
         self.pending_isr: LeaderAndIsr | None = None  # a change that the controller has not confirmed yet
         self.marked = False  # for Wakes
@@ -181,8 +177,6 @@ class Partition:
         controller_epoch: int,
         isr: Sequence[int],
         replicas: Sequence[int],
-        adding: Sequence[int] = (),
-        removing: Sequence[int] = (),
         recovering: bool = False,
     ) -> bool:
         """Lead from now on, or go on leading, also after a suspension. True when this broker did not lead before.
@@ -203,8 +197,6 @@ class Partition:
         self.controller_epoch = controller_epoch
         self.partition_epoch = partition_epoch
         self.replicas = tuple(replicas)
-        self.adding_replicas = tuple(adding)
-        self.removing_replicas = tuple(removing)
         self.isr = tuple(isr)
         log_end_offset = self.log.log_end_offset
         if epoch_is_new:
@@ -241,8 +233,6 @@ class Partition:
         partition_epoch: int,
         controller_epoch: int,
         replicas: Sequence[int],
-        adding: Sequence[int] = (),
-        removing: Sequence[int] = (),
     ) -> bool:
         """Follow `leader_id` (-1: nobody) from now on. True when the leader epoch is a new one."""
         if partition_epoch < self.partition_epoch:
@@ -251,8 +241,6 @@ class Partition:
         self.controller_epoch = controller_epoch
         self.partition_epoch = partition_epoch
         self.replicas = tuple(replicas)
-        self.adding_replicas = tuple(adding)
-        self.removing_replicas = tuple(removing)
         self.leader_id = leader_id
         self.leader_epoch = leader_epoch
         self.leader_epoch_start_offset = -1

@@ -5,8 +5,10 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Generic, TypeVar
 
-from barnabas.cluster.leader_and_isr import EPOCH_DURING_DELETE
+from barnabas.cluster.controller_client import AskController
+from barnabas.cluster.leader_and_isr import EPOCH_DURING_DELETE, RECOVERING
 from barnabas.cluster.metadata_cache import NO_TOPIC_ID, MetadataCache
+from barnabas.cluster.registration import UNKNOWN_BROKER_EPOCH
 from barnabas.cluster.topic_names import topic_name_problem
 from barnabas.config.broker import BrokerConfig
 from barnabas.coordination.port import Coordination
@@ -21,7 +23,7 @@ from barnabas.protocol.messages import (
 )
 from barnabas.replication import offset_lookup
 from barnabas.replication.fetching import CONSUMER, Fetching, FetchParams, FetchPartition, FetchResult, leader_of
-from barnabas.replication.isr_changes import AskController, IsrChanges
+from barnabas.replication.isr_changes import IsrChanges
 from barnabas.replication.log_failure_notices import LogFailureNotices
 from barnabas.replication.offset_lookup import EpochEndOffset, ListOffsetResult
 from barnabas.replication.parked import Ticket
@@ -404,7 +406,7 @@ class ReplicaManager:
 
     def _refuse(self, broker_epoch: int, controller_epoch: int) -> ErrorCode:
         """Requests meant for an earlier life of this broker, or from an earlier controller."""
-        if broker_epoch != -1 and broker_epoch < self.broker_epoch:
+        if broker_epoch != UNKNOWN_BROKER_EPOCH and broker_epoch < self.broker_epoch:
             return ErrorCode.STALE_BROKER_EPOCH
         if controller_epoch < self.controller_epoch:
             logger.info(
@@ -490,9 +492,7 @@ class ReplicaManager:
                 controller_epoch=state.controller_epoch,
                 isr=state.isr,
                 replicas=state.replicas,
-                adding=state.adding_replicas,
-                removing=state.removing_replicas,
-                recovering=state.leader_recovery_state == 1,
+                recovering=state.leader_recovery_state == RECOVERING,
             ):
                 became_leader.append(partition)
         elif partition.make_follower(
@@ -501,8 +501,6 @@ class ReplicaManager:
             partition_epoch=state.partition_epoch,
             controller_epoch=state.controller_epoch,
             replicas=state.replicas,
-            adding=state.adding_replicas,
-            removing=state.removing_replicas,
         ):
             became_follower.append(partition)
         return ErrorCode.NONE

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from barnabas.broker.context import Reply, RequestContext
 from barnabas.broker.dispatch import api
+from barnabas.cluster.registration import UNKNOWN_BROKER_EPOCH
 from barnabas.coordination.port import CoordinationError
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("barnabas.broker")
 
 LAST_VERSION_WITH_TOPIC_NAMES = 4
-UNKNOWN_BROKER_EPOCH = -1
 
 
 @api(ApiKey.LEADER_AND_ISR, versions=(4, 7), is_wide=True, is_announced=False, is_of_brokers=True)

@@ -79,7 +79,6 @@ def test_other_elections():
     live = {1, 2, 3}
     assert election.elect_preferred([2, 1], STATE, live).leader == 2
     assert election.elect_preferred([4, 1], STATE, live | {4}) is None, "not in sync"
-    assert election.elect_reassigned([4, 3], STATE, live | {4}).leader == 3
     moved = election.elect_controlled_shutdown([1, 2, 3], STATE, live, {1})
     assert (moved.leader, moved.isr) == (2, (2, 3))
     assert election.elect_controlled_shutdown([1], LeaderAndIsr(1, 0, (1,)), {1}, {1}) is None

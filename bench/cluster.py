@@ -105,9 +105,11 @@ class Cluster:
                 close([connection])
         raise ConnectionRefusedError(self.name)
 
-    async def metadata(self) -> Any:
-        """All topics."""
-        return await self.ask(ApiKey.METADATA, 9, messages.MetadataRequest(topics=None))
+    async def metadata(self, topic: str | None = None) -> Any:
+        """One topic, or all."""
+        make = messages.MetadataRequest.MetadataRequestTopic
+        topics = None if topic is None else [make(name=topic)]
+        return await self.ask(ApiKey.METADATA, 9, messages.MetadataRequest(topics=topics))
 
     async def controller(self) -> int:
         """The node id of the controller."""
@@ -126,16 +128,16 @@ class Cluster:
         found = await self.ask(ApiKey.FIND_COORDINATOR, 3, messages.FindCoordinatorRequest(key=group))
         return -1 if found.error_code else int(found.node_id)
 
-    async def in_sync(self, led_only: bool = False, brokers: int = BROKERS) -> bool:
-        """Whether all partitions are led by a live broker, and all their replicas are in sync."""
+    async def in_sync(self, topic: str | None = None) -> bool:
+        """Whether all partitions, or those of a topic, are led by a live broker, and all their replicas are in sync."""
         try:
-            answer = await self.metadata()
+            answer = await self.metadata(topic)
         except (OSError, TimeoutError):
             return False
         alive = {broker.node_id for broker in answer.brokers}
         rows = [row for topic in answer.topics for row in topic.partitions]
-        return len(alive) >= brokers and all(
-            row.leader_id in alive and (led_only or len(row.isr_nodes) == len(row.replica_nodes)) for row in rows
+        return len(alive) >= BROKERS and all(
+            row.leader_id in alive and len(row.isr_nodes) == len(row.replica_nodes) for row in rows
         )
 
     async def create_topic(self, topic: str, partitions: int = 1) -> None:
@@ -421,7 +423,7 @@ async def catch_up(cluster: Cluster) -> float:
     await until("the broker is there", lambda: _has_brokers(cluster))
     began = time.monotonic()
     busy = asyncio.create_task(paced(120.0))
-    await until("in sync again", cluster.in_sync, 120)
+    await until("in sync again", lambda: cluster.in_sync(topic), 120)
     span = time.monotonic() - began
     back.set()
     busy_ms = await busy

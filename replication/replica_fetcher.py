@@ -33,6 +33,10 @@ LIST_OFFSETS_VERSION = 9  # what Apache Kafka 3.9 sends between brokers
 NO_LEADER = -1
 LOOK_MS = 5_000.0
 WAIT_MAX_MS = 2**31 - 1
+# How fast a follower takes records that are committed without it. No producer waits for these; a follower that took
+# them as fast as it can would take the processor from those that producers wait for.
+CATCH_UP_BYTES_PER_MS = 300_000
+REST_MIN_MS = 1.0
 LATE_WAIT_MAX_MS = 20  # how long the leader may hold back an answer for partitions that have just been added
 
 
@@ -54,10 +58,13 @@ class _Lane:
     """One connection of a fetcher, with one request after the other in one session."""
 
     __slots__ = (
+        "asked_ms",
         "backoff",
+        "behind_bytes",
         "due_ms",
         "is_busy",
         "is_scheduled",
+        "is_waited_for",
         "is_waiting",
         "name",
         "session",
@@ -75,6 +82,9 @@ class _Lane:
         self.is_scheduled = False
         self.timer: Timer | None = None
         self.due_ms = 0.0  # when the next request should begin
+        self.asked_ms = 0.0  # when the last one began
+        self.behind_bytes = 0  # of the last answer, in partitions that are not in sync
+        self.is_waited_for = False  # the last answer brought records that were not committed: their producers wait
 
 
 class ReplicaFetcher:
@@ -168,6 +178,9 @@ class ReplicaFetcher:
             config.replica_fetch_max_bytes,
         )
         lane.is_busy = lane.is_waiting = True
+        lane.asked_ms = self._env.clock.monotonic_ms()
+        lane.behind_bytes = 0
+        lane.is_waited_for = False
         try:
             version = session.version
             pending = client.send(session.request(limits, self._broker_epoch()), version)
@@ -209,6 +222,11 @@ class ReplicaFetcher:
 
     def _handled(self, lane: _Lane, _: None) -> None:
         lane.is_busy = False
+        if lane.behind_bytes and not lane.is_waited_for and lane.timer is None:
+            due_ms = lane.asked_ms + lane.behind_bytes / CATCH_UP_BYTES_PER_MS
+            if due_ms >= self._env.clock.monotonic_ms() + REST_MIN_MS:
+                self._wait(lane, due_ms)
+                return
         self._begin_soon(lane)
 
     def _failed(self, lane: _Lane, error: Exception) -> None:
@@ -226,8 +244,13 @@ class ReplicaFetcher:
         """The leader does not answer: wait with all partitions."""
         delay_ms = lane.backoff.next_ms(self._config.replica_fetch_backoff_ms)
         if lane.timer is None:
-            lane.due_ms = self._env.clock.monotonic_ms() + delay_ms
-            lane.timer = self._env.clock.call_later(delay_ms, partial(self._try_again, lane))
+            self._wait(lane, self._env.clock.monotonic_ms() + delay_ms)
+
+    def _wait(self, lane: _Lane, due_ms: float) -> None:
+        """Begin the next request at that time."""
+        lane.due_ms = due_ms
+        delay_ms = due_ms - self._env.clock.monotonic_ms()
+        lane.timer = self._env.clock.call_later(delay_ms, partial(self._try_again, lane))
 
     def _end_backoff(self, lane: _Lane) -> None:
         lane.backoff.reset()
@@ -269,6 +292,11 @@ class ReplicaFetcher:
         if action is Action.GO_ON:
             follower.backoff.reset()
             lane.session.note(follower)
+            if answer.records:
+                if follower.partition.log.log_end_offset < answer.high_watermark:
+                    lane.behind_bytes += len(answer.records)
+                else:
+                    lane.is_waited_for = True
             return
         if action is Action.IGNORE:
             lane.session.note(follower)  # what it has now

@@ -11,7 +11,7 @@ import pytest
 from barnabas.broker import auto_topics
 from barnabas.broker.api.topics import CREATIONS_MAX
 from barnabas.broker.connection import FRAMES_PER_TURN, READ_AHEAD_BYTES_MAX
-from barnabas.controller.topic_admin import NAME_LENGTH_MAX
+from barnabas.cluster.topic_names import NAME_LENGTH_MAX
 from barnabas.protocol import frames, messages
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode

@@ -164,7 +164,7 @@ class World:
     def read_part(self, part):
         if isinstance(part, (bytes, bytearray, memoryview)):
             return part
-        return part.read(0, len(part))
+        return part.read(len(part))
 
     def run(self, ms=100):
         self.env.clock.advance(ms)

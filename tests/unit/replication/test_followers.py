@@ -1,9 +1,12 @@
 """Followers copy a leader: records, high watermark, log start; and what they do when the two logs differ."""
 
+from itertools import pairwise
+
 import pytest
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import FetchResponse
 from barnabas.replication.fetching import FetchParams, FetchPartition
+from barnabas.replication.replica_fetcher import CATCH_UP_BYTES_PER_MS
 from barnabas.sim.env import sim_env
 from barnabas.storage.log import Log
 from replicas_world import LATENCY_MS, World
@@ -317,6 +320,45 @@ def test_a_partition_is_copied_at_once_while_the_leader_holds_back_an_answer_for
     count = len(world.requests)
     world.run(5_000)
     assert len(world.requests) - count <= 22, "one long poll of each follower at a time"
+
+
+def asked_every_ms(world, follower_id, *, megabytes):
+    """The times between the fetches of a follower that asks as many as the leader needs for so much."""
+    asked_ms = []
+
+    class Requests(list):
+        def append(self, sent):
+            super().append(sent)
+            if sent[0] == follower_id:
+                asked_ms.append(world.env.clock.monotonic_ms())
+
+    world.requests = Requests()
+    world.run(1_000)
+    return [after - before for before, after in pairwise(asked_ms)][1:megabytes]
+
+
+def test_a_follower_that_nobody_waits_for_takes_its_time(world):
+    world.lead(1, isr=(1, 2))
+    world.cut.add((3, 1))
+    world.run(world[1].config.replica_lag_time_max_ms + 1_000)
+    for _ in range(10):
+        world[1].append(value=bytes(1_000_000))
+    world.run(1_000)
+    assert world[1].log().high_watermark == 10
+    world.cut.clear()
+    spans = asked_every_ms(world, 3, megabytes=8)
+    assert min(spans) >= 1_000_000 / CATCH_UP_BYTES_PER_MS, spans
+    assert same(world, 1, 3)
+
+
+def test_a_follower_in_sync_asks_at_once_however_much_it_gets(world):
+    world.lead(1)
+    world.run(1_000)
+    for _ in range(10):
+        world[1].append(value=bytes(1_000_000))
+    spans = asked_every_ms(world, 3, megabytes=8)
+    assert max(spans) < 1_000_000 / CATCH_UP_BYTES_PER_MS, spans
+    assert same(world, 1, 3)
 
 
 def test_a_new_epoch_ends_the_wait_for_a_leader_that_was_away(world):

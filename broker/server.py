@@ -59,7 +59,7 @@ class Server:
         self.handler_failures = 0
         self.protocol_errors = 0
         self.refused_connections = 0
-        self._last_told = -1, 0  # the latest controller epoch, and the number of its newest connection
+        self.last_told = -1, 0  # the latest controller epoch, and the number of its newest connection
         self._listeners: list[Listener] = []
         self._connections_of: dict[str, int] = {}  # client host -> connections
         self._failures_of: dict[int, int] = {}  # api key -> handler failures
@@ -166,12 +166,12 @@ class Server:
         """
         if not isinstance(request, LeaderAndIsrRequest | StopReplicaRequest | UpdateMetadataRequest):
             return False
-        epoch, number = self._last_told
+        epoch, number = self.last_told
         if request.controller_epoch == epoch and connection.number < number:
             logger.info("a request of the controller comes late, by a connection that it has given up")
             return True
         if request.controller_epoch >= epoch:
-            self._last_told = request.controller_epoch, connection.number
+            self.last_told = request.controller_epoch, connection.number
         return False
 
     def _give_place(self, connection: Connection) -> None:

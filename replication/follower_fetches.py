@@ -33,12 +33,13 @@ Reads = tuple[Sequence[P], list[FetchResult]]
 class FollowerFetches(Generic[P]):
     """What one follower asks in one session."""
 
-    __slots__ = ("_fetching", "_news", "_parked", "_replica_id", "_watches", "last_fetch_ms")
+    __slots__ = ("_fetching", "_news", "_parked", "_replica_epoch", "_replica_id", "_watches", "last_fetch_ms")
 
     def __init__(self, fetching: Fetching, replica_id: int) -> None:
         self.last_fetch_ms = NEVER
         self._fetching = fetching
         self._replica_id = replica_id
+        self._replica_epoch = -1  # of the last fetch
         self._news: dict[P, None] = {}  # to be read by the next answer, in this order
         self._watches: dict[P, _Watch[P]] = {}
         self._parked: _ParkedFollowerFetch[P] | None = None
@@ -73,6 +74,11 @@ class FollowerFetches(Generic[P]):
         """Read what has news. Wait if there are too few bytes, and nothing that must be answered at once."""
         if self._parked is not None:
             self._parked.end()  # its client has given it up
+        if params.replica_epoch != self._replica_epoch:  # it has registered again: each partition must know that
+            self._replica_epoch = params.replica_epoch
+            for watched, watch in self._watches.items():
+                watch.end_idleness()
+                self._news.setdefault(watched)
         requested, results, size, is_final = self._read(params, acknowledges=True)
         self.last_fetch_ms = self._fetching.clock.monotonic_ms()
         if is_final or size >= params.min_bytes or params.max_wait_ms <= 0 or self._is_enough(params):

@@ -57,7 +57,9 @@ class IsrChanges:
         self._broker_epoch = broker_epoch
         self._ask = ask
         self._on_confirmed = on_confirmed  # called with the id and the broker epoch of each member
-        self._proposing: dict[Partition, None] = {}
+        # The members of each proposal, with the lives in which the leader knew them when it made the proposal: another
+        # life may have lost records (KIP-903).
+        self._proposing: dict[Partition, dict[int, int]] = {}
         self._sending: Task[IsrChanges] | None = None
 
     def start(self) -> None:
@@ -72,7 +74,9 @@ class IsrChanges:
 
     def propose(self, partition: Partition) -> None:
         """Send `partition.pending_isr`, together with the other proposals of this pass of the loop."""
-        self._proposing[partition] = None
+        proposal = partition.pending_isr
+        assert proposal is not None
+        self._proposing[partition] = {member: self._epoch_of(partition, member) for member in proposal.isr}
         if self._sending is not None:
             self._sending.run_soon()
 
@@ -101,10 +105,8 @@ class IsrChanges:
                     partition_index=partition.index,
                     leader_epoch=proposal.leader_epoch,
                     new_isr_with_epochs=[
-                        AlterPartitionRequest.BrokerState(
-                            broker_id=member, broker_epoch=self._epoch_of(partition, member)
-                        )
-                        for member in proposal.isr
+                        AlterPartitionRequest.BrokerState(broker_id=member, broker_epoch=broker_epoch)
+                        for member, broker_epoch in self._proposing[partition].items()
                     ],
                     leader_recovery_state=RECOVERING if proposal.recovering else RECOVERED,
                     partition_epoch=proposal.partition_epoch,
@@ -120,7 +122,7 @@ class IsrChanges:
         )
 
     def _epoch_of(self, partition: Partition, member: int) -> int:
-        """The life of a member that this leader knows: another one may have lost records (KIP-903). -1: unknown."""
+        """The life of a member that this leader knows now; -1: none."""
         if member == self._node_id:
             return self._broker_epoch()
         remote = partition.remote.get(member)

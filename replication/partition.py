@@ -190,7 +190,8 @@ class Partition:
         node_id = self._host.node_id
         now_ms = self._host.clock.monotonic_ms()
         was_leader = self.is_leader
-        keeps_followers = was_leader or self.is_suspended
+        # Nobody else has led meanwhile. In an epoch between, followers may have cut their logs for another leader.
+        keeps_followers = (was_leader or self.is_suspended) and leader_epoch <= self.leader_epoch + 1
         epoch_is_new = leader_epoch > self.leader_epoch
         if epoch_is_new or partition_epoch > self.partition_epoch:
             self.pending_isr = None  # the controller has decided since, so a proposal under way does not count

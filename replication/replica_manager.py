@@ -83,6 +83,7 @@ class ReplicaManager:
         self.log_manager = log_manager
         self.metadata_cache = metadata_cache
         self.broker_epoch = -1  # set at registration
+        self._lost_broker_epoch = UNKNOWN_BROKER_EPOCH  # of the registration that went with its session
         self.controller_epoch = 0  # largest seen
         self.partitions: dict[TopicPartition, Partition] = {}
         self.on_leadership: list[LeadershipListener] = []
@@ -151,7 +152,11 @@ class ReplicaManager:
     # --- the session (cluster/lease.py) ---
 
     def suspend(self) -> None:
-        """The session was lost: serve nothing that only a leader may, until the controller has said what holds now."""
+        """The session was lost: serve nothing that only a leader may, until the controller has said what holds now.
+
+        It says so to the next registration. What it sent to the former one may be older than an election since.
+        """
+        self._lost_broker_epoch = self.broker_epoch
         suspended = list(self.led_partitions())
         if suspended:
             logger.warning("the session was lost: %d led partitions wait for the controller", len(suspended))
@@ -406,7 +411,9 @@ class ReplicaManager:
 
     def _refuse(self, broker_epoch: int, controller_epoch: int) -> ErrorCode:
         """Requests meant for an earlier life of this broker, or from an earlier controller."""
-        if broker_epoch != UNKNOWN_BROKER_EPOCH and broker_epoch < self.broker_epoch:
+        if broker_epoch != UNKNOWN_BROKER_EPOCH and (
+            broker_epoch < self.broker_epoch or broker_epoch == self._lost_broker_epoch
+        ):
             return ErrorCode.STALE_BROKER_EPOCH
         if controller_epoch < self.controller_epoch:
             logger.info(

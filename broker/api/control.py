@@ -42,10 +42,13 @@ def leader_and_isr(broker: "Broker", request: LeaderAndIsrRequest, context: Requ
 async def _with_settings(
     broker: "Broker", request: LeaderAndIsrRequest, context: RequestContext, new: list[str]
 ) -> LeaderAndIsrResponse:
+    told_by = broker.server.last_told
     try:
         await broker.config_changes.read_topics(new)
     except (CoordinationError, ValueError) as error:
         logger.warning("the settings of new topics cannot be read, their notices may still come: %s", error)
+    if broker.server.last_told != told_by:  # the controller has told it again since, and perhaps to delete the topic
+        return LeaderAndIsrResponse(error_code=ErrorCode.STALE_CONTROLLER_EPOCH)
     return _lead_or_follow(broker, request, context)
 
 

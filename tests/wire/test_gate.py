@@ -1,5 +1,6 @@
 """Before the broker serves, and beyond max.connections, only requests of brokers are handled."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -211,4 +212,42 @@ def test_a_frame_of_a_connection_that_the_controller_has_given_up_is_not_handled
     assert former.closed
     send(newer, stop)
     assert broker.replica_manager.partition("t", 0) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    world.env.run(broker.stop())
+
+
+def test_what_a_given_up_connection_has_told_is_not_done_after_a_wait(make_world: Any) -> None:
+    """LeaderAndIsr for a new topic waits for the tree. Meanwhile the controller has told, and taken back, the same."""
+    world = make_world()
+    broker = world.broker
+    former, newer = world.env.run(world.connect()), world.env.run(world.connect())
+    epochs = {
+        "controller_id": broker.node_id,
+        "controller_epoch": broker.controller.controller_epoch,
+        "broker_epoch": broker.replica_manager.broker_epoch,
+    }
+    released = asyncio.Event()
+    read_topics = broker.config_changes.read_topics
+
+    async def read_later(names: Any) -> None:
+        await released.wait()
+        await read_topics(names)
+
+    def told(topic: str) -> LeaderAndIsrRequest:
+        state = LeaderAndIsrRequest.LeaderAndIsrPartitionState(
+            partition_index=0, leader=broker.node_id, isr=[broker.node_id], replicas=[broker.node_id], is_new=True
+        )
+        Topic = LeaderAndIsrRequest.LeaderAndIsrTopicState
+        states = [Topic(topic_name=topic, topic_id=bytes([7] * 16), partition_states=[state])]
+        return LeaderAndIsrRequest(**epochs, topic_states=states)
+
+    broker.config_changes.read_topics = read_later
+    former.send(ApiKey.LEADER_AND_ISR, 7, told("deleted"))
+    world.env.clock.advance(10)
+    newer.send(ApiKey.STOP_REPLICA, 4, StopReplicaRequest(**epochs, topic_states=[]))
+    world.env.clock.advance(10)
+    newer.send(ApiKey.LEADER_AND_ISR, 7, told("present"))
+    released.set()
+    world.env.clock.advance(100)
+    assert ("present", 0) in broker.replica_manager.partitions
+    assert ("deleted", 0) not in broker.replica_manager.partitions
     world.env.run(broker.stop())

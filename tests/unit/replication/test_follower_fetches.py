@@ -179,3 +179,14 @@ def test_a_restarted_follower_goes_on_in_a_new_session(world):
     world[1].append(index=1)
     world.run(2_000)
     assert world[2].log("t", 1).log_end_offset == 1
+
+
+def test_idle_partitions_hear_that_the_follower_has_registered_again(world):
+    """Else the leader names the former registration in AlterPartition, which the controller refuses for ever."""
+    lead_many(world)
+    world[2].replica_manager.broker_epoch += 100
+    world.run(1_200)
+    remote = world[1].partition("t", 3).remote
+    assert remote[2].broker_epoch == world[2].replica_manager.broker_epoch
+    assert remote[2].idle_in is not None
+    assert remote[3].broker_epoch == world[3].replica_manager.broker_epoch

@@ -268,6 +268,27 @@ def test_a_change_is_sent_again_until_the_controller_has_answered(env, led, lost
     assert len(decider.requests) == sent
 
 
+def test_a_replica_joins_only_in_the_life_in_which_it_had_everything(env, led):
+    partition, decider = lead_three(led, isr=(1, 2)), led.decider
+    decider.state = decider.state._replace(isr=(1, 2))
+    led.append("t", "t", acks=1)
+    fetch_as(led, 2, 2, replica_epoch=20)
+    assert partition.high_watermark == 2
+    decider.is_there = False
+    fetch_as(led, 3, 2, replica_epoch=30)
+    env.clock.advance(100)
+    assert partition.maximal_isr == (1, 2, 3)
+    decider.eligible[3] = 31  # it started anew, without its records, before the controller has answered
+    fetch_as(led, 3, 0, replica_epoch=31)
+    decider.is_there = True
+    env.clock.advance(1_000)
+    assert decider.state.isr == partition.isr == (1, 2)
+    assert partition.pending_isr is None
+    fetch_as(led, 3, 2, replica_epoch=31)
+    env.clock.advance(1_000)
+    assert decider.state.isr == partition.isr == (1, 2, 3)
+
+
 @pytest.mark.parametrize("error", [ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED])
 def test_a_refused_change_is_dropped(env, led, error):
     partition, decider = lead_three(led, isr=(1, 2)), led.decider
@@ -447,6 +468,21 @@ def test_new_leader_knows_nothing_of_followers_old_leader_keeps_what_it_knows(en
     assert partition.high_watermark == 0
     for replica in (2, 3):
         fetch_as(host, replica, 1)
+    assert partition.high_watermark == 1
+
+
+@pytest.mark.parametrize("is_suspended", [False, True])
+def test_a_leader_that_missed_an_epoch_knows_nothing_of_followers(env, host, is_suspended):
+    # Another broker may have led in epoch 1. Replica 3 may have followed it, and cut its log for that.
+    partition = lead_three(host)
+    host.append(acks=1)
+    fetch_as(host, 3, 1)
+    if is_suspended:
+        host.manager.suspend()
+    host.lead(leader_epoch=2, partition_epoch=2, isr=(1, 2, 3), replicas=(1, 2, 3))
+    fetch_as(host, 2, 1)
+    assert partition.high_watermark == 0
+    fetch_as(host, 3, 1)
     assert partition.high_watermark == 1
 
 

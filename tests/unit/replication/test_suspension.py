@@ -110,6 +110,15 @@ def test_after_a_lost_session_it_serves_nothing_until_the_controller_has_spoken(
     assert host.lead(**again, broker_epoch=6) == ErrorCode.STALE_CONTROLLER_EPOCH, "twice is once too often"
 
 
+def test_what_was_sent_to_the_former_registration_does_not_end_a_suspension(env, host):
+    host.manager.broker_epoch = 5
+    host.manager.suspend()  # it has not registered again yet, and another broker may lead already
+    assert host.lead(isr=(1, 2), replicas=(1, 2), broker_epoch=5) == ErrorCode.STALE_BROKER_EPOCH
+    assert not partition_of(host).is_leader
+    assert host.lead(isr=(1, 2), replicas=(1, 2), broker_epoch=6) == ErrorCode.NONE, "it registers in this moment"
+    assert partition_of(host).is_leader
+
+
 def test_a_suspended_leader_follows_when_the_controller_says_so(env, host):
     host.append(acks=1)
     host.manager.suspend()

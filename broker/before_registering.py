@@ -36,9 +36,8 @@ async def until_taken_out(
     has_said_so = False
     while True:
         try:
-            if (
-                await coordination.exists(paths.broker(node_id)) is None
-            ):  # while it is there, the controller does nothing
+            # While the node of the former life is there, the controller does nothing.
+            if await coordination.exists(paths.broker(node_id)) is None:
                 if hosted is None:
                     hosted = await _hosted(coordination, node_id)
                 hosted = await _counted_on(coordination, node_id, hosted, has_lost)

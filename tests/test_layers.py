@@ -265,7 +265,7 @@ ONCE = {
     "cluster/lease.py": "one round trip, asked for by the task `lease`",
     "cluster/producer_ids.py": "one block, begun again by the next request",
     "replication/replica_fetcher.py": "the wait after a failure; answers keep it going, and each failure of one waits",
-    "replication/replica_manager.py": "the end of a request's wait",
+    "replication/replica_wait.py": "the end of a request's wait",
     "storage/durability.py": "a sync that could not begin, tried again",
     "storage/log.py": "files that go after a delay",
     "storage/log_directory.py": "names that are synced after a delay",

@@ -4,11 +4,14 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from barnabas.coordination.payloads import PartitionState
+from barnabas.protocol.errors import ErrorCode
 
 NO_LEADER = -1
 LEADER_DURING_DELETE = -2  # only in messages: the partition is being deleted
 EPOCH_DURING_DELETE = -2
 RECOVERED, RECOVERING = 0, 1  # LeaderRecoveryState (KIP-704) in messages
+# What a leader answers to LeaderAndIsr when it cannot write, and another replica could. Kafka's controller ignores it.
+HAND_OVER = ErrorCode.LEADER_NOT_AVAILABLE
 
 
 class LeaderAndIsr(NamedTuple):

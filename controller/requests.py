@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from barnabas.cluster.leader_and_isr import (
     EPOCH_DURING_DELETE,
+    HAND_OVER,
     LEADER_DURING_DELETE,
     NO_LEADER,
     RECOVERED,
@@ -54,6 +55,7 @@ class RequestBatch:
         node_id: int,
         controller_epoch: int,
         on_log_failures: Callable[[Answered, list[Replica]], None],
+        on_hand_overs: Callable[[Answered, list[Replica]], None],
         on_deletions: Callable[[Answered, list[Replica], list[Replica]], None],
     ) -> None:
         self._state = state
@@ -63,6 +65,7 @@ class RequestBatch:
         self._channel = channel
         self._node_id = node_id
         self._on_log_failures = on_log_failures
+        self._on_hand_overs = on_hand_overs  # called with the replicas that lead and should not
         self._on_deletions = on_deletions  # called with the replicas deleted, and those not deleted
         self._leader_and_isr: dict[int, dict[TopicPartition, bool]] = {}  # broker -> partition -> whether it is new
         self._update_metadata: dict[int, dict[TopicPartition, None]] = {}
@@ -171,14 +174,18 @@ class RequestBatch:
     ) -> None:
         if not isinstance(response, LeaderAndIsrResponse):
             return
-        failed = [
-            (names[topic.topic_id], partition.partition_index, answered.broker_id)
-            for topic in response.topics
-            for partition in topic.partition_errors
-            if partition.error_code == ErrorCode.KAFKA_STORAGE_ERROR
-        ]
-        if failed:
-            self._on_log_failures(answered, failed)
+        for error, tell in (
+            (ErrorCode.KAFKA_STORAGE_ERROR, self._on_log_failures),
+            (HAND_OVER, self._on_hand_overs),
+        ):
+            replicas = [
+                (names[topic.topic_id], partition.partition_index, answered.broker_id)
+                for topic in response.topics
+                for partition in topic.partition_errors
+                if partition.error_code == error
+            ]
+            if replicas:
+                tell(answered, replicas)
 
     async def _send_update_metadata(
         self, update_metadata: dict[int, dict[TopicPartition, None]], full: Container[int]

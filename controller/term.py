@@ -75,6 +75,7 @@ class Term:
             node_id,
             epoch,
             self._log_failures_answered,
+            self._hand_overs_answered,
             self._deletions_answered,
         )
         self._machines = StateMachines(self.state, env.turns, self.tree, self._batch, self._unclean_topics)
@@ -482,6 +483,28 @@ class Term:
             if fresh:
                 logger.warning("%d replicas are offline, their logs failed: %s", len(fresh), fresh[:REPLICAS_NAMED_MAX])
                 await self._replicas_failed(fresh)
+
+        self._enqueue(handle)
+
+    def _hand_overs_answered(self, answered: Answered, replicas: list[Replica]) -> None:
+        """Leaders cannot write: others that are in sync lead in their place, and they leave the ISRs."""
+
+        async def handle() -> None:
+            state, broker_id = self.state, answered.broker_id
+            led = [
+                replica[:2]
+                for replica in replicas
+                if self._is_present(answered, replica) and not state.is_being_deleted(replica[0])
+            ]
+
+            def decide(partition: TopicPartition, known: LeaderAndIsr) -> LeaderAndIsr | None:
+                if known.leader != broker_id:
+                    return None
+                live = state.online_replicas(partition)
+                return election.elect_controlled_shutdown(state.replicas(partition), known, live, {broker_id})
+
+            logger.warning("broker %d cannot write to %d partitions that it leads", broker_id, len(led))
+            await self._machines.elect(led, decide)
 
         self._enqueue(handle)
 

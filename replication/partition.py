@@ -416,6 +416,11 @@ class Partition:
             logger.info("%s-%d: replicas %s are behind, leaving the ISR %s", self.topic, self.index, late, self.isr)
             self._propose_isr(tuple(member for member in self.isr if member not in late))
 
+    @property
+    def should_hand_over(self) -> bool:
+        """Whether this leader cannot write, and another replica is in sync."""
+        return self.is_leader and self.log.hindered is not None and len(self.isr) > 1
+
     def isr_confirmed(self, confirmed: LeaderAndIsr) -> None:
         """The controller has written what was proposed, or says what it had written already."""
         if confirmed.leader_epoch != self.leader_epoch or confirmed.partition_epoch < self.partition_epoch:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from barnabas.cluster.controller_client import AskController
-from barnabas.cluster.leader_and_isr import EPOCH_DURING_DELETE, RECOVERING
+from barnabas.cluster.leader_and_isr import EPOCH_DURING_DELETE, HAND_OVER, RECOVERING
 from barnabas.cluster.metadata_cache import NO_TOPIC_ID, MetadataCache
 from barnabas.cluster.registration import UNKNOWN_BROKER_EPOCH
 from barnabas.cluster.topic_names import topic_name_problem
@@ -90,6 +90,7 @@ class ReplicaManager:
         self.fetchers = ReplicaFetchers(env, config, clients, lambda: self.broker_epoch)
         log_manager.on_failed.append(self._log_went_offline)
         metadata_cache.on_brokers.append(self._brokers_changed)
+        log_manager.on_hindered.append(self._log_hindered)
         self._isr_changes = IsrChanges(
             env, node_id, lambda: self.broker_epoch, ask_controller, self.fetching.replica_confirmed
         )
@@ -110,7 +111,7 @@ class ReplicaManager:
             "isr shrink",
             lambda: self.config.replica_lag_time_max_ms / 2,
             lambda: [partition for partition in self.partitions.values() if partition.remote],
-            Partition.shrink_isr,
+            self._look_after,
         )
 
     def shutdown(self) -> None:
@@ -123,6 +124,20 @@ class ReplicaManager:
         for partition in self.partitions.values():
             partition.fail_waiters(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         self.wakes.flush()
+
+    def _look_after(self, partition: Partition) -> None:
+        """Of a leader with followers: who is behind leaves the ISR. A leader that cannot write hands over."""
+        partition.shrink_isr()
+        self._log_hindered(partition.log)
+
+    def _log_hindered(self, log: Log) -> None:
+        """There is no room to write, say. The controller asks what cannot be led, and elects another replica.
+
+        Kafka takes the whole directory offline; here the replica follows on, and is in sync again when there is room.
+        """
+        partition = self.partitions.get((log.topic, log.partition))
+        if partition is not None and partition.log is log and partition.should_hand_over:
+            self._log_failures.report()
 
     def _log_went_offline(self, log: Log) -> None:
         """Act in the next pass of the loop, because the log calls this in the middle of a write or sync."""
@@ -474,7 +489,7 @@ class ReplicaManager:
                     partition.topic_id = known_id
                     self.log_manager.get_or_create(topic, index, known_id)
                     return ErrorCode.NONE
-                return ErrorCode.STALE_CONTROLLER_EPOCH
+                return HAND_OVER if partition.should_hand_over else ErrorCode.STALE_CONTROLLER_EPOCH
         if state.leader_epoch < 0:
             return ErrorCode.STALE_CONTROLLER_EPOCH
         if self.node_id not in state.replicas:

@@ -82,6 +82,7 @@ class LogManager:
         self.directories = [self._directory(path) for path in paths_of(data_directories)]
         self._plan: DirectoryPlan | None = None
         self.on_failed: list[Callable[[Log], None]] = []
+        self.on_hindered: list[Callable[[Log], None]] = []  # a write was not possible, and may be later
         self.cleaner = Cleaner(env, self._files, self)
 
     def _directory(self, path: str) -> LogDirectory:
@@ -419,6 +420,9 @@ class LogManager:
 
     def _log_hindered(self, log: Log) -> None:
         self._troubles.tell(HINDERED if log.hindered is not None else OVER, log)
+        if log.hindered is not None:
+            for callback in self.on_hindered:
+                callback(log)
 
     def _log_failed(self, log: Log) -> None:
         self._troubles.tell(OFFLINE, log)

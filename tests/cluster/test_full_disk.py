@@ -42,3 +42,24 @@ def test_a_follower_whose_disk_is_full_leaves_the_isr_and_comes_back_when_there_
     cluster.produce(producer, more)
     cluster.in_sync("t", index, {0, 1, 2})
     assert cluster.values("t", index) == values + more
+
+
+def test_a_leader_whose_disk_is_full_hands_over(make_cluster: MakeCluster, disk: Path) -> None:
+    ballast = disk / "ballast"
+    ballast.write_bytes(bytes(3_000_000))
+    cluster = make_cluster(own_data={2: disk / "data"})
+    cluster.create_topic("t", 3)
+    index = next(index for index in range(3) if cluster.leader("t", index) == 2)
+    producer = cluster.producer("t", index)
+    values = [b"%d %s" % (number, bytes(60_000)) for number in range(80)]
+    for number, value in enumerate(values):  # more than the disk holds
+        cluster.produce(producer, [value])
+        cluster.commit("g", "t", {index: number})
+    assert cluster.leader("t", index) != 2
+    cluster.in_sync("t", index, {0, 1})
+    ballast.unlink()
+    more = [b"%d" % number for number in range(20)]
+    cluster.produce(producer, more)
+    cluster.in_sync("t", index, {0, 1, 2})
+    assert cluster.values("t", index) == values + more
+    assert cluster.committed("g", "t", index) == len(values) - 1

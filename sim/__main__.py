@@ -4,6 +4,9 @@
                                                         quiet times in between
 --trace FILE   every event, one a line                  --storage     power cuts under a data directory instead
 --brokers N    a cluster of N brokers                   --kinds A,B   only these troubles of a cluster, by name
+--quiet-hours H  of a cluster: with quiet times, H hours together
+--campaign     many seeds of a cluster, through violations, in --processes N, for --until-s S seconds; a line a seed,
+               hours of bad weather and of quiet apart; --violations FILE
 --fault NAME   with a planted fault                     --faults      each fault under its seed, with it and without
 --find NAME    a seed that catches a fault, for its row in sim/faults.py or sim/cluster_faults.py
 """
@@ -13,8 +16,9 @@ import logging
 import sys
 import time
 from contextlib import nullcontext
+from itertools import count
 
-from barnabas.sim import cluster_world, planting, storage, world
+from barnabas.sim import campaign, cluster_world, planting, storage, world
 from barnabas.sim.cluster_faults import CLUSTER_FAULTS
 from barnabas.sim.faults import FAULTS, Fault
 from barnabas.sim.violation import Violation
@@ -58,12 +62,23 @@ def run_cluster(seed: int, arguments: argparse.Namespace, fault: Fault | None) -
     with open(arguments.trace, "w") if arguments.trace else nullcontext() as file:
         trace = (lambda line: print(line, file=file)) if file is not None else None
         with planting.planted(fault) if fault is not None else nullcontext():
-            verdict = cluster_world.run(seed, arguments.minutes, trace, brokers, kinds, arguments.overlap)
+            verdict = cluster_world.run(
+                seed, arguments.minutes, trace, brokers, kinds, arguments.overlap, arguments.quiet_hours
+            )
     seconds, processor_seconds = time.perf_counter() - began, time.process_time() - processor_began
     virtual = verdict.virtual_ms / 1000
     rate = virtual / processor_seconds
     print(f"{verdict}  [{virtual:.0f} s in {seconds:.2f} s: {rate:.0f} cluster-hours per processor-hour]", flush=True)
     return verdict.violation is None
+
+
+def run_campaign(first: int, last: int | None, arguments: argparse.Namespace) -> int:
+    """Run many seeds of a cluster; returns 1 if one is violated."""
+    kinds = tuple(filter(None, arguments.kinds.split(",")))
+    plan = campaign.Plan(arguments.minutes, max(arguments.brokers, 3), kinds, arguments.overlap, arguments.quiet_hours)
+    seeds = count(first) if last is None else range(first, last + 1)
+    totals = campaign.run(seeds, plan, arguments.until_s, arguments.processes, arguments.violations)
+    return 1 if totals.violated else 0
 
 
 def plant_all() -> int:
@@ -103,6 +118,11 @@ def main() -> int:
     parser.add_argument("--brokers", metavar="N", type=int, default=1)
     parser.add_argument("--kinds", metavar="A,B", default="")
     parser.add_argument("--overlap", action="store_true", help="two troubles of a cluster may come together")
+    parser.add_argument("--quiet-hours", metavar="H", type=float, default=0.0)
+    parser.add_argument("--campaign", action="store_true", help="many seeds of a cluster; A- has no end")
+    parser.add_argument("--processes", metavar="N", type=int, default=1)
+    parser.add_argument("--until-s", metavar="S", type=float, default=float("inf"), help="begin no seed after this")
+    parser.add_argument("--violations", metavar="FILE")
     parser.add_argument("--storage", action="store_true", help="power cuts under storage")
     parser.add_argument("--faults", action="store_true", help="plant the faults")
     parser.add_argument("--fault", metavar="NAME", choices=list(faults))
@@ -115,6 +135,8 @@ def main() -> int:
         return find(faults[arguments.find])
     fault = faults[arguments.fault] if arguments.fault is not None else None
     first, _, last = (arguments.seeds or str(arguments.seed)).partition("-")
+    if arguments.campaign:
+        return run_campaign(int(first), int(last) if last else None, arguments)
     is_storage = arguments.storage if fault is None else fault.campaign == "storage"
     is_cluster = arguments.brokers > 1 or (fault is not None and fault.campaign == "cluster")
     if is_storage:

@@ -237,6 +237,8 @@ class SimClock:
         self.loop = VirtualTimeLoop()
         self._wall_offset_ms = WALL_START_MS - MONOTONIC_START_MS
         self._work_ms = 0.0
+        self._read_at = -1.0  # when it was last read, in the loop's seconds
+        self._read_ms = 0.0
 
     def now_ms(self) -> int:
         """Wall clock."""
@@ -244,7 +246,10 @@ class SimClock:
 
     def monotonic_ms(self) -> float:
         """Monotonic clock."""
-        return round(self.loop.now * 1000.0, 6)
+        if self._read_at != self.loop.now:
+            self._read_at = self.loop.now
+            self._read_ms = round(self._read_at * 1000.0, 6)
+        return self._read_ms
 
     def work_ms(self) -> float:
         """A clock of its own, which goes a step further each time it is read."""

@@ -84,6 +84,17 @@ class _Replica:
         self.position = 0
 
 
+class _Watched:
+    """What a process had at the last look. Most looks find the same again, so that must be found out quickly."""
+
+    __slots__ = ("partitions", "replicas", "session_id")
+
+    def __init__(self) -> None:
+        self.partitions: list[Partition] = []
+        self.replicas: list[tuple[Partition, Key, _Replica]] = []
+        self.session_id: int | None = None  # in which it last served
+
+
 class _Committed:
     """What the leaders of a partition have committed."""
 
@@ -112,10 +123,12 @@ class ClusterInspector:
         self._unclean: dict[str, bool] = {}  # topics whose settings name unclean.leader.election.enable
         self._leaders: dict[tuple[Key, int], int] = {}  # (partition, leader epoch) -> broker
         self._registered: dict[int, Life] = {}
+        self._registered_of: list[tuple[Life, int]] = []  # the lives and sessions for which `_registered` is right
         self._replicas: dict[tuple[int, int], dict[Key, _Replica]] = {}  # of each life (broker, number)
+        self._watched: dict[tuple[int, int], _Watched] = {}
+        self._watched_now: list[_Watched] = []  # of the lives of `_registered_of`
         self._committed: dict[Key, _Committed] = {}
         self._suspects: dict[Key, dict[int, None]] = {}  # members of the ISR that have lost bytes
-        self._sessions: dict[tuple[int, int], int] = {}  # the session in which each life last served
         self._shards: dict[tuple[int, int], tuple[int, int]] = {}  # (partition, epoch) -> (broker, life)
         self._next_calm_look_ms = 0.0
 
@@ -126,18 +139,21 @@ class ClusterInspector:
             self._tree = tree
             tree.on_change = self._news.append
             self._news += tree.nodes()
-        if self._news:
+        with_sessions = [(life, life.coordination.session_id) for life in lives]
+        if self._news or with_sessions != self._registered_of:
             self._read_news(changed, moment.now_ms)
-        self._find_registered(lives, changed)
-        for life in lives:
-            session_id = life.coordination.session_id
+            self._find_registered(lives, changed)
+            self._registered_of = with_sessions
+            places = [(life.broker.node_id, life.number) for life in lives]
+            self._watched_now = [self._watched.setdefault(place, _Watched()) for place in places]
+        for (life, session_id), watched in zip(with_sessions, self._watched_now):
             if session_id and session_id not in tree.sessions and life.broker.lease.holds:
                 detail = f"broker {life.broker.node_id} serves without session {session_id}"
                 raise Violation("a lease ends before its session", detail)
-            if self._sessions.get((life.broker.node_id, life.number)) != session_id:
-                self._look_at_new_session(life, session_id)
+            if watched.session_id != session_id:
+                self._look_at_new_session(life, watched, session_id)
             if life.touched:
-                self._look_at_broker(life, lives, changed)
+                self._look_at_broker(life, watched, lives, changed)
         for key in changed:
             self._check_isr_has_committed(key)
         if self._events_read < len(self._history.events):
@@ -270,16 +286,16 @@ class ClusterInspector:
 
     # -- brokers
 
-    def _look_at_new_session(self, life: Life, session_id: int) -> None:
+    def _look_at_new_session(self, life: Life, watched: _Watched, session_id: int) -> None:
         """The lease holds in a new session: what was led in the former one may be led by another broker now."""
         broker = life.broker
         if not broker.lease.holds:
             return
-        if (broker.node_id, life.number) in self._sessions:
+        if watched.session_id is not None:
             led = [partition for partition in broker.replica_manager.partitions.values() if partition.is_leader]
             if led:
                 raise Violation("who lost its session is suspended", f"broker {broker.node_id}: {led[0]!r}")
-        self._sessions[broker.node_id, life.number] = session_id
+        watched.session_id = session_id
 
     def note_stopped(self, broker_id: int) -> None:
         """The broker has stopped in order, with a controller that it could reach."""
@@ -287,36 +303,28 @@ class ClusterInspector:
             if broker_id in state.isr and len(state.isr) > 1 and not self._is_being_deleted(key):
                 raise Violation("who leaves in order is in no ISR", f"{_name(key)}: {broker_id}, ISR {state.isr}")
 
-    def _look_at_broker(self, life: Life, lives: Sequence[Life], changed: dict[Key, None]) -> None:
+    def _look_at_broker(self, life: Life, watched: _Watched, lives: Sequence[Life], changed: dict[Key, None]) -> None:
         broker = life.broker
-        replicas = self._replicas.setdefault((broker.node_id, life.number), {})
-        for partition in broker.replica_manager.partitions.values():
+        partitions = list(broker.replica_manager.partitions.values())
+        if partitions != watched.partitions:
+            watched.partitions = partitions
+            watched.replicas = [self._replica(life, partition) for partition in partitions]
+        for slot, (partition, key, replica) in enumerate(watched.replicas):
             log = partition.log
-            key = (partition.topic, partition.index, log.topic_id)
-            replica = replicas.get(key)
-            if replica is None or replica.log is not log:
-                replica = replicas[key] = _Replica(log)
+            if log is not replica.log:
+                _, key, replica = watched.replicas[slot] = self._replica(life, partition)
+            now = (
+                log.high_watermark,
+                log.segments.end_offset,
+                log.log_start_offset,
+                partition.leader_epoch,
+                partition.partition_epoch,
+                partition.is_leader,
+                partition.isr,
+            )
             seen = replica.seen
-            end = log.segments.end_offset
-            if (
-                seen is None
-                or seen[0] != log.high_watermark
-                or seen[1] != end
-                or seen[2] != log.log_start_offset
-                or seen[3] != partition.leader_epoch
-                or seen[4] != partition.partition_epoch
-                or seen[5] is not partition.is_leader
-                or seen[6] != partition.isr
-            ):
-                replica.seen = _Seen(
-                    log.high_watermark,
-                    end,
-                    log.log_start_offset,
-                    partition.leader_epoch,
-                    partition.partition_epoch,
-                    partition.is_leader,
-                    partition.isr,
-                )
+            if now != seen:
+                replica.seen = _Seen(*now)
                 if log.failed is None and not log.closed:
                     self._look_at_replica(key, partition, replica, seen, life, lives, changed)
         for shard in broker.group_coordinator.shards.values():
@@ -332,6 +340,15 @@ class ClusterInspector:
                 if owner[0] != broker.node_id:
                     detail = f"partition {place[0]} epoch {place[1]}: brokers {owner[0]} and {broker.node_id}"
                     raise Violation("one loaded shard per epoch", detail)
+
+    def _replica(self, life: Life, partition: Partition) -> tuple[Partition, Key, _Replica]:
+        """What is known of a process's replica."""
+        key = (partition.topic, partition.index, partition.log.topic_id)
+        replicas = self._replicas.setdefault((life.broker.node_id, life.number), {})
+        replica = replicas.get(key)
+        if replica is None or replica.log is not partition.log:
+            replica = replicas[key] = _Replica(partition.log)
+        return partition, key, replica
 
     def _look_at_replica(
         self,
@@ -466,7 +483,7 @@ class ClusterInspector:
     def _compare(self, key: Key, replica: _Replica, end: int, life: Life) -> None:
         committed = self._committed[key]
         known = committed.batches
-        expected = replica.compared
+        expected = max(replica.compared, replica.log.log_start_offset)  # retention may have taken what was before
         for base_offset, batch in self._batches(replica, end, life):
             right = known.get(base_offset)
             if committed.is_compacted:

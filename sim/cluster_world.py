@@ -3,9 +3,13 @@
 Between the troubles there are calm times, in which everything must come back: all brokers serve, all replicas are in
 sync, all clients get on. In half of the runs every append is synced. In the others a power cut takes what was not
 synced (cluster_weather.py has the rule for these). All of it depends on one seed.
+
+With `quiet_hours` there are long quiet times as well, with little traffic and rare troubles. In these, what happens by
+the clock comes up: retention, compaction, the expiry of offsets, the balance of leaders, checkpoints, idle connections.
 """
 
 import asyncio
+import math
 import random
 import zlib
 from collections.abc import Callable
@@ -45,6 +49,10 @@ IN_SYNC_WITHIN_MS = 60_000.0  # of calm
 SHORT_CALM_MS = 30_000.0  # longer than a client waits for an answer
 CALM_MS = 60_000.0  # longer than the session of a member that died
 UNANSWERED_GRACE_MS = 40_000.0
+QUIET_TIME_HOURS = 1.5  # about so long is one quiet time
+BETWEEN_QUIET_TROUBLES_MS = (10 * 60_000.0, 90 * 60_000.0)
+AFTER_QUIET_MS = 250_000.0  # longer than any client rests
+RETENTION_CHECK_MS = 60_000
 SETTINGS = {
     "group.initial.rebalance.delay.ms": "500",
     "group.min.session.timeout.ms": "1000",
@@ -59,18 +67,22 @@ SETTINGS = {
 
 
 class ClusterVerdict(Verdict):
-    """How a run of a cluster ended, with what it has done."""
+    """How a run of a cluster ended, with what it has done, and how long the weather was bad and the cluster quiet."""
 
     def __init__(self, world: "ClusterWorld", violation: Violation | None) -> None:
         super().__init__(world, violation)
         self.history = world.history
         self.troubles = dict(world.weather.counts)
+        self.calls = world.clock.loop.calls
+        self.bad_ms = world.bad_ms
+        self.quiet_ms = world.quiet_ms
 
 
 class ClusterWorld(Simulation):
     """One run of `brokers` brokers. Call `run` once.
 
-    `kinds`: the troubles that may come; all, if it is empty. `overlaps`: often two come together.
+    `kinds`: the troubles that may come; all, if it is empty. `overlaps`: often two come together. `quiet_hours`: of
+    quiet times, together.
     """
 
     def __init__(
@@ -81,9 +93,14 @@ class ClusterWorld(Simulation):
         brokers: int = 3,
         kinds: tuple[str, ...] = (),
         overlaps: bool = False,
+        quiet_hours: float = 0.0,
     ) -> None:
         super().__init__(seed, minutes, trace)
         self.overlaps = overlaps
+        self.quiet_hours = quiet_hours
+        self.bad_ms = 0.0  # of bad weather so far
+        self.quiet_ms = 0.0  # of quiet times so far, without their troubles
+        self._quiet_rng = random.Random(f"{seed} quiet")  # of its own: runs without quiet times stay what they are
         self.port = PORT
         self.tree = TreeService(
             self.clock,
@@ -93,10 +110,15 @@ class ClusterWorld(Simulation):
         )
         self.is_synced = self.rng.random() < 0.5  # every append is synced, so no power cut takes records
         lag_ms = self.rng.choice((3_000, 10_000))
-        self.hosts = {node: self._make_host(node, brokers, lag_ms) for node in range(brokers)}
+        by_the_clock = self._settings_by_the_clock(lag_ms) if quiet_hours else {}
+        self.hosts = {node: self._make_host(node, brokers, lag_ms, by_the_clock) for node in range(brokers)}
+        self._machines = list(self.hosts.values())
         self.client_machines = ["client0", "client1"]
         self.history = History(self.clock.monotonic_ms)
-        self.ledger = Ledger(Commits(self.clock.monotonic_ms, self.clock.now_ms, lambda since_ms: self.clock.now_ms()))
+        commits = Commits(self.clock.monotonic_ms, self._earliest_wall_ms, self._wall_peak_ms)
+        if quiet_hours:
+            commits.retention_ms = int(by_the_clock["offsets.retention.minutes"]) * 60_000
+        self.ledger = Ledger(commits)
         self.inspector = ClusterInspector(self.history)
         self.topic_ids: dict[str, bytes] = {}
         self.producer_ids: dict[int, None] = {}
@@ -112,7 +134,25 @@ class ClusterWorld(Simulation):
         self._reset_rate = self.rng.choice((0.0, 0.0, 0.002))
         self._starting: dict[int, asyncio.Event] = {}  # brokers that are being brought up
 
-    def _make_host(self, node: int, brokers: int, lag_ms: int) -> Host:
+    def _settings_by_the_clock(self, lag_ms: int) -> dict[str, str]:
+        """Short times, so that what happens by the clock happens in the quiet times."""
+        rng = self._quiet_rng
+        return {
+            "log.retention.ms": str(rng.choice((30, 90, 10_080)) * 60_000),
+            "log.retention.check.interval.ms": str(RETENTION_CHECK_MS),
+            "offsets.retention.minutes": str(rng.choice((10, 60, 10_080))),
+            "offsets.retention.check.interval.ms": str(RETENTION_CHECK_MS),
+            "log.cleaner.min.cleanable.ratio": "0.1",
+            "replica.fetch.wait.max.ms": str(rng.choice((500, lag_ms * 3 // 4, lag_ms * 3 // 4))),
+        }
+
+    def _earliest_wall_ms(self) -> int:
+        return min(host.wall_ms() for host in self.hosts.values())
+
+    def _wall_peak_ms(self, since_ms: float) -> int:
+        return max(host.wall_peak_ms(since_ms) for host in self.hosts.values())
+
+    def _make_host(self, node: int, brokers: int, lag_ms: int, more_settings: dict[str, str]) -> Host:
         name = f"broker{node}"
         copies = min(3, brokers)
         settings = SETTINGS | {
@@ -122,6 +162,7 @@ class ClusterWorld(Simulation):
             "offsets.topic.replication.factor": str(copies),
             "min.insync.replicas": str(min(2, copies)),
             "replica.lag.time.max.ms": str(lag_ms),
+            **more_settings,
         }
         if self.is_synced:
             settings["log.flush.interval.messages"] = "1"
@@ -146,7 +187,7 @@ class ClusterWorld(Simulation):
     @property
     def lives(self) -> list[Life]:
         """All processes that live, in order."""
-        return [host.life for host in self.hosts.values() if host.life is not None]
+        return [life for host in self._machines if (life := host.life) is not None]
 
     @property
     def lives_begun(self) -> int:
@@ -156,7 +197,7 @@ class ClusterWorld(Simulation):
     @property
     def all_serve(self) -> bool:
         """Whether every broker has finished its start."""
-        return all(host.is_up for host in self.hosts.values())
+        return all(host.is_up for host in self._machines)
 
     @property
     def broker_changes(self) -> object:
@@ -337,15 +378,24 @@ class ClusterWorld(Simulation):
         self.is_disturbing = False
         self.disturbed_ms = self.clock.monotonic_ms()
         await self._calm("after the first start", SHORT_CALM_MS)
-        bad_ms, calm_after_ms = 0.0, self.rng.uniform(20_000, 60_000)
-        while bad_ms < self.minutes * 60_000:
+        calm_after_ms = self.rng.uniform(20_000, 60_000)
+        quiet_times = math.ceil(self.quiet_hours / QUIET_TIME_HOURS)
+        quiet_begin_ms = [self.minutes * 60_000 * (n + 1) / (quiet_times + 1) for n in range(quiet_times)]
+        spans_ms = [self._quiet_rng.uniform(0.2, 1.8) for _ in quiet_begin_ms]
+        spans_ms = [span * self.quiet_hours * 3_600_000 / sum(spans_ms) for span in spans_ms]
+        weather_ms = 0.0  # without what comes in quiet times
+        while weather_ms < self.minutes * 60_000:
             begin_ms = self.clock.monotonic_ms()
             await self.clock.sleep(self.rng.choice((0.0, 1_000.0, 5_000.0)))
             await self.weather.change()
-            bad_ms += self.clock.monotonic_ms() - begin_ms
-            if bad_ms > calm_after_ms:
-                calm_after_ms = bad_ms + self.rng.uniform(20_000, 60_000)
+            weather_ms += self.clock.monotonic_ms() - begin_ms
+            self.bad_ms += self.clock.monotonic_ms() - begin_ms
+            if weather_ms > calm_after_ms:
+                calm_after_ms = weather_ms + self.rng.uniform(20_000, 60_000)
                 await self._calm("between troubles", SHORT_CALM_MS)
+            if quiet_begin_ms and weather_ms > quiet_begin_ms[0]:
+                del quiet_begin_ms[0]
+                await self._quiet_time(spans_ms.pop())
         self.settling = True
         await self._calm("at the end", CALM_MS)
         self.settled_ms = self.clock.monotonic_ms()
@@ -356,6 +406,28 @@ class ClusterWorld(Simulation):
         self._check_history()
         self.finish()
 
+    async def _quiet_time(self, span_ms: float) -> None:
+        """A long time with little traffic and rare troubles, after each of which everything comes back."""
+        self.note(f"quiet for {span_ms / 60_000:.0f} minutes")
+        rng = self._quiet_rng
+        await self._come_back("before a quiet time")
+        self.quiet = True
+        while span_ms > 0:
+            between_ms = min(span_ms, rng.uniform(*BETWEEN_QUIET_TROUBLES_MS))
+            span_ms -= between_ms
+            await self.clock.sleep(between_ms)
+            self.quiet_ms += between_ms
+            if not self.are_all_in_sync():
+                raise Violation("all replicas stay in sync", "not in a quiet time")
+            if span_ms > 0:
+                begin_ms = self.clock.monotonic_ms()
+                await self.weather.change()
+                self.bad_ms += self.clock.monotonic_ms() - begin_ms
+                await self._come_back("in a quiet time")
+        self.quiet = False
+        await self.clock.sleep(AFTER_QUIET_MS)
+        await self._calm("after a quiet time", SHORT_CALM_MS)
+
     async def _until(self, holds: Callable[[], bool], within_ms: float, invariant: str, detail: str) -> None:
         give_up_ms = self.clock.monotonic_ms() + within_ms
         while not holds():
@@ -365,6 +437,13 @@ class ClusterWorld(Simulation):
 
     async def _calm(self, when: str, span_ms: float) -> None:
         """All troubles end. In time everything must be in sync, and then every client must get on within the span."""
+        await self._come_back(when)
+        before = [client.progress for client in self.clients]
+        await self.clock.sleep(span_ms)
+        last_look.check_progress(self.clients, before, span_ms, whims=not self.settling)
+
+    async def _come_back(self, when: str) -> None:
+        """All troubles end. In time all brokers must serve, and everything must be in sync."""
         self.note(f"weather: calm {when}")
         self.network.heal()
         for host in self.hosts.values():
@@ -374,9 +453,6 @@ class ClusterWorld(Simulation):
         self.disturbed_ms = self.clock.monotonic_ms()
         await self._until(lambda: self.all_serve, SERVES_WITHIN_MS, "all brokers serve", f"not {when}")
         await self._until(self.are_all_in_sync, IN_SYNC_WITHIN_MS, "all replicas come into sync", f"not {when}")
-        before = [client.progress for client in self.clients]
-        await self.clock.sleep(span_ms)
-        last_look.check_progress(self.clients, before, span_ms, whims=not self.settling)
 
     def _make_clients(self) -> None:
         rng = self.rng
@@ -398,10 +474,16 @@ class ClusterWorld(Simulation):
     async def _create_topics(self) -> None:
         """Create the topics at the controller; also the offsets topic, so that all groups know it from the start."""
         copies = min(3, len(self.hosts))
-        for name, partitions in (TOPICS | {"seldom": 1, GROWING: 1}).items():
+        topics = TOPICS | {"seldom": 1, GROWING: 1}
+        if self.quiet_hours:
+            topics |= {OFFSETS: int(SETTINGS["offsets.topic.num.partitions"])}  # with small segments, to be compacted
+        for name, partitions in topics.items():
+            configs = {"internal.segment.bytes": "14000"}
+            if name == OFFSETS:
+                configs["cleanup.policy"] = "compact"
             topic = CreateTopicsRequest.CreatableTopic(
                 name=name, num_partitions=partitions, replication_factor=copies,
-                configs=[CreateTopicsRequest.CreatableTopicConfig(name="internal.segment.bytes", value="14000")],
+                configs=[CreateTopicsRequest.CreatableTopicConfig(name=key, value=configs[key]) for key in configs],
             )  # fmt: skip
             for attempt in range(30):
                 node = attempt % len(self.hosts)
@@ -467,8 +549,9 @@ def run(
     brokers: int = 3,
     kinds: tuple[str, ...] = (),
     overlaps: bool = False,
+    quiet_hours: float = 0.0,
 ) -> ClusterVerdict:
     """Run the cluster of a seed."""
-    verdict = ClusterWorld(seed, minutes, trace, brokers, kinds, overlaps).run()
+    verdict = ClusterWorld(seed, minutes, trace, brokers, kinds, overlaps, quiet_hours).run()
     assert isinstance(verdict, ClusterVerdict)
     return verdict

@@ -68,22 +68,29 @@ class Commits:
             self.acknowledged[owned] = offset
             self._not_seen[owned] = offset
 
-    def told(self, owned: Owned, offset: int, acknowledged_before: int, asked_ms: float) -> None:
-        """The broker told a client the committed offset (-1: none).
+    def told(self, owned: Owned, offset: int, acknowledged_before: int, asked_ms: float) -> bool:
+        """The broker told a client the committed offset (-1: none). Returns whether the promised one has expired.
 
         `asked_ms`: when the client asked. `acknowledged_before`: what was promised then.
         """
         if self.is_being_deleted(owned[0]) or asked_ms <= self._deletion_ends_ms.get(owned[0], -1.0):
-            return  # the answer may be older than the deletion
+            return False  # the answer may be older than the deletion
         if offset >= 0 and offset not in self.asked.get(owned, {}):
             raise Violation("no invented offset", f"{owned}: {offset}")
-        if offset < min(acknowledged_before, self.promised(owned)) and not self._runs_out(owned):
+        has_expired = offset < min(acknowledged_before, self.promised(owned))
+        if has_expired and not self._runs_out(owned):
             raise Violation("no commit goes back", f"{owned}: told {offset}, acknowledged was {acknowledged_before}")
         self.fetched[owned] = max(offset, self.fetched.get(owned, -1))
+        return has_expired
 
     def promised(self, owned: Owned) -> int:
         """The offset that the broker must have at least; -1 for none."""
         return max(self.acknowledged.get(owned, -1), self.fetched.get(owned, -1))
+
+    def may_have_none(self, group_id: str) -> bool:
+        """Whether the group may have no offset at all: nothing was promised, or all has expired."""
+        promised = [owned for owned in {**self.acknowledged, **self.fetched} if owned[0] == group_id]
+        return all(self._runs_out(owned) for owned in promised if self.promised(owned) >= 0)
 
     # -- deletions
 

@@ -15,6 +15,9 @@ from math import inf
 from typing import NamedTuple
 
 from barnabas.sim.observations import (
+    DELETE_GROUP,
+    EXPIRE_OFFSETS,
+    REMOVE_GROUP,
     Administer,
     Assigned,
     Commit,
@@ -29,7 +32,7 @@ from barnabas.sim.observations import (
 
 ALL_IN_SYNC = -1
 OFFSETS_TOPIC = "__consumer_offsets"
-DELETE_TOPIC, DELETE_GROUP = "delete topic", "delete group"
+DELETE_TOPIC = "delete topic"
 NO_OFFSET = -1
 
 
@@ -290,7 +293,7 @@ def _gaps(partition: TopicPartition, reads: list[Done]) -> Iterator[Anomaly]:
 def _committed_offsets(done: list[Done], deleted: Collection[str]) -> Iterator[Anomaly]:
     """A group is told an offset that is older than one that was committed before it asked.
 
-    At first it has none. To delete the group is to write that there is none, for each partition.
+    At first it has none. To delete the group is to write that there is none, for each partition. So is expiry.
     """
     writes: dict[tuple[str, TopicPartition], list[_Write]] = {}
     deletions: dict[str, list[_Write]] = {}
@@ -302,7 +305,7 @@ def _committed_offsets(done: list[Done], deleted: Collection[str]) -> Iterator[A
             for partition, offset in operation.offsets:
                 write = _Write(offset, each.began, effective_by, each.outcome)
                 writes.setdefault((operation.group_id, partition), []).append(write)
-        elif isinstance(operation, Administer) and operation.request == DELETE_GROUP:
+        elif isinstance(operation, Administer) and operation.request in (DELETE_GROUP, EXPIRE_OFFSETS):
             write = _Write(NO_OFFSET, each.began, effective_by, each.outcome)
             deletions.setdefault(operation.topic, []).append(write)
         elif isinstance(operation, FetchOffsets) and each.outcome is Outcome.OK:
@@ -341,13 +344,17 @@ def _offsets_of_one(where: str, writes: list[_Write], reads: list[tuple[Done, in
 
 
 def _owners(done: list[Done]) -> Iterator[Anomaly]:
-    """A partition has two owners in one generation of a group."""
-    owners: dict[tuple[str, int, TopicPartition], str] = {}
+    """A partition has two owners in one generation of a group. A group that was removed begins anew."""
+    owners: dict[tuple[str, int, int, TopicPartition], str] = {}
+    removals: dict[str, int] = {}
     for each in done:
         operation = each.operation
-        if isinstance(operation, Assigned):
+        if isinstance(operation, Administer) and operation.request == REMOVE_GROUP:
+            removals[operation.topic] = removals.get(operation.topic, 0) + 1
+        elif isinstance(operation, Assigned):
+            group_id = operation.group_id
             for partition in operation.partitions:
-                place = (operation.group_id, operation.generation, partition)
+                place = (group_id, removals.get(group_id, 0), operation.generation, partition)
                 owner = owners.setdefault(place, operation.member_id)
                 if owner != operation.member_id:
                     yield Anomaly("two owners", f"{place}: {owner} and {operation.member_id}")

@@ -28,15 +28,11 @@ class _LifeClock:
         self._clock = clock
         self._host = host
         self._life = life
+        self.monotonic_ms: Callable[[], float] = clock.monotonic_ms
+        self.work_ms: Callable[[], float] = clock.work_ms
 
     def now_ms(self) -> int:
         return self._clock.now_ms() + self._host.wall_clock_error_ms
-
-    def monotonic_ms(self) -> float:
-        return self._clock.monotonic_ms()
-
-    def work_ms(self) -> float:
-        return self._clock.work_ms()
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         self._clock.loop.call_soon(self._life.doing(callback)).owner = self._life

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from barnabas.sim.host import Life
 
 TopicPartition = tuple[str, int]
+DELETE_GROUP = "delete group"
+EXPIRE_OFFSETS = "expire offsets"  # not asked by anybody: a client saw that their time is over
+
+REMOVE_GROUP = "remove group"  # not asked by anybody either: it was empty, and began again
 
 
 class Moment(NamedTuple):
@@ -78,7 +82,7 @@ class Assigned(NamedTuple):
 class Administer(NamedTuple):
     """An admin call: what it asks in words (`create topic`, `delete topic`, `add partitions`, `elect leaders`).
 
-    For `delete group`, `topic` is the group.
+    For DELETE_GROUP, EXPIRE_OFFSETS and REMOVE_GROUP, `topic` is the group.
     """
 
     request: str

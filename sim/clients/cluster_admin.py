@@ -62,6 +62,11 @@ class ClusterAdmin(Routed):
         else:
             await self._elect()
 
+    async def rest(self) -> None:
+        if self.rng.random() < 0.05:
+            await self.turn()
+        await self.sleep(20_000, 120_000)
+
     async def _create(self) -> None:
         self._made += 1
         topic = f"{self.name}-{self._made}"

@@ -73,7 +73,7 @@ class ClusterProducer(Routed):
 
     async def rest(self) -> None:
         await self.turn()
-        await self.sleep(5_000, 20_000)
+        await self.sleep(60_000, 240_000)
 
     async def _begin(self) -> None:
         request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)

@@ -40,6 +40,11 @@ class ClusterReader(Routed):
         if self.rng.random() < 0.05:
             self.positions[key] = 0
 
+    async def rest(self) -> None:
+        if self.rng.random() < 0.2:
+            await self.turn()
+        await self.sleep(20_000, 120_000)
+
     async def fetch(self, key: TopicPartition, position: int, max_wait_ms: int) -> int | None:
         """Read once; returns the next position, or None if the partition cannot be read now."""
         partition = FetchRequest.FetchPartition(partition=key[1], fetch_offset=position, partition_max_bytes=40_000)

@@ -9,7 +9,7 @@ from barnabas.sim.clients.client import Client, expect
 from barnabas.sim.clients.connection import LostError
 from barnabas.sim.clients.offsets import NOTHING_WRITTEN, commit, fetch_offsets
 from barnabas.sim.ledger import TopicPartition
-from barnabas.sim.observations import Administer, Outcome
+from barnabas.sim.observations import DELETE_GROUP, Administer, Outcome
 
 if TYPE_CHECKING:
     from barnabas.sim.world import World
@@ -50,7 +50,7 @@ async def delete_group(client: Client, group_id: str) -> ErrorCode:
     """Delete a group, and note it in the ledger."""
     commits = client.world.ledger.commits
     asked_ms = commits.ask_deletion(group_id)
-    operation = Administer("delete group", group_id)
+    operation = Administer(DELETE_GROUP, group_id)
     number = client.began(operation)
     answered = False
     try:

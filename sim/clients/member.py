@@ -127,6 +127,9 @@ class Member(Client):
         if not keep_id:
             self.member_id = ""
 
+    def note_first_generation(self, asked_ms: float) -> None:
+        """The group begins, perhaps again: it asked to join at `asked_ms`."""
+
     def _told(self, error: ErrorCode, what: str) -> None:
         if error is ErrorCode.NONE:
             return
@@ -212,6 +215,8 @@ class Member(Client):
         names = [name for name in bytes(response.assignment).decode().split(",") if name]
         owned = [(name.split("/")[0], int(name.split("/")[1])) for name in names]
         owner = self.instance_id or self.member_id
+        if joined.generation_id == 1:
+            self.note_first_generation(asked_ms)
         self.world.ledger.assigned(self.group_id, joined.generation_id, owner, owned, asked_ms)
         assigned = Assigned(self.group_id, joined.generation_id, owner, tuple(owned))
         self.ended(self.began(assigned), Outcome.OK, assigned)

@@ -6,7 +6,7 @@ from barnabas.protocol.messages import OffsetCommitRequest, OffsetFetchRequest
 from barnabas.sim.clients.client import Client, expect
 from barnabas.sim.clients.connection import LostError
 from barnabas.sim.ledger import TopicPartition
-from barnabas.sim.observations import Commit, FetchOffsets, Outcome
+from barnabas.sim.observations import EXPIRE_OFFSETS, Administer, Commit, FetchOffsets, Outcome
 
 NOTHING_WRITTEN = (
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -98,7 +98,9 @@ async def fetch_offsets(client: Client, group_id: str, keys: list[TopicPartition
     found: dict[TopicPartition, int] = {}
     for key, topic in zip(keys, response.topics, strict=True):
         offset = topic.partitions[0].committed_offset
-        commits.told((group_id, *key), offset, before[key], asked_ms)
+        if commits.told((group_id, *key), offset, before[key], asked_ms):
+            expiry = Administer(EXPIRE_OFFSETS, group_id)
+            client.ended(client.began(expiry), Outcome.INFO, expiry)
         found[key] = offset
     client.ended(number, Outcome.OK, operation._replace(offsets=tuple(found.items())))
     return found

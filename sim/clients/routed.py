@@ -10,7 +10,7 @@ from barnabas.sim.clients.committer import Committer
 from barnabas.sim.clients.connection import Connection, LostError, UnansweredError
 from barnabas.sim.clients.member import Member
 from barnabas.sim.ledger import TopicPartition
-from barnabas.sim.observations import Operation, Outcome
+from barnabas.sim.observations import REMOVE_GROUP, Administer, Operation, Outcome
 
 if TYPE_CHECKING:
     from barnabas.sim.cluster_world import ClusterWorld
@@ -169,11 +169,31 @@ def target_of(api: ApiKey, message: Any) -> Target | None:
 
 
 class ClusterCommitter(Routed, Committer):
-    """Commits to the group's coordinator, wherever it is. Its group is never deleted, so no offset may go."""
+    """Commits to the group's coordinator, wherever it is. Its group is never deleted: offsets only expire."""
 
     async def _delete(self) -> None:
         await self.look()
 
+    async def rest(self) -> None:
+        if self.rng.random() < 0.1:
+            await self.look()
+        await self.sleep(20_000, 120_000)
+
 
 class ClusterMember(Routed, Member):
     """A member whose coordinator may move."""
+
+    def note_first_generation(self, asked_ms: float) -> None:
+        """Note that the group was removed and begins again, if it may have been: if it was empty and had no offsets."""
+        ledger, now_ms = self.world.ledger, self.world.clock.monotonic_ms()
+        if self.group_id not in ledger.generations or asked_ms <= ledger.gone_ms.get(self.group_id, -1.0):
+            return
+        for other in self.world.clients:
+            if isinstance(other, Member) and other.group_id == self.group_id and other is not self:
+                sign_ms = ledger.last_sign_ms.get((self.group_id, other.member_id), -float("inf"))
+                if other.is_stable and now_ms < sign_ms + other.session_timeout_ms:
+                    return
+        if ledger.commits.may_have_none(self.group_id):
+            ledger.group_is_gone(self.group_id, now_ms)
+            removal = Administer(REMOVE_GROUP, self.group_id)
+            self.ended(self.began(removal), Outcome.OK, removal)

@@ -12,6 +12,7 @@ from barnabas.sim.cluster_weather import ClusterWeather
 from barnabas.sim.cluster_world import ClusterWorld
 
 SEEDS = range(1, 7)
+QUIET_SEED = 4
 
 
 @cache
@@ -28,11 +29,23 @@ def test_a_cluster_in_bad_weather_keeps_its_promises(seed: int) -> None:
     assert sum(verdict.troubles.values()) > 0
 
 
-def test_the_same_seed_gives_the_same_trace_byte_for_byte(tmp_path: Path) -> None:
+def test_in_quiet_times_things_happen_by_the_clock() -> None:
+    lines: list[str] = []
+    verdict = cluster_world.run(QUIET_SEED, 0.2, lines.append, quiet_hours=1.0)
+    assert verdict.violation is None, str(verdict)
+    assert verdict.quiet_ms == pytest.approx(3_600_000)
+    assert 0 < verdict.bad_ms < verdict.virtual_ms - verdict.quiet_ms
+    for what in ("went by retention", "compacted up to", "offsets expired"):
+        assert any(what in line for line in lines), what
+    assert sum(line.count("weather: ") - line.count("calm") for line in lines) > 1  # there was trouble too
+
+
+@pytest.mark.parametrize("more", [(), ("--quiet-hours", "0.1")])
+def test_the_same_seed_gives_the_same_trace_byte_for_byte(tmp_path: Path, more: tuple[str, ...]) -> None:
     traces = []
     for hash_seed in ("1", "77"):
         path = tmp_path / hash_seed
-        command = [sys.executable, "-m", "barnabas.sim", "--seed", "3", "--brokers", "3", "--minutes", "0.2"]
+        command = [sys.executable, "-m", "barnabas.sim", "--seed", "3", "--brokers", "3", "--minutes", "0.2", *more]
         environment = os.environ | {"PYTHONHASHSEED": hash_seed}
         done = subprocess.run([*command, "--trace", str(path)], check=True, env=environment, capture_output=True)
         assert b"cluster-hours per processor-hour" in done.stdout

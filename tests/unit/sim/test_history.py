@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 from barnabas.sim.history import check, operations
 from barnabas.sim.observations import (
+    EXPIRE_OFFSETS,
+    REMOVE_GROUP,
     Administer,
     Assigned,
     Commit,
@@ -246,6 +248,12 @@ def test_a_group_that_was_deleted_has_no_offsets() -> None:
     assert names(history(*done(1, commit(5)), *done(2, GONE, FAIL), *done(3, told(-1)))) == ["committed offset lost"]
 
 
+def test_offsets_whose_time_is_over_may_be_gone() -> None:
+    expiry = Administer(EXPIRE_OFFSETS, "g")
+    assert names(history(*done(1, commit(5)), *done(2, expiry, INFO), *done(3, told(-1)))) == []
+    assert names(history(*done(1, commit(5)), *done(2, told(-1)), *done(3, expiry, INFO))) == ["committed offset lost"]
+
+
 def test_offsets_of_a_deleted_group_come_back() -> None:
     lines = [*done(1, commit(5)), *done(2, GONE)]
     assert names(history(*lines, *done(3, told(5)))) == ["committed offset goes back"]
@@ -264,6 +272,14 @@ def test_two_owners() -> None:
     assert names(history((1, OK, first), (2, OK, other))) == ["two owners"]
     assert names(history((1, OK, first), (2, OK, other._replace(generation=4)))) == []
     assert names(history((1, OK, first), (2, OK, first))) == []
+
+
+def test_a_group_that_was_removed_begins_with_new_owners() -> None:
+    first, other = Assigned("g", 1, "m1", (P,)), Assigned("g", 1, "m2", (P,))
+    removal, of_another = Administer(REMOVE_GROUP, "g"), Administer(REMOVE_GROUP, "h")
+    assert names(history((1, OK, first), *done(2, removal), (3, OK, other))) == []
+    assert names(history((1, OK, first), *done(2, of_another), (3, OK, other))) == ["two owners"]
+    assert names(history((1, OK, first), *done(2, removal), (3, OK, first), (4, OK, other))) == ["two owners"]
 
 
 # -- the history itself

@@ -127,8 +127,8 @@ class Member(Client):
         if not keep_id:
             self.member_id = ""
 
-    def note_first_generation(self, asked_ms: float) -> None:
-        """The group begins, perhaps again: it asked to join at `asked_ms`."""
+    def note_removal(self, generation: int, owner: str, owned: list[TopicPartition], asked_ms: float) -> None:
+        """It has got partitions, for which it had asked at `asked_ms`, perhaps in a group that has begun again."""
 
     def _told(self, error: ErrorCode, what: str) -> None:
         if error is ErrorCode.NONE:
@@ -215,8 +215,7 @@ class Member(Client):
         names = [name for name in bytes(response.assignment).decode().split(",") if name]
         owned = [(name.split("/")[0], int(name.split("/")[1])) for name in names]
         owner = self.instance_id or self.member_id
-        if joined.generation_id == 1:
-            self.note_first_generation(asked_ms)
+        self.note_removal(joined.generation_id, owner, owned, asked_ms)
         self.world.ledger.assigned(self.group_id, joined.generation_id, owner, owned, asked_ms)
         assigned = Assigned(self.group_id, joined.generation_id, owner, tuple(owned))
         self.ended(self.began(assigned), Outcome.OK, assigned)

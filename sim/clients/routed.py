@@ -183,10 +183,17 @@ class ClusterCommitter(Routed, Committer):
 class ClusterMember(Routed, Member):
     """A member whose coordinator may move."""
 
-    def note_first_generation(self, asked_ms: float) -> None:
-        """Note that the group was removed and begins again, if it may have been: if it was empty and had no offsets."""
+    def note_removal(self, generation: int, owner: str, owned: list[TopicPartition], asked_ms: float) -> None:
+        """Note that the group was removed since, if the generation has gone back or has had another owner.
+
+        It may have been, if it was empty and had no offsets.
+        """
         ledger, now_ms = self.world.ledger, self.world.clock.monotonic_ms()
-        if self.group_id not in ledger.generations or asked_ms <= ledger.gone_ms.get(self.group_id, -1.0):
+        known = ledger.owners.get(self.group_id, {})
+        is_first = all(known.get((generation, partition), owner) == owner for partition in owned)
+        if is_first and generation >= ledger.generations.get(self.group_id, -1):
+            return
+        if asked_ms <= ledger.gone_ms.get(self.group_id, -1.0):
             return
         for other in self.world.clients:
             if isinstance(other, Member) and other.group_id == self.group_id and other is not self:

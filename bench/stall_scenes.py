@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
 
-from barnabas.groups.coordinator import OFFSETS_TOPIC
+from barnabas.cluster.topic_names import OFFSETS_TOPIC
 from barnabas.groups.hashing import partition_for
 from barnabas.groups.runtime import PartitionLog, Shard
 from barnabas.offsets.records import CommittedOffset, OffsetCommits

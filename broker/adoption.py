@@ -20,7 +20,7 @@ from barnabas.broker.auto_topics import internal_settings
 from barnabas.broker.open_transactions import end_open_transactions
 from barnabas.cluster.leader_and_isr import LeaderAndIsr
 from barnabas.cluster.registration import BrokerIdInUseError
-from barnabas.cluster.topic_names import topic_name_problem
+from barnabas.cluster.topic_names import INTERNAL_TOPICS, OFFSETS_TOPIC, topic_name_problem
 from barnabas.config.broker import BrokerConfig
 from barnabas.controller.tree import PARTITIONS_PER_WRITE
 from barnabas.coordination import paths
@@ -32,8 +32,6 @@ from barnabas.coordination.payloads import (
     encode_config_change,
 )
 from barnabas.coordination.port import Coordination, CoordinationError, Create, NoNodeError, Operation
-from barnabas.groups.coordinator import OFFSETS_TOPIC
-from barnabas.replication.replica_manager import INTERNAL_TOPICS
 from barnabas.runtime.ports import Env
 from barnabas.runtime.turns import chunks
 from barnabas.storage.directory_contents import TREE_FILE, DataDirectoryError, DirectoryContents, names_in_a_line

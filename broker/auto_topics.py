@@ -5,10 +5,9 @@ import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from barnabas.cluster.topic_names import topic_name_problem
+from barnabas.cluster.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, topic_name_problem
 from barnabas.config.broker import BrokerConfig
 from barnabas.coordination.port import CoordinationError
-from barnabas.groups.coordinator import OFFSETS_TOPIC
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.turns import ended
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("barnabas.broker")
 
-TRANSACTIONS_TOPIC = "__transaction_state"
 FACTOR_SETTINGS = {
     OFFSETS_TOPIC: "offsets.topic.replication.factor",
     TRANSACTIONS_TOPIC: "transaction.state.log.replication.factor",

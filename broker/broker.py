@@ -19,17 +19,18 @@ from barnabas.cluster.controller_client import ControllerClient
 from barnabas.cluster.lease import Lease
 from barnabas.cluster.metadata_cache import MetadataCache
 from barnabas.cluster.producer_ids import ProducerIds
+from barnabas.cluster.topic_names import INTERNAL_TOPICS, OFFSETS_TOPIC
 from barnabas.config.broker import BrokerConfig
 from barnabas.controller.channels import BrokerChannels
 from barnabas.controller.controller import Controller
 from barnabas.controller.topic_admin import TopicAdmin
 from barnabas.coordination import paths
 from barnabas.coordination.port import ConnectionLossError, Coordination, CoordinationError
-from barnabas.groups.coordinator import OFFSETS_TOPIC, GroupCoordinator
+from barnabas.groups.coordinator import GroupCoordinator
 from barnabas.groups.runtime import CoordinatorLog, PartitionLog
 from barnabas.protocol.errors import ErrorCode
 from barnabas.replication.partition import Partition
-from barnabas.replication.replica_manager import INTERNAL_TOPICS, ReplicaManager
+from barnabas.replication.replica_manager import ReplicaManager
 from barnabas.runtime.ports import Env
 from barnabas.storage.directory_contents import number_of_directories, place_of_tree
 from barnabas.storage.directory_plan import NO_CHOICE, StartChoice

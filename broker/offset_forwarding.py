@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from barnabas.broker.context import RequestContext
-from barnabas.groups.coordinator import OFFSETS_TOPIC
+from barnabas.cluster.topic_names import OFFSETS_TOPIC
 from barnabas.groups.hashing import partition_for
 from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode

@@ -13,6 +13,7 @@ registration.
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import Protocol
 
 from barnabas.coordination.port import Coordination, CoordinationError
 from barnabas.runtime.ports import Env
@@ -22,6 +23,14 @@ logger = logging.getLogger("barnabas.cluster")
 
 MARGIN = 0.1  # of the session time-out: for clocks that do not run alike, and for an answer on its way
 ROUND_TRIPS = 6  # how many are sent in one session time-out
+
+
+class LeaseView(Protocol):
+    """Until when this broker may serve what only a leader may."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether it may now."""
 
 
 class Lease:

@@ -1,6 +1,14 @@
-"""Which names a topic can have. Folders are named after topics, so this rule also keeps a broker in its directories."""
+"""Which names a topic can have, and which belong to coordinators.
+
+Folders are named after topics, so this rule also keeps a broker in its directories.
+"""
 
 import re
+
+OFFSETS_TOPIC = "__consumer_offsets"
+TRANSACTIONS_TOPIC = "__transaction_state"
+SHARE_GROUPS_TOPIC = "__share_group_state"
+INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC, SHARE_GROUPS_TOPIC})
 
 NAME_LENGTH_MAX = 249
 

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from barnabas.cluster.metadata_cache import MetadataCache
-from barnabas.cluster.topic_names import topic_name_problem
+from barnabas.cluster.topic_names import OFFSETS_TOPIC, topic_name_problem
 from barnabas.config import topic as topic_settings
 from barnabas.config.broker import BrokerConfig
 from barnabas.config.settings import ConfigError
@@ -40,7 +40,6 @@ logger = logging.getLogger("barnabas.controller")
 
 PARTITIONS_MAX = 100_000  # of one topic, because its node must stay below a megabyte
 UNSET = -1
-OFFSETS_TOPIC = "__consumer_offsets"
 DELETION_POLL_MS = 10
 DELETION_WAIT_MS = 1_000
 

@@ -28,7 +28,7 @@ from barnabas.runtime.turns import chunks
 logger = logging.getLogger("barnabas.controller")
 
 CONNECTION_BACKOFF_MS = 100
-# ZooKeeper refuses transactions of a megabyte, and a transaction of the embedded tree blocks the loop until it ends.
+# ZooKeeper refuses transactions of a megabyte, and during one of the embedded tree no other broker can change it.
 PARTITIONS_PER_WRITE = 100
 PARTITIONS_PER_READ = 500
 LARGEST_PRODUCER_ID = (1 << 63) - 1

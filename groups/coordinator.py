@@ -11,6 +11,8 @@ import logging
 from collections.abc import Callable, Container, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from barnabas.cluster.lease import LeaseView
+from barnabas.cluster.topic_names import OFFSETS_TOPIC
 from barnabas.coordination.port import Coordination
 from barnabas.groups import offset_requests
 from barnabas.groups.classic import ClassicGroup
@@ -60,7 +62,6 @@ logger = logging.getLogger("barnabas.groups")
 
 T = TypeVar("T")
 CLASSIC = "classic"
-OFFSETS_TOPIC = "__consumer_offsets"
 GROUP_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11  # read, delete, describe, and the two on configs
 TIMER_CHECK_MS = 5_000.0  # how often lost timers of groups are looked for
 PREFIX_BYTES_MAX = 32_000  # a member id is prefix and UUID, and must fit into a string of the protocol
@@ -112,14 +113,6 @@ class Topics(Protocol):
 
     def topic_name(self, topic_id: bytes) -> str | None:
         """The name of the topic with this id."""
-
-
-class LeaseView(Protocol):
-    """Until when this broker may serve what only a leader may."""
-
-    @property
-    def holds(self) -> bool:
-        """Whether it may now."""
 
 
 class LedPartition(Protocol):

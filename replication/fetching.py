@@ -8,10 +8,11 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
+from barnabas.cluster.lease import LeaseView
 from barnabas.cluster.metadata_cache import NO_TOPIC_ID, MetadataCache
 from barnabas.config.broker import BrokerConfig
 from barnabas.protocol.errors import CorruptBatchError, ErrorCode
-from barnabas.replication.partition import LeaseView, Partition
+from barnabas.replication.partition import Partition
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Buffer, Clock, Timer
 from barnabas.storage.open_files import FileRange
@@ -19,7 +20,6 @@ from barnabas.storage.open_files import FileRange
 logger = logging.getLogger("barnabas.replication")
 
 CONSUMER = -1  # replica id of an ordinary consumer
-DEBUGGING_CONSUMER = -2  # may read from any replica
 FUTURE_REPLICA = -3  # a copy of the log that is being made in another log directory of this broker
 
 READ_COMMITTED = 1

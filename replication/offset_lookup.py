@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from barnabas.protocol.errors import ErrorCode
+from barnabas.replication.fetching import CONSUMER, READ_COMMITTED
 from barnabas.replication.partition import Partition
 from barnabas.runtime.ports import Disk
 from barnabas.storage.log import Log
@@ -24,9 +25,7 @@ SPECIAL_VERSIONS = {
     EARLIEST_PENDING_UPLOAD: 11,
 }
 
-CONSUMER = -1
-DEBUGGING_CONSUMER = -2
-READ_COMMITTED = 1
+DEBUGGING_CONSUMER = -2  # a replica id: may ask any replica
 
 
 class ListOffsetResult:

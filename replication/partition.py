@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from barnabas.cluster.leader_and_isr import NO_LEADER, LeaderAndIsr
+from barnabas.cluster.lease import LeaseView
 from barnabas.protocol.errors import ErrorCode
 from barnabas.replication import isr as isr_policy
 from barnabas.replication.isr import RemoteReplica
@@ -22,14 +23,6 @@ from barnabas.storage.validation import Appendable, AppendOrigin, AppendResult
 logger = logging.getLogger("barnabas.replication")
 
 ALL_IN_SYNC = -1  # required acks of a produce that waits for the high watermark
-
-
-class LeaseView(Protocol):
-    """Until when this broker may serve what only a leader may (cluster/lease.py)."""
-
-    @property
-    def holds(self) -> bool:
-        """Whether it may now."""
 
 
 class PartitionHost(Protocol):

@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Iterable
 from functools import partial
 from typing import Any, Protocol
 
+from barnabas.cluster.leader_and_isr import NO_LEADER
 from barnabas.config.broker import BrokerConfig
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.java_hash import java_hash_code
@@ -30,7 +31,6 @@ from barnabas.storage.truncation import Truncation, begin_full_truncation, begin
 logger = logging.getLogger("barnabas.replication")
 
 LIST_OFFSETS_VERSION = 9  # what Apache Kafka 3.9 sends between brokers
-NO_LEADER = -1
 LOOK_MS = 5_000.0
 WAIT_MAX_MS = 2**31 - 1
 # How fast a follower takes records that are committed without it. No producer waits for these; a follower that took

@@ -6,9 +6,10 @@ from functools import partial
 
 from barnabas.cluster.controller_client import AskController
 from barnabas.cluster.leader_and_isr import EPOCH_DURING_DELETE, HAND_OVER, RECOVERING
+from barnabas.cluster.lease import LeaseView
 from barnabas.cluster.metadata_cache import NO_TOPIC_ID, MetadataCache
 from barnabas.cluster.registration import UNKNOWN_BROKER_EPOCH
-from barnabas.cluster.topic_names import topic_name_problem
+from barnabas.cluster.topic_names import INTERNAL_TOPICS, topic_name_problem
 from barnabas.config.broker import BrokerConfig
 from barnabas.coordination.port import Coordination
 from barnabas.protocol.errors import CorruptBatchError, ErrorCode
@@ -25,7 +26,7 @@ from barnabas.replication.fetching import CONSUMER, Fetching, FetchParams, Fetch
 from barnabas.replication.isr_changes import IsrChanges
 from barnabas.replication.log_failure_notices import LogFailureNotices
 from barnabas.replication.offset_lookup import EpochEndOffset, ListOffsetResult
-from barnabas.replication.partition import ALL_IN_SYNC, LeaseView, Partition
+from barnabas.replication.partition import ALL_IN_SYNC, Partition
 from barnabas.replication.replica_fetcher import Clients, ReplicaFetchers
 from barnabas.replication.replica_wait import ReplicaWait
 from barnabas.replication.wakes import Wakes
@@ -38,7 +39,6 @@ from barnabas.storage.validation import Appendable, AppendOrigin, AppendResult
 
 logger = logging.getLogger("barnabas.replication")
 
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 NO_LEADER_EPOCH = -1
 
 TopicPartition = tuple[str, int]

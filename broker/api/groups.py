@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from barnabas.broker.context import Reply, RequestContext
 from barnabas.broker.dispatch import api
 from barnabas.broker.offset_forwarding import forward_offset_fetch, is_forwarded
-from barnabas.groups.coordinator import OFFSETS_TOPIC
+from barnabas.cluster.topic_names import OFFSETS_TOPIC
 from barnabas.groups.hashing import partition_for
 from barnabas.protocol import messages
 from barnabas.protocol.api_keys import ApiKey

@@ -29,8 +29,8 @@ from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.message import Message
 from barnabas.runtime.ports import DirectoryLock, Env
+from barnabas.storage.directory_contents import TREE_FILE
 
-TREE_FILE = "coordination.sqlite"
 LOCK_FILE = ".lock"
 BROKERS_MAX = 100
 REPLICATION_FACTOR_MAX = 3  # of the defaults

@@ -395,8 +395,8 @@ def _end_with_parent(parent: int, loop: asyncio.AbstractEventLoop, told_to_stop:
 async def _serve(env: "Env", order: Order, stop: asyncio.Event) -> int:
     from barnabas.broker.broker import Broker
     from barnabas.cluster.registration import BrokerIdInUseError
+    from barnabas.cluster.topic_names import OFFSETS_TOPIC
     from barnabas.coordination.port import CoordinationError
-    from barnabas.groups.coordinator import OFFSETS_TOPIC
     from barnabas.storage.directory_contents import DataDirectoryError
 
     config = order.config

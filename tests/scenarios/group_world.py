@@ -5,7 +5,8 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from barnabas.groups.coordinator import OFFSETS_TOPIC, GroupCoordinator
+from barnabas.cluster.topic_names import OFFSETS_TOPIC
+from barnabas.groups.coordinator import GroupCoordinator
 from barnabas.protocol import messages, record_batch
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.pending import Pending

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from barnabas.cluster.topic_names import OFFSETS_TOPIC
 from barnabas.groups import loading
-from barnabas.groups.coordinator import OFFSETS_TOPIC
 from barnabas.groups.hashing import partition_for
 from barnabas.offsets.records import CommittedOffset, encode_key, encode_value
 from barnabas.protocol import messages, record_batch

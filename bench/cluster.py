@@ -13,14 +13,16 @@ import argparse
 import asyncio
 import json
 import os
+import random
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -47,14 +49,24 @@ SETTINGS = {
 }
 
 
+def free_ports() -> list[int]:
+    """Consecutive free ports, below those that the system gives to clients; so are the ports 10,000 above them."""
+    while True:
+        first = random.randrange(12_000, 20_000)
+        ports = [first + node_id for node_id in range(BROKERS)]
+        with suppress(OSError), ExitStack() as probes:
+            for port in (*ports, *(port + 10_000 for port in ports)):
+                probes.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            return ports
+
+
 class Cluster:
     """Three broker processes on loopback, with data of their own, which is removed with them."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.folder = tempfile.mkdtemp(prefix=f"{name}-bench-")
-        first = apache_kafka.free_port()
-        self.ports = [first + node_id for node_id in range(BROKERS)]
+        self.ports = free_ports()
         self.bootstrap = ",".join(f"127.0.0.1:{port}" for port in self.ports)
         self.processes: dict[int, subprocess.Popen[Any]] = {}
 

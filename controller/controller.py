@@ -342,6 +342,7 @@ class Controller:
             self._enqueue,
         )
         self.term = term
+        began_ms = self._env.clock.monotonic_ms()
         try:
             await term.take_over()
         except ControllerMovedError:
@@ -353,6 +354,12 @@ class Controller:
             logger.exception("taking over as controller failed")
             await self._give_up()
         else:
+            logger.info(
+                "took over %d partitions and %d brokers in %.0f ms",
+                len(term.state.states),
+                len(term.state.brokers),
+                self._env.clock.monotonic_ms() - began_ms,
+            )
             self._balance_timer = self._env.clock.call_later(
                 FIRST_BALANCE_MS, lambda: self._enqueue(term.elections.balance, term)
             )

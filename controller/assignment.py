@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
+NO_RACK = ""
+
 
 class AssignmentError(ValueError):
     """Brokers and factor do not allow an assignment; the text says why."""
@@ -29,7 +31,10 @@ def assign(
     """Replicas of partitions `first_partition` … for `brokers` (id to rack).
 
     `start` (index of the first leader) and `shift` (how far followers begin from it) are random for a new topic; for
-    added partitions see `fixed_start`. AssignmentError when the factor is impossible or only some brokers have a rack.
+    added partitions see `fixed_start`. AssignmentError when the factor is impossible.
+
+    Brokers without a rack count as one rack of their own, as in Kafka 4.1. Kafka 3.9 refuses every topic while only
+    some brokers have a rack, so that racks could not be given to one broker after the other.
     """
     if replication_factor <= 0:
         raise AssignmentError("Replication factor must be larger than 0.")
@@ -37,10 +42,8 @@ def assign(
         raise AssignmentError(
             f"Replication factor: {replication_factor} larger than available brokers: {len(brokers)}."
         )
-    racks = {broker_id: rack for broker_id, rack in brokers.items() if rack is not None}
-    if racks and len(racks) != len(brokers):
-        raise AssignmentError("Not all brokers have rack information for replica rack aware assignment.")
-    if racks and len(set(racks.values())) > 1:
+    racks = {broker_id: rack or NO_RACK for broker_id, rack in brokers.items()}
+    if len(set(racks.values())) > 1:
         return _assign_over_racks(racks, partition_count, replication_factor, start, shift, first_partition)
     order = sorted(brokers)
     broker_count = len(order)

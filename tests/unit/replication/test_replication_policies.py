@@ -155,11 +155,17 @@ def test_added_partitions_go_on_where_the_topic_began():
     assert fixed_start([5, 7, 9], 10) == 0
 
 
+def test_brokers_without_a_rack_are_a_rack_of_their_own():
+    racks = {0: "a", 1: None, 2: None}
+    for replicas in assign(racks, 6, 2, start=0, shift=0).values():
+        assert 0 in replicas
+    for replicas in assign(racks, 6, 3, start=0, shift=0).values():
+        assert sorted(replicas) == [0, 1, 2]
+
+
 def test_impossible_assignments():
     with pytest.raises(AssignmentError, match="larger than available brokers: 2"):
         assign({0: None, 1: None}, 1, 3, start=0, shift=0)
-    with pytest.raises(AssignmentError, match="rack"):
-        assign({0: "a", 1: None}, 1, 1, start=0, shift=0)
 
 
 # --- ISR ---

@@ -389,8 +389,8 @@ class Controller:
             refuse(ErrorCode.NOT_CONTROLLER)
 
     def _session_expired(self) -> None:
-        """Drop the queued events, because their session is over; then register again, and elect."""
-        self._events.clear()
+        """Drop the queued events of the term, because its session is over; then register again, and elect."""
+        self._events = deque((handler, term) for handler, term in self._events if term is None)
         self._enqueue(self._begin_session)
 
     async def _begin_session(self) -> None:

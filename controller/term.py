@@ -421,7 +421,11 @@ class Term:
     # --- notices and answers ---
 
     async def _isr_changed(self) -> None:
-        """Leaders changed ISRs: read the states, and tell all brokers."""
+        """Brokers wrote states: read them, and tell all brokers.
+
+        Leaders of an old Kafka change the ISR. A broker that starts may have written a later leader epoch, or other
+        replicas in sync: then the replicas hear of it, and a leader is elected if there is none.
+        """
         names = await self._children(paths.ISR_CHANGES, self._isr_changed)
         if not names:
             return
@@ -430,9 +434,26 @@ class Term:
         for node in await self._coordination.get_many(notices):
             if node is not None:
                 partitions.update(dict.fromkeys(payloads.decode_isr_change(node[0])))
-        known = [partition for partition in partitions if partition in self.state.states]
-        await self.tree.read_states(known)
-        self._batch.add_update_metadata(self.state.brokers, known)
+        state = self.state
+        before = {partition: state.states[partition] for partition in partitions if partition in state.states}
+        await self.tree.read_states(list(before))
+        known = [partition for partition in before if partition in state.states]
+        self._batch.add_update_metadata(state.brokers, known)
+        in_new_epoch = [
+            partition
+            for partition in known
+            if state.states[partition].leader_epoch != before[partition].leader_epoch
+            and not state.is_being_deleted(partition[0])
+        ]
+        for partition in in_new_epoch:
+            self._batch.add_leader_and_isr(state.replicas(partition), partition)
+        leaderless = [
+            partition
+            for partition in in_new_epoch
+            if state.partition_states.get(partition) is PartitionState.ONLINE and not state.has_online_leader(partition)
+        ]
+        await self._machines.move_partitions(leaderless, PartitionState.OFFLINE)
+        await self._machines.bring_online(in_new_epoch)
         await self._batch.send()
         await self.tree.delete_all(notices)
 

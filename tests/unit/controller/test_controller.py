@@ -1,5 +1,6 @@
 """What a controller writes and whom it tells what, when brokers come and go and topics are made and deleted."""
 
+import asyncio
 import json
 
 import pytest
@@ -150,6 +151,39 @@ def test_isr_notice(env, cluster):
         told = cluster.channels.take()
         assert told == [(broker_id, "metadata", {("t", 0): (2, 0, [1, 2])}) for broker_id in (1, 2, 3)]
         assert await cluster.tree.children("/isr_change_notification") == []
+
+    env.run(story())
+
+
+def test_a_leader_epoch_that_another_broker_wrote_reaches_the_leader(env, cluster):
+    """As a broker does before it registers, when its logs have later epochs than the tree (broker/adoption.py)."""
+
+    async def story():
+        await cluster.create("t", {0: [2, 3], 1: [2, 3]})
+        for index, leader, isr in ((0, 2, [2, 3]), (1, -1, [3])):
+            raised = {"controller_epoch": 1, "leader": leader, "version": 1, "leader_epoch": 7, "isr": isr}
+            await cluster.tree.set(f"/brokers/topics/t/partitions/{index}/state", json.dumps(raised).encode(), 0)
+        cluster.channels.take()
+        notice = b'{"version":1,"partitions":[{"topic":"t","partition":0},{"topic":"t","partition":1}]}'
+        await cluster.tree.create("/isr_change_notification/isr_change_", notice, sequential=True)
+        await cluster.settle()
+        told = cluster.channels.take()
+        roles = {("t", 0): (2, 7, [2, 3]), ("t", 1): (3, 8, [3])}
+        assert [entry for entry in told if entry[1] == "lead"] == [(2, "lead", roles), (3, "lead", roles)]
+        assert [entry for entry in told if entry[1] == "metadata"] == [(b, "metadata", roles) for b in (1, 2, 3)]
+
+    env.run(story())
+
+
+def test_a_start_whose_session_is_lost_at_once_ends(env, cluster):
+    async def story():
+        other = Controller(env, cluster.host.config, 2, cluster.tree, cluster.channels)
+        starting = asyncio.create_task(other.start())
+        await env.clock.sleep(0)
+        other._session_expired()
+        await env.clock.sleep(1_000)
+        assert starting.done()
+        await other.stop()
 
     env.run(story())
 

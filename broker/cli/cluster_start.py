@@ -52,6 +52,7 @@ class Plan:
 
     data: str  # the directory of the cluster
     words: tuple[tuple[str, ...], ...]  # for `barnabas start`, by broker
+    notes: tuple[str, ...] = ()  # what the user may not have meant
 
 
 # ------------------------------------------------------------------ decide
@@ -110,7 +111,7 @@ def plan(
         said = [word for key, text in own.items() for word in ("--set", f"{key}={text}")]
         said += [word for path in given_up if lost[path] == number for word in ("--give-up", path)]
         told.append((*words, *said))
-    return Plan(data, tuple(told))
+    return Plan(data, tuple(told), _notes(count, values, by_user))
 
 
 def _count(env: Env, data: str, brokers: int | None) -> int:
@@ -144,6 +145,19 @@ def default_settings(brokers: int) -> dict[str, str]:
         "transaction.state.log.min.isr": in_sync,
         "min.insync.replicas": in_sync,
     }
+
+
+def _notes(brokers: int, values: Mapping[str, str], by_user: Collection[str]) -> tuple[str, ...]:
+    """A sentence if the user's settings give away what several brokers are for. Kafka's own file does."""
+    weaker = [
+        f"{key}={values[key]}"
+        for key, text in default_settings(brokers).items()
+        if key in by_user and values[key].isdecimal() and int(values[key]) < int(text)
+    ]
+    if not weaker:
+        return ()
+    why = "less than a cluster has by default, so the death of one broker may lose what was acknowledged"
+    return (f"{why}: {', '.join(weaker)}",)
 
 
 def _settings(

@@ -107,6 +107,8 @@ def _run_as_said(said: argparse.Namespace, parent: int, log: TextIO) -> int:
             words += ["--set", f"{key}={text}"]
         words += ["--adopt"] * said.adopt + ["--set-aside"] * said.set_aside
         plan = cluster_start.plan(env, said.brokers, directories, words, settings.values, settings.by_user, given_up)
+        for note in plan.notes:
+            say(f"barnabas: {note}")
         supervisor = cluster_start.Supervisor(env, plan, order, log, restarts=said.restart)
         return asyncio.run(_run_until_told(order, supervisor.run))
     if said.restart:

@@ -53,6 +53,18 @@ def test_what_the_user_sets_wins() -> None:
         assert told["default.replication.factor"] == "3", "the shipped file says 1, which is no wish of the user"
 
 
+def test_settings_that_are_less_than_a_clusters_are_named() -> None:
+    of_kafkas_file = {
+        "offsets.topic.replication.factor": "1",
+        "transaction.state.log.replication.factor": "1",
+        "transaction.state.log.min.isr": "1",
+    }
+    (note,) = planned(by_user=of_kafkas_file).notes
+    assert note.split(": ")[1].split(", ") == [f"{key}={text}" for key, text in of_kafkas_file.items()]
+    assert planned(brokers=1, by_user=of_kafkas_file).notes == ()
+    assert planned(by_user={"default.replication.factor": "3", "min.insync.replicas": "3"}).notes == ()
+
+
 def test_every_listener_is_shifted_and_port_0_stays() -> None:
     listeners = "PLAINTEXT://:0,OTHER://[::1]:19092"
     told = [settings_of(words)["listeners"] for words in planned(by_user={"listeners": listeners}).words]
@@ -89,9 +101,11 @@ def test_what_cannot_be_is_refused_with_a_sentence(
         planned(brokers, directories, by_user, given_up)
 
 
-def test_ports_that_are_just_far_enough_apart_are_taken() -> None:
-    planned(by_user={"listeners": "A://:9092,B://:9095"})
-    planned(by_user={"listeners": "A://:65533"})
+@pytest.mark.parametrize(
+    ("listeners", "last"), [("A://:9092,B://:9095", "A://:9094,B://:9097"), ("A://:65533", "A://:65535")]
+)
+def test_ports_that_are_just_far_enough_apart_are_taken(listeners: str, last: str) -> None:
+    assert settings_of(planned(by_user={"listeners": listeners}).words[-1])["listeners"] == last
 
 
 def made(env: Env, name: str, text: str) -> Env:

@@ -2,13 +2,15 @@
 
 `kill_rounds.py --brokers 3` runs this with the clients and the books of the single broker. Each round has a trouble:
 SIGKILL of the leader of a partition, of the controller, of a group's coordinator, of all brokers at once; SIGSTOP of
-one, for less or more than its session; a controlled stop. If some brokers are left, all clients must go on without the
-broker that is gone. When it is back, all replicas must come into sync, and everything that was acknowledged must be
-there, once, in order.
+one, for less or more than its session; a controlled stop, also of one after the other while all clients go on (roll); a
+broker that is killed and loses its disk (lose), also after all others were killed one by one (fall). If some brokers
+are left, all clients must go on without the broker that is gone. When it is back, all replicas must come into sync, and
+everything that was acknowledged must be there, once, in order.
 """
 
 import os
 import random
+import shutil
 import signal
 import sys
 import time
@@ -19,9 +21,10 @@ from typing import Any, NamedTuple
 
 from barnabas.protocol import messages
 from barnabas.protocol.api_keys import ApiKey
+from barnabas.protocol.errors import ErrorCode
 from broker_process import Client, Process, free_port
 from kill_load import AskAgainError, Committer, LibrdkafkaProducer, Member, OneBroker, Partition, Producer
-from kill_rounds import GOES_ON_WITHIN_S, OFFSETS_TOPIC, Options, Rounds
+from kill_rounds import COMPACTED_TOPIC, GOES_ON_WITHIN_S, OFFSETS_TOPIC, SMALL_SETTINGS, Options, Rounds
 
 ANSWER_WITHIN_S = 4.0  # a broker that is paused does not answer
 READ_WITHIN_S = 1.0  # what does not wait for other brokers; a member must not lose its session (3 s) over it
@@ -52,6 +55,9 @@ TROUBLES = {
     "pause shortly": 1,
     "stop leader": 2,
     "stop controller": 1,
+    "roll all": 1,
+    "lose leader": 1,
+    "fall all": 1,
 }
 
 
@@ -186,15 +192,23 @@ class ClusterRounds(Rounds):
             tree = {"zookeeper.connect": f"{self.zookeeper.address}/barnabas", **session}
         self._settings = {**SETTINGS, **tree, **(settings or {})}
         self._troubles = dict(TROUBLES if troubles is None else troubles)
+        self._lost: set[int] = set()  # brokers whose disk is lost, until they are started
 
     # -- the brokers
 
     def _start_broker(self, node_id: int) -> None:
-        settings = {"node.id": str(node_id), **self._settings}
+        settings = {"node.id": str(node_id), **self._settings, **(SMALL_SETTINGS if self.options.small else {})}
         data = self.folder / str(node_id)
+        words = ["--give-up", str(data)] if node_id in self._lost else []
+        self._lost.discard(node_id)
         command = None if self.options.command is None else self.options.command.replace("{id}", str(node_id))
         self.processes[node_id] = Process(
-            data, self.ports[node_id], settings=settings, command=command, wait=False, log_level="info"
+            *(data, self.ports[node_id]),
+            settings=settings,
+            words=words,
+            command=command,
+            wait=False,
+            log_level="info",
         )
 
     def _begin(self) -> None:
@@ -203,25 +217,27 @@ class ClusterRounds(Rounds):
         for node_id in range(len(self.ports)):
             self._start_broker(node_id)
         self._wait_until_in_sync(lambda answer: len(answer.brokers) == len(self.ports))
-        with closing(self.place.anywhere()) as client:
-            name = self.partitions[0][0]
-            error = client.create_topic(name, self.options.partitions, factor=-1)
-            if error == 41:  # NOT_CONTROLLER
-                with closing(Client(self._port_of(self.cluster.metadata().controller_id))) as controller:
-                    error = controller.create_topic(name, self.options.partitions, factor=-1)
-            assert not error, error
+        for name in dict.fromkeys(name for name, _ in self.partitions):
+            self._create_topic(name, self.options.partitions)
+        if self.compacted:
+            self._create_topic("compacted", len(self.compacted), **COMPACTED_TOPIC)
         self._wait_until_in_sync()
         self._make_workers()
         for worker in self.workers:
             worker.start()
         self._all_go_on()
 
+    def _create_topic(self, name: str, partitions: int, **configs: str) -> None:
+        with closing(Client(self._port_of(self.cluster.metadata().controller_id))) as controller:
+            error = controller.create_topic(name, partitions, -1, **configs)
+        assert not error, ErrorCode(error).name
+
     def _make_workers(self) -> None:
         """As for one broker, but each producer of ours has one partition, because it talks to one leader."""
         super()._make_workers()
         for worker in self.workers:
             if isinstance(worker, Producer):
-                worker.partitions = [self.partitions[worker.number % len(self.partitions)]]
+                worker.partitions = [worker.partitions[worker.number % len(worker.partitions)]]
 
     def _port_of(self, node_id: int) -> int:
         return self.ports[node_id]
@@ -253,7 +269,15 @@ class ClusterRounds(Rounds):
         records, commits = self.books.records, self.books.commits
         for node_id in chosen:
             self._do(deed, node_id)
-        left = len(self.ports) - len(chosen)
+            if deed == "roll":
+                self._all_go_on()
+                self._start_broker(node_id)
+                self._wait_until_in_sync()
+            elif deed == "fall":
+                time.sleep(0.5)  # the others hear of it, and the last one is in sync alone
+        if deed == "fall":
+            self._lose_disk(chosen[-1])
+        left = len(self.ports) if deed == "roll" else len(self.ports) - len(chosen)
         shortly = trouble.endswith("shortly")
         gaps = {}
         if left >= 2 and not shortly:
@@ -264,7 +288,7 @@ class ClusterRounds(Rounds):
         for node_id in chosen:
             if deed == "pause":
                 os.kill(self.processes[node_id].process.pid, signal.SIGCONT)
-            else:
+            elif deed != "roll":
                 self._start_broker(node_id)
         back = time.monotonic()
         if left < 2 or shortly:
@@ -282,6 +306,7 @@ class ClusterRounds(Rounds):
         whom = trouble.split()[1]
         everybody = list(range(len(self.ports)))
         if whom == "all":
+            self.rng.shuffle(everybody)
             return everybody
         if whom == "two":
             return sorted(self.rng.sample(everybody, 2))
@@ -299,9 +324,15 @@ class ClusterRounds(Rounds):
         if deed == "pause":
             os.kill(process.process.pid, signal.SIGSTOP)
         else:
-            process.end(signal.SIGKILL if deed == "kill" else signal.SIGTERM)
-            if deed == "stop" and process.process.returncode:
+            process.end(signal.SIGKILL if deed in ("kill", "lose", "fall") else signal.SIGTERM)
+            if deed in ("stop", "roll") and process.process.returncode:
                 self.books.problem(f"broker {node_id} ended with {process.process.returncode}")
+        if deed == "lose":
+            self._lose_disk(node_id)
+
+    def _lose_disk(self, node_id: int) -> None:
+        shutil.rmtree(self.folder / str(node_id))
+        self._lost.add(node_id)
 
     def _all_go_on(self) -> dict[str, float]:
         """Wait until every client has got an answer; how long the slowest of each kind took, in milliseconds."""

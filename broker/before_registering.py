@@ -32,33 +32,37 @@ async def until_taken_out(
     `has_lost`: whether nothing was acknowledged by several replicas that only this broker had, but its log is lost (an
     empty disk, an old copy). Then it must not stay: the eligible replicas are in sync in its place.
     """
-    hosted: list[TopicPartition] | None = None
+    remaining: list[TopicPartition] | None = None  # None: all that is assigned to this broker
     has_said_so = False
     while True:
         try:
             # While the node of the former life is there, the controller does nothing.
             if await coordination.exists(paths.broker(node_id)) is None:
-                if hosted is None:
-                    hosted = await _hosted(coordination, node_id)
-                hosted = await _counted_on(coordination, node_id, hosted, has_lost)
-                if not hosted:
-                    return
+                is_all = remaining is None
+                hosted = await _hosted(coordination, node_id) if remaining is None else remaining
+                deleted = set(await coordination.children(paths.DELETE_TOPICS))  # the controller lets those be
+                hosted = [partition for partition in hosted if partition[0] not in deleted]
+                remaining = await _counted_on(coordination, node_id, hosted, has_lost)
+                if not remaining:
+                    if is_all:
+                        return
+                    remaining = None  # meanwhile a leader may have asked for it again, as it was before
+                    continue
                 if not has_said_so:
                     has_said_so = True
                     logger.warning(
                         "broker %d stopped uncleanly: it waits until the controller has taken it out of the ISRs of %d "
                         "partitions",
-                        *(node_id, len(hosted)),
+                        *(node_id, len(remaining)),
                     )
         except (ConnectionLossError, SessionExpiredError):
-            hosted = None
+            remaining = None
         await env.clock.sleep(LOOK_MS)
 
 
 async def _hosted(coordination: Coordination, node_id: int) -> list[TopicPartition]:
-    """The partitions assigned to this broker. The controller lets those be that are about to be deleted."""
-    deleted = set(await coordination.children(paths.DELETE_TOPICS))
-    topics = [topic for topic in await coordination.children(paths.TOPICS) if topic not in deleted]
+    """The partitions assigned to this broker."""
+    topics = await coordination.children(paths.TOPICS)
     hosted: list[TopicPartition] = []
     for topic, node in zip(topics, await coordination.get_many([paths.topic(topic) for topic in topics])):
         if node is not None:

@@ -66,6 +66,38 @@ def test_it_waits_until_no_isr_counts_on_it(env: SimEnv, caplog: pytest.LogCaptu
     assert caplog.text.count("taken it out of the ISRs of 3 partitions") == 1
 
 
+def test_what_counts_on_it_again_while_it_waits_holds_it_up(env: SimEnv) -> None:
+    """The controller may write what a leader asked for before it hears that this broker is gone."""
+    tree = SimTree(env.clock, 1_000)
+    coordination, other = process(env, tree), process(env, tree)
+    env.run(other.create(paths.topic("t"), b'{"version":1,"partitions":{"0":[1,2],"1":[2,1]}}'))
+    env.run(write(other, 0, 2, [2]))
+    env.run(write(other, 1, 2, [2, 1]))
+    waiting = env.clock.loop.create_task(before_registering.until_taken_out(env, coordination, 1, keeps))
+    env.clock.advance(100)
+    env.run(write(other, 0, 2, [2, 1]))
+    env.run(write(other, 1, 2, [2]))
+    env.clock.advance(100)
+    assert not waiting.done()
+    env.run(write(other, 0, 2, [2]))
+    env.clock.advance(100)
+    assert waiting.done()
+
+
+def test_a_topic_that_is_deleted_while_it_waits_does_not_hold_it_up(env: SimEnv) -> None:
+    """The topic waits for this broker, so this broker must not wait for the topic."""
+    tree = SimTree(env.clock, 1_000)
+    coordination, other = process(env, tree), process(env, tree)
+    env.run(other.create(paths.topic("t"), b'{"version":1,"partitions":{"0":[1,2]}}'))
+    env.run(write(other, 0, 2, [2, 1]))
+    waiting = env.clock.loop.create_task(before_registering.until_taken_out(env, coordination, 1, keeps))
+    env.clock.advance(100)
+    assert not waiting.done()
+    env.run(other.create(paths.delete_topic("t")))
+    env.clock.advance(100)
+    assert waiting.done()
+
+
 def test_whose_records_are_lost_gives_way_to_those_that_were_in_sync_before(env: SimEnv) -> None:
     coordination = process(env, SimTree(env.clock, 1_000))
     env.run(

@@ -270,8 +270,9 @@ class Partition:
         """Append in this leader's epoch. The result's error says why not."""
         if not self.is_leader:
             return AppendResult(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        if required_acks == ALL_IN_SYNC and len(self.isr) < self.minimum_isr_size:
-            return AppendResult(ErrorCode.NOT_ENOUGH_REPLICAS)
+        if required_acks == ALL_IN_SYNC and len(self.isr) < (wanted := self.minimum_isr_size):
+            why = f"in sync are {list(self.isr)} of {list(self.replicas)}, and min.insync.replicas wants {wanted}"
+            return AppendResult(ErrorCode.NOT_ENOUGH_REPLICAS, why)
         log = self.log
         result = log.append_as_leader(
             records, leader_epoch=self.leader_epoch, origin=origin, now_ms=self._host.clock.now_ms()

@@ -133,6 +133,7 @@ def test_min_insync_replicas(env):
     partition = lead_three(host, isr=(1,))
     (refused,) = host.append()
     assert (refused.error, refused.base_offset, partition.log_end_offset) == (ErrorCode.NOT_ENOUGH_REPLICAS, -1, 0)
+    assert refused.error_message == "in sync are [1] of [1, 2, 3], and min.insync.replicas wants 2"
     (taken,) = host.append(acks=1)
     assert taken.error is ErrorCode.NONE
     assert partition.high_watermark == 0, "stands still below min ISR (3.7+)"

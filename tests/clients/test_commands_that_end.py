@@ -37,6 +37,7 @@ COMPLETE: dict[tuple[str, ...], list[str]] = {
     ("offsets", "list"): ["g"],
     ("offsets", "set"): ["g", "--topic", "t", "--to", "earliest", "--yes"],
     ("offsets", "delete"): ["g", "--topic", "t", "--yes"],
+    ("offsets", "migrate"): ["--from", "zookeeper", "--group", "g", "--yes"],
     ("configs", "describe"): ["broker", "0", "--all"],
     ("configs", "set"): ["topic", "t", "retention.ms=1"],
     ("configs", "delete"): ["topic", "t", "retention.ms"],

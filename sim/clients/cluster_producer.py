@@ -67,6 +67,8 @@ class ClusterProducer(Routed):
         for key in [key for key, batches in self._batches.items() if batches]:
             if not await self._send(key):
                 await self.sleep(20, 200)
+            if self.producer_id < 0:
+                return  # it was started anew, with nothing in flight
         await self.sleep(*self.pause_ms)
         if self.rng.random() < 0.01:
             self._restart("is started anew")

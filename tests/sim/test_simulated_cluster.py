@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 from barnabas.sim import cluster_world
+from barnabas.sim.clients.cluster_producer import ClusterProducer
 from barnabas.sim.cluster_weather import ClusterWeather
 from barnabas.sim.cluster_world import ClusterWorld
+from barnabas.sim.ledger import TopicPartition
 
 SEEDS = range(1, 7)
 QUIET_SEED = 4
@@ -76,3 +78,20 @@ def test_unsynced_power_cuts_wait_until_all_replicas_are_in_sync() -> None:
     assert verdict.violation is None, str(verdict)
     assert in_sync
     assert all(in_sync)
+
+
+def test_a_producer_that_is_started_anew_has_nothing_more_to_send() -> None:
+    world = ClusterWorld(1)
+    producer = ClusterProducer(world, "producer", [("t", 0), ("t", 1)])
+    producer.producer_id = 7
+    producer._batches = {key: [producer._make_batch(key)] for key in producer.keys}
+    sent: list[TopicPartition] = []
+
+    async def lose_place(key: TopicPartition) -> bool:
+        sent.append(key)
+        producer._restart("has lost its place")
+        return False
+
+    producer._send = lose_place  # type: ignore[method-assign]
+    world.clock.loop.run_until_complete(producer.turn())
+    assert sent == [("t", 0)]

@@ -5,10 +5,12 @@ seed. Its hours do not count, and it is written into a file, with the seed and t
 """
 
 import os
+import signal
 import time
 from collections.abc import Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from itertools import islice
+from multiprocessing import Pool
+from queue import SimpleQueue
 from typing import NamedTuple
 
 from barnabas.sim import cluster_world
@@ -117,13 +119,22 @@ def run(seeds: Iterable[int], plan: Plan, until_s: float, processes: int, violat
 
 
 def _results(seeds: Iterable[int], plan: Plan, until_s: float, processes: int) -> Iterator[Result]:
-    ends, left = time.monotonic() + until_s, iter(seeds)
-    with ProcessPoolExecutor(processes, initializer=os.nice, initargs=(NICENESS,)) as pool:
-        running: set[Future[Result]] = set()
+    ends, left, running = time.monotonic() + until_s, iter(seeds), 0
+    ended: SimpleQueue[Result | BaseException] = SimpleQueue()
+    with Pool(processes, _be_nice) as pool:  # its processes end with it
         while True:
-            places = processes - len(running) if time.monotonic() < ends else 0
-            running |= {pool.submit(run_seed, seed, plan) for seed in islice(left, places)}
+            for seed in islice(left, processes - running if time.monotonic() < ends else 0):
+                pool.apply_async(run_seed, (seed, plan), callback=ended.put, error_callback=ended.put)
+                running += 1
             if not running:
                 return
-            done, running = wait(running, return_when=FIRST_COMPLETED)
-            yield from sorted((future.result() for future in done), key=lambda result: result.seed)
+            result = ended.get()
+            running -= 1
+            if isinstance(result, BaseException):
+                raise result
+            yield result
+
+
+def _be_nice() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.setpriority(os.PRIO_PROCESS, 0, max(NICENESS, os.getpriority(os.PRIO_PROCESS, 0)))

@@ -25,6 +25,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 
+from barnabas.coordination import tree_copy
 from barnabas.coordination.operations import do_all, make_above, parent_of
 from barnabas.coordination.port import (
     ANY_VERSION,
@@ -40,7 +41,7 @@ from barnabas.coordination.port import (
     WatchEvent,
 )
 from barnabas.coordination.session_files import NEVER, SessionFiles
-from barnabas.coordination.tree_file import HEADER_BYTES, WRITE_LOCK_BYTE, BusyError, Node, TreeFile, damaged, is_header
+from barnabas.coordination.tree_file import WRITE_LOCK_BYTE, BusyError, Node, TreeFile
 from barnabas.coordination.watches import Watches
 from barnabas.runtime import lock_holders
 from barnabas.runtime.ports import DirectoryLock, Env
@@ -117,50 +118,7 @@ class EmbeddedCoordination:
             self._seen = await self._unless_busy(self._copy)
 
     async def _copy(self) -> TreeFile | None:
-        """A copy of the tree as it is; None when another process wrote during the copy."""
-        now_ms = self._env.clock.now_ms
-        before = self._changed_at()
-        if not before:
-            return TreeFile(":memory:", now_ms)
-        self._check_files()
-        is_in_use = self._files.is_anybody_alive()
-        seen = TreeFile(self._path, now_ms, as_it_is=True, is_in_use=is_in_use, has_log=len(before) > 1)
-        if is_in_use or self._changed_at() == before:
-            return seen
-        seen.close()
-        return None
-
-    def _check_files(self) -> None:
-        """Raise ConnectionLossError if the tree is damaged or may not be written, before SQLite opens it.
-
-        SQLite would treat a truncated file as a new one. Beside a tree that may not be written, it would make files
-        with the rights of the tree, and the next start would fail because of them.
-        """
-        disk = self._env.disk
-        try:
-            for beside in (f"{self._path}-wal", f"{self._path}-shm"):
-                if disk.exists(beside):
-                    disk.open(beside).close()
-            file = disk.open(self._path)  # open for writing, to see whether that is allowed
-            try:
-                header, size = file.read(0, HEADER_BYTES), file.size()
-            finally:
-                file.close()
-        except OSError as error:
-            why = f"cannot read and write {error.filename or self._path}: {error.strerror}"
-            raise ConnectionLossError(
-                "", f"{why}. Let this user read and write it, and the files beside it."
-            ) from error
-        if size and not is_header(header, size):
-            raise damaged(self._path, "its header does not say what it holds")
-
-    def _changed_at(self) -> list[tuple[int, int]]:
-        """The modification times and sizes of the tree and its log; empty: there is no tree."""
-        disk = self._env.disk
-        if not self._shared or not disk.exists(self._path):
-            return []
-        files = (self._path, f"{self._path}-wal")
-        return [(disk.modified_ms(path), disk.file_size(path)) for path in files if disk.exists(path)]
+        return tree_copy.copy_as_it_is(self._env, self._path, self._files)
 
     async def start(self) -> None:
         """Open the file, end sessions whose processes are gone, begin one."""

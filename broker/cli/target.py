@@ -23,7 +23,11 @@ CONNECT_TIMEOUT_MS = 3_000  # of one attempt; a closed port refuses at once, but
 Bootstrap = Annotated[
     str,
     typer.Option(
-        "--bootstrap", "-b", envvar="BARNABAS_BOOTSTRAP", metavar="HOST:PORT", help="A broker of the cluster."
+        "--bootstrap",
+        "-b",
+        envvar="BARNABAS_BOOTSTRAP",
+        metavar="HOST:PORT",
+        help="A broker of the cluster; or several, with commas.",
     ),
 ]
 Timeout = Annotated[

@@ -44,7 +44,7 @@ from barnabas.protocol import frames
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode, ProtocolError
 from barnabas.protocol.frames import EncodedFrame, EncodedResponse
-from barnabas.protocol.message import Part, Reference
+from barnabas.protocol.message import Message, Part, Reference
 from barnabas.runtime.pending import CarriedOut, Pending
 from barnabas.runtime.ports import Buffer
 from barnabas.storage.open_files import FileRange
@@ -432,6 +432,9 @@ class Connection(asyncio.BufferedProtocol):
             reply = api.handler(server.broker, request, context)
         except Exception:
             reply = server.answer_failure(api, context, request)
+        if isinstance(reply, Message) and not self._carried_out:  # nearly always
+            self._answer(api, context, request, reply)
+            return
         if isinstance(reply, NOT_YET):
             reply = server.outcome(api, context, request, reply)
         if isinstance(reply, Pending):
@@ -490,10 +493,12 @@ class Connection(asyncio.BufferedProtocol):
             self._answer_in_turn(api, context, request, reply)
         else:
             self._answer(api, context, request, reply)
-        self._go_on_soon()
+        if self._read_ahead or self._has_ended:
+            self._go_on_soon()
 
     def _go_on_soon(self) -> None:
-        if (self._read_ahead or self._has_ended) and not self._inside_handler:
+        """Handle in the next pass of the loop what was read ahead."""
+        if not self._inside_handler:
             self._server.env.clock.call_soon(self._handle_read_ahead)
 
     def _await_replicas(
@@ -522,7 +527,8 @@ class Connection(asyncio.BufferedProtocol):
             self._carried_out_bytes -= answer.size
             self._is_held_back = False
             self._answer(answer.api, answer.context, answer.request, answer.reply)
-        self._go_on_soon()
+        if self._read_ahead or self._has_ended:
+            self._go_on_soon()
 
     def _give_up_carried_out(self) -> None:
         """The client is gone: its records stay, and nobody waits for the answers."""

@@ -321,7 +321,7 @@ async def failover(cluster: Cluster) -> float:
                 rows = answer.responses[0].partition_responses if which == 0 else answer.topics[0].partitions
                 if rows[0].error_code:
                     raise ConnectionResetError
-            except (OSError, TimeoutError, StopIteration, KeyError, RuntimeError):  # RuntimeError: uvloop's, when closed
+            except (OSError, TimeoutError, StopIteration, KeyError, RuntimeError):  # RuntimeError: it is closed
                 if connection is not None:
                     close([connection])
                 connection = None

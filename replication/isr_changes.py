@@ -57,8 +57,8 @@ class IsrChanges:
         self._broker_epoch = broker_epoch
         self._ask = ask
         self._on_confirmed = on_confirmed  # called with the id and the broker epoch of each member
-        # The members of each proposal, with the lives in which the leader knew them when it made the proposal: another
-        # life may have lost records (KIP-903).
+        # The followers in each proposal, with the lives in which the leader knew them when it made the proposal:
+        # another life may have lost records (KIP-903). -1: unknown.
         self._proposing: dict[Partition, dict[int, int]] = {}
         self._sending: Task[IsrChanges] | None = None
 
@@ -76,7 +76,9 @@ class IsrChanges:
         """Send `partition.pending_isr`, together with the other proposals of this pass of the loop."""
         proposal = partition.pending_isr
         assert proposal is not None
-        self._proposing[partition] = {member: self._epoch_of(partition, member) for member in proposal.isr}
+        self._proposing[partition] = {
+            member: replica.broker_epoch for member, replica in partition.remote.items() if member in proposal.isr
+        }
         if self._sending is not None:
             self._sending.run_soon()
 
@@ -105,8 +107,10 @@ class IsrChanges:
                     partition_index=partition.index,
                     leader_epoch=proposal.leader_epoch,
                     new_isr_with_epochs=[
-                        AlterPartitionRequest.BrokerState(broker_id=member, broker_epoch=broker_epoch)
-                        for member, broker_epoch in self._proposing[partition].items()
+                        AlterPartitionRequest.BrokerState(
+                            broker_id=member, broker_epoch=self._epoch_of(partition, member)
+                        )
+                        for member in proposal.isr
                     ],
                     leader_recovery_state=RECOVERING if proposal.recovering else RECOVERED,
                     partition_epoch=proposal.partition_epoch,
@@ -122,11 +126,7 @@ class IsrChanges:
         )
 
     def _epoch_of(self, partition: Partition, member: int) -> int:
-        """The life of a member that this leader knows now; -1: none."""
-        if member == self._node_id:
-            return self._broker_epoch()
-        remote = partition.remote.get(member)
-        return -1 if remote is None else remote.broker_epoch
+        return self._broker_epoch() if member == self._node_id else self._proposing[partition].get(member, -1)
 
     def _take(
         self, proposals: _Proposals, request: AlterPartitionRequest, response: AlterPartitionResponse | None

@@ -272,6 +272,7 @@ def test_a_change_is_sent_again_until_the_controller_has_answered(env, led, lost
 def test_a_replica_joins_only_in_the_life_in_which_it_had_everything(env, led):
     partition, decider = lead_three(led, isr=(1, 2)), led.decider
     decider.state = decider.state._replace(isr=(1, 2))
+    led.manager.broker_epoch = 9  # it registers in this moment
     led.append("t", "t", acks=1)
     fetch_as(led, 2, 2, replica_epoch=20)
     assert partition.high_watermark == 2
@@ -279,12 +280,15 @@ def test_a_replica_joins_only_in_the_life_in_which_it_had_everything(env, led):
     fetch_as(led, 3, 2, replica_epoch=30)
     env.clock.advance(100)
     assert partition.maximal_isr == (1, 2, 3)
+    led.manager.broker_epoch = 10
     decider.eligible[3] = 31  # it started anew, without its records, before the controller has answered
     fetch_as(led, 3, 0, replica_epoch=31)
     decider.is_there = True
     env.clock.advance(1_000)
     assert decider.state.isr == partition.isr == (1, 2)
     assert partition.pending_isr is None
+    members = decider.requests[0].topics[0].partitions[0].new_isr_with_epochs
+    assert [member.broker_epoch for member in members] == [10, 20, 30]
     fetch_as(led, 3, 2, replica_epoch=31)
     env.clock.advance(1_000)
     assert decider.state.isr == partition.isr == (1, 2, 3)

@@ -53,7 +53,8 @@ async def exists(broker: "Broker", name: str, timeout_ms: int) -> bool:
     if cache.contains(name) or topic_name_problem(name) is not None:
         return cache.contains(name)
     tree = broker.coordination
-    if await tree.exists(paths.topic(name)) is None or await tree.exists(paths.delete_topic(name)) is not None:
+    # In this order, because a topic and the wish to delete it go together.
+    if await tree.exists(paths.delete_topic(name)) is not None or await tree.exists(paths.topic(name)) is None:
         return False
     return await ended(cache.wait_for(lambda: cache.contains(name), timeout_ms))
 

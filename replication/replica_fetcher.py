@@ -113,7 +113,7 @@ class ReplicaFetcher:
     # --- which partitions ---
 
     def follow(self, partition: Partition) -> None:
-        """Copy a partition from now on, in its leader's epoch of now."""
+        """Copy a partition, in the present epoch of its leader."""
         follower = Follower(partition)
         key = (follower.topic, follower.index)
         self.stop(key)
@@ -312,7 +312,7 @@ class ReplicaFetcher:
         if action is Action.BACK_OFF:
             self._back_off_with(follower)
         elif action is Action.LOOK_UP:
-            self._env.turns.begin(self._look_up(follower), failed=partial(self._look_up_failed, follower))
+            self._env.turns.begin(self._look_up(follower), failed=partial(self._failed_beside, follower))
         elif action is Action.BEGIN_ANEW:
             self._cut(follower, begin_full_truncation(log, verdict.offset), answer)
         else:
@@ -341,7 +341,7 @@ class ReplicaFetcher:
             self._resume(follower)
         else:
             self._env.turns.begin(
-                self._cut_in_turns(follower, truncation, answer), failed=partial(self._look_up_failed, follower)
+                self._cut_in_turns(follower, truncation, answer), failed=partial(self._failed_beside, follower)
             )
 
     def _cut_in_turns(
@@ -403,7 +403,7 @@ class ReplicaFetcher:
         (answer,) = topic.partitions
         return None if answer.error_code or answer.offset < 0 else answer.offset
 
-    def _look_up_failed(self, follower: Follower, error: Exception) -> None:
+    def _failed_beside(self, follower: Follower, error: Exception) -> None:
         """A bug, or an answer that makes no sense."""
         logger.error("%s-%d: failed beside the session", follower.topic, follower.index, exc_info=error)
         self._back_off_with(follower)

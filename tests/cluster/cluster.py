@@ -5,6 +5,7 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -123,9 +124,9 @@ class Cluster:
         with self.client(self.any_broker() if node_id is None else node_id) as client:
             return client.ask(ApiKey.METADATA, 12, request(topics=topics, allow_auto_topic_creation=False))
 
-    def partition(self, topic: str, index: int) -> Any:
+    def partition(self, topic: str, index: int, node_id: int | None = None) -> Any:
         """What a broker says of one partition; NotYetError if it has no live leader."""
-        answer = self.metadata(topic)
+        answer = self.metadata(topic, node_id)
         for row in answer.topics[0].partitions:
             if row.partition_index == index and row.leader_id in self.processes:
                 return row
@@ -147,9 +148,12 @@ class Cluster:
         self.until(check)
 
     def create_topic(self, name: str, partitions: int = 1, node_id: int | None = None, **configs: str) -> None:
-        """Make a topic of three replicas through some broker, as a client does: the controller answers."""
+        """Make a topic of three replicas through some broker, as a client does; return when all brokers know it."""
         with self.client(self.controller() if node_id is None else node_id) as client:
             assert client.create_topic(name, partitions, BROKERS, **configs) == ErrorCode.NONE
+        for each in self.processes:
+            for index in range(partitions):
+                self.until(partial(self.partition, name, index, each))
 
     def controller(self) -> int:
         """The broker that is controller."""

@@ -20,6 +20,7 @@ def elect_offline(
     """A leader for a partition that has none: first live in-sync replica in assignment order.
 
     `unclean`: when no in-sync replica lives, the first live one, alone in the ISR (committed records may be lost).
+    Those that were in sync last have lost the least.
     """
     for replica in replicas:
         if replica in live and replica in state.isr:
@@ -27,7 +28,7 @@ def elect_offline(
                 replica, [member for member in state.isr if member in live], recovering=state.recovering
             )
     if unclean:
-        for replica in replicas:
+        for replica in sorted(replicas, key=lambda replica: replica not in state.eligible):
             if replica in live:
                 return state.changed(replica, [replica], recovering=True)
     return None

@@ -15,6 +15,20 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "crash"))
 sys.path.insert(0, str(Path(__file__).parent.parent / "zookeeper"))
 
 
+@pytest.fixture
+def zookeeper_or_skip() -> Callable[[], None]:
+    """Skips a test that wants a ZooKeeper of its own where there is none."""
+
+    def check() -> None:
+        import zookeeper_server
+
+        if zookeeper_server.class_path() is None:
+            pytest.skip(zookeeper_server.why_not())
+        pytest.importorskip("kazoo", reason="kazoo is not installed")
+
+    return check
+
+
 @pytest.fixture(scope="session")
 def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A running ZooKeeper."""

@@ -222,6 +222,8 @@ class ClusterRounds(Rounds):
         if self.compacted:
             self._create_topic("compacted", len(self.compacted), **COMPACTED_TOPIC)
         self._wait_until_in_sync()
+        for port in self.ports:
+            self._wait_until_it_knows_the_topics(port)
         self._make_workers()
         for worker in self.workers:
             worker.start()
@@ -231,6 +233,18 @@ class ClusterRounds(Rounds):
         with closing(Client(self._port_of(self.cluster.metadata().controller_id))) as controller:
             error = controller.create_topic(name, partitions, -1, **configs)
         assert not error, ErrorCode(error).name
+
+    def _wait_until_it_knows_the_topics(self, port: int) -> None:
+        """A broker that has not heard of a topic refuses commits of its offsets, as Kafka does."""
+        wanted = {name for name, _ in (*self.partitions, *self.compacted)}
+        end = time.monotonic() + IN_SYNC_WITHIN_S
+        with closing(Client(port)) as client:
+            while time.monotonic() < end:
+                answer = client.ask(ApiKey.METADATA, 9, messages.MetadataRequest(topics=None))
+                if wanted <= {topic.name for topic in answer.topics}:
+                    return
+                time.sleep(0.02)
+        raise AssertionError(f"the broker at port {port} does not hear of the topics")
 
     def _make_workers(self) -> None:
         """As for one broker, but each producer of ours has one partition, because it talks to one leader."""

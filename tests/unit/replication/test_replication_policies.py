@@ -70,6 +70,13 @@ def test_who_was_in_sync_before_the_last_one_is_remembered(before, isr, eligible
     assert before.changed(isr[0], isr).remembering(before).eligible == eligible
 
 
+def test_an_unclean_election_prefers_who_was_in_sync_last():
+    state = LeaderAndIsr(1, 4, (1,), eligible=(3,))
+    assert election.elect_offline([1, 2, 3], state, {2, 3}, unclean=True).leader == 3
+    assert election.elect_offline([1, 2, 3], state, {2}, unclean=True).leader == 2
+    assert election.elect_offline([1, 2, 3], state, {2, 3}, unclean=False) is None
+
+
 def test_first_state():
     assert election.first_state([2, 1, 3], {1, 3}) == LeaderAndIsr(1, 0, (1, 3))
     assert election.first_state([2], {1, 3}) is None

@@ -1,0 +1,30 @@
+"""Rounds of tests/crash/kill_rounds.py on three brokers: one of each trouble that no other test here has, under load.
+
+Producers, committers and groups run through it. Everything that was acknowledged is there, once and in order; committed
+offsets do not go back; and no client waits longer than `GOES_ON_WITHIN_S`.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cluster_rounds import SESSION_TIMEOUT_MS, SETTINGS, ClusterRounds
+from kill_rounds import Options
+
+pytestmark = pytest.mark.timeout(180)
+
+OPTIONS = Options(rounds=1, producers=4, committers=2, members=2, partitions=3, librdkafka=False, alive_s=(0.5, 1.0))
+STALLS_MS = max(SESSION_TIMEOUT_MS, 1.5 * int(SETTINGS["replica.lag.time.max.ms"])) + 5_000
+
+
+@pytest.mark.parametrize("trouble", ["roll all", "fall all", "lose leader", "kill coordinator", "pause coordinator"])
+@pytest.mark.parametrize("on_zookeeper", [False, True], ids=["embedded", "zookeeper"])
+def test_what_was_acknowledged_survives_and_groups_go_on(
+    tmp_path: Path, zookeeper_or_skip: Callable[[], None], on_zookeeper: bool, trouble: str
+) -> None:
+    if on_zookeeper:
+        zookeeper_or_skip()
+    rounds = ClusterRounds(OPTIONS, tmp_path, print, troubles={trouble: 1}, on_zookeeper=on_zookeeper)
+    assert rounds.run() == []
+    assert rounds.cluster_rows[0].group_ms <= STALLS_MS
+    assert rounds.cluster_rows[0].commit_ms <= STALLS_MS

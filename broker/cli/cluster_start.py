@@ -28,6 +28,7 @@ from barnabas.config import properties
 from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.message import Message
+from barnabas.runtime import temporary
 from barnabas.runtime.ports import DirectoryLock, Env
 from barnabas.storage.directory_contents import TREE_FILE
 
@@ -316,6 +317,8 @@ class Supervisor:
             if self._order.offsets_topic_first:
                 await self._make_offsets_topic()
             self._say_ready()
+            if self._order.temporary_directory is not None:
+                temporary.remove_abandoned(self._order.temporary_directory)
             return await self._watch(told)
         finally:
             told.cancel()

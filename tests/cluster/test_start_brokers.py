@@ -158,6 +158,10 @@ def test_the_others_logs_are_not_set_aside_because_the_tree_is_lost(start: Start
 def test_the_profile_for_tests_leaves_nothing_behind(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "barnabas", "start", "--json", "--brokers", "3", "--port", "0", "--profile", "ci"]
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    abandoned = tmp_path / f"barnabas-ci-{'0' * 32}"  # of a cluster that was killed some minutes ago
+    abandoned.mkdir()
+    (abandoned / ".lock").touch()
+    os.utime(abandoned, (1, 1))
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
     try:
         assert process.stdout is not None
@@ -165,6 +169,7 @@ def test_the_profile_for_tests_leaves_nothing_behind(tmp_path: Path) -> None:
         assert Path(ready["data"]).parent == tmp_path
         offsets = metadata(ready["bootstrap"].split(",")[2], "__consumer_offsets").topics[0]
         assert [len(partition.replica_nodes) for partition in offsets.partitions] == [3]
+        until(lambda: not abandoned.exists())
     finally:
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=WITHIN_S)

@@ -100,6 +100,7 @@ class EmbeddedCoordination:
         self._judges_from_ms = 0.0
         self._repair: asyncio.Task[None] | None = None  # ends dead sessions, or begins a new one after an expiry
         self._is_unreadable = False
+        self._is_gone = False  # somebody has removed the file while it is in use
         self._next_liveness_ms = 0.0
         self._data_version = 0
         self._compared_zxid = 0  # changes up to here have been compared with the watches
@@ -567,6 +568,7 @@ class EmbeddedCoordination:
     def _look(self, file: TreeFile, now_ms: float) -> None:
         if now_ms - self.last_confirmed_ms >= self.session_timeout_ms / PROLONGED:
             self._prolong()
+            self._look_whether_it_is_there()
         data_version = file.data_version()
         if data_version != self._data_version:
             if not file.has_session(self.session_id):
@@ -580,6 +582,17 @@ class EmbeddedCoordination:
             self._next_liveness_ms = now_ms + LIVENESS_MS
             if self._over(now_ms):
                 self._repair_by(self._end_others)
+
+    def _look_whether_it_is_there(self) -> None:
+        """Those that have it open go on with it, and nobody else finds it. So this is said at once."""
+        is_gone = self._shared and not self._env.disk.exists(self._path)
+        if is_gone and not self._is_gone:
+            logger.error(
+                "%s was removed or renamed while it is in use: a broker that starts does not find it, and what it says "
+                "is lost when the last one stops. Give the file its name back; or stop all, and restore a backup.",
+                self._path,
+            )
+        self._is_gone = is_gone
 
     def _compare(self, file: TreeFile) -> None:
         with file.snapshot():

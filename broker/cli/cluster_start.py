@@ -36,6 +36,7 @@ LOCK_FILE = ".lock"
 BROKERS_MAX = 100
 REPLICATION_FACTOR_MAX = 3  # of the defaults
 STOPS_WITHIN_MS = 60_000.0
+STOP_SAID_AFTER_MS = 5_000.0
 OFFSETS_TOPIC_WITHIN_MS, OFFSETS_TOPIC_RETRY_MS = 5_000.0, 20.0
 ANSWERS_WITHIN_MS = 2_000.0  # who the controller is; it matters only for the order of the stop
 RESTART_AFTER_MS = (100.0, 10_000.0)  # the first wait, which doubles with each life that was short, and the longest
@@ -127,6 +128,12 @@ def _count(env: Env, data: str, brokers: int | None) -> int:
     count = there if there is not None else brokers
     if count is None or not 1 <= count <= BROKERS_MAX:
         fail(f"--brokers wants a number from 1 to {BROKERS_MAX}.", ExitCode.NOT_VALID)
+    if there is None and env.disk.exists(f"{data}/{count}/meta.properties"):  # cluster.properties is lost
+        fail(
+            f"{data}/{count} is the directory of a broker too, and --brokers says {count}. Say how many brokers this "
+            "cluster has.",
+            ExitCode.NOT_VALID,
+        )
     if there is None and env.disk.exists(f"{data}/meta.properties"):
         fail(
             f"{data} is the data directory of a single broker. Start it without --brokers, or name a new directory for "
@@ -269,9 +276,19 @@ class BrokerProcess:
         """Stop it as Ctrl-C does, and wait until it has ended."""
         if self.runs:
             self.send(signal.SIGTERM)
-            limit = env.clock.call_later(STOPS_WITHIN_MS, self._kill)
+            limits = (
+                env.clock.call_later(STOP_SAID_AFTER_MS, self._say_waiting),
+                env.clock.call_later(STOPS_WITHIN_MS, self._kill),
+            )
             await self.ended()
-            limit.cancel()
+            for limit in limits:
+                limit.cancel()
+
+    def _say_waiting(self) -> None:
+        say(
+            f"barnabas: broker {self.number} (process {self.pid}) has not stopped yet; it is killed "
+            f"{STOPS_WITHIN_MS / 1000:.0f} s after it was told to."
+        )
 
     def _kill(self) -> None:
         say(f"barnabas: broker {self.number} does not stop within {STOPS_WITHIN_MS / 1000:.0f} s: it is killed.")

@@ -132,3 +132,13 @@ def test_a_directory_that_does_not_say_it_is_refused(text: str) -> None:
 def test_the_directory_of_a_single_broker_is_not_taken_for_a_cluster() -> None:
     with pytest.raises(Failure, match="is the data directory of a single broker"):
         planned(env=made(sim_env(), "meta.properties", "node.id=1\n"))
+
+
+def test_a_cluster_whose_number_is_lost_is_not_started_with_fewer_brokers() -> None:
+    env = sim_env()
+    for number in range(3):
+        env.disk.make_directory(f"/d/{number}")
+        env.disk.open(f"/d/{number}/meta.properties", create=True).close()
+    with pytest.raises(Failure, match="/d/2 is the directory of a broker too, and --brokers says 2"):
+        planned(2, env=env)
+    assert len(planned(3, env=env).words) == 3

@@ -306,3 +306,19 @@ def test_the_holder_of_a_lock_is_found(tmp_path: Path) -> None:
     lock.release()
     assert lock_holders.holders(path) == []
     lock_holders.end_process(2**22)  # no such process: no effect
+
+
+@embedded_only
+async def test_a_tree_that_is_removed_while_it_is_in_use_is_said_once(
+    tree: Tree, caplog: pytest.LogCaptureFixture
+) -> None:
+    session = await started(tree)
+    path = Path(session._path)
+    aside = path.with_name("aside")
+    path.rename(aside)
+    await tree.clock.sleep(2 * TIMEOUT_MS)
+    assert caplog.text.count("was removed or renamed while it is in use") == 1
+    aside.rename(path)
+    await tree.clock.sleep(2 * TIMEOUT_MS)
+    assert caplog.text.count("was removed or renamed while it is in use") == 1
+    assert session.session_id != 0

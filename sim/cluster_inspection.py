@@ -372,10 +372,9 @@ class ClusterInspector:
         if before is None or before[3:] != now[3:]:
             self._check_role(key, partition, life)
         if before is not None and key not in self.excused:
-            if high_watermark < before.high_watermark and (now.is_leader, now.leader_epoch) == (
-                before.is_leader,
-                before.leader_epoch,
-            ):
+            is_same_role = (now.is_leader, now.leader_epoch) == (before.is_leader, before.leader_epoch)
+            goes_back = is_same_role and high_watermark < before.high_watermark
+            if goes_back and (now.is_leader or not self._has_leader_forgotten(key, before.log_end_offset)):
                 raise Violation("the high watermark never goes back", f"{where}: {high_watermark}, was {before[0]}")
             if now.leader_epoch != before.leader_epoch:
                 replica.compared = min(replica.compared, high_watermark)
@@ -405,6 +404,13 @@ class ClusterInspector:
             changed[key] = None
         if replica.compared < high_watermark:
             self._compare(key, replica, high_watermark, life)
+
+    def _has_leader_forgotten(self, key: Key, end: int) -> bool:
+        """Whether retention took all below `end` from the leader. A follower that has only that drops it, in steps."""
+        state = self._states.get(key)
+        leader = None if state is None else self._registered.get(state.leader)
+        log = None if leader is None else leader.broker.log_manager.get(key[0], key[1])
+        return log is not None and log.topic_id == key[2] and log.log_start_offset > end
 
     def _check_role(self, key: Key, partition: Partition, life: Life) -> None:
         """A broker believes only what the tree has said, not what will be in it."""

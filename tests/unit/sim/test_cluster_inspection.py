@@ -272,6 +272,27 @@ def test_a_high_watermark_that_goes_back(cluster: Cluster) -> None:
     cluster.say("the high watermark never goes back")
 
 
+@pytest.mark.parametrize(("start", "is_right"), [(3, False), (4, True)])
+def test_a_follower_may_go_back_when_the_leader_has_forgotten_all_that_it_has(start: int, is_right: bool) -> None:
+    cluster = Cluster(isr=(1, 2))
+    cluster.append(1, times=3)
+    cluster.fetch(2, 1)
+    cluster.fetch(2, 1)
+    read = cluster.replica(1).log.read(0, 1 << 20, upper_bound=1 << 40, at_least_one=True)
+    assert not cluster.replica(3).append_as_follower(bytes(read.records), 0, 3, 0).error
+    cluster.append(1, times=2)
+    cluster.fetch(2, 1)
+    cluster.fetch(2, 1)
+    cluster.look()
+    assert [cluster.replica(broker_id).high_watermark for broker_id in (1, 2, 3)] == [5, 5, 3]
+    cluster.replica(1).log.log_start_offset = start
+    cluster.replica(3).log.high_watermark = 2
+    if is_right:
+        cluster.look()
+    else:
+        cluster.say("the high watermark never goes back")
+
+
 def test_a_new_leader_may_begin_with_an_older_high_watermark(cluster: Cluster) -> None:
     cluster.append(1)
     for follower in (2, 3):

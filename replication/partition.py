@@ -410,6 +410,12 @@ class Partition:
             logger.info("%s-%d: replicas %s are behind, leaving the ISR %s", self.topic, self.index, late, self.isr)
             self._propose_isr(tuple(member for member in self.isr if member not in late))
 
+    def has_silent_follower(self, since_ms: float) -> bool:
+        """Whether a member of the ISR was not caught up since then: slow, dead, or the follower of another leader."""
+        return any(
+            replica.caught_up_ms < since_ms for replica in self.remote.values() if replica.replica_id in self.isr
+        )
+
     @property
     def should_hand_over(self) -> bool:
         """Whether this leader cannot write, and another replica is in sync."""

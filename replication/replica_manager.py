@@ -24,6 +24,7 @@ from barnabas.protocol.messages import (
 from barnabas.replication import offset_lookup
 from barnabas.replication.fetching import CONSUMER, Fetching, FetchParams, FetchPartition, FetchResult, leader_of
 from barnabas.replication.isr_changes import IsrChanges
+from barnabas.replication.led_states import LedStates
 from barnabas.replication.log_failure_notices import LogFailureNotices
 from barnabas.replication.offset_lookup import EpochEndOffset, ListOffsetResult
 from barnabas.replication.partition import ALL_IN_SYNC, Partition
@@ -95,6 +96,9 @@ class ReplicaManager:
             env, node_id, lambda: self.broker_epoch, ask_controller, self.fetching.replica_confirmed
         )
         self._log_failures = LogFailureNotices(env, coordination, node_id)
+        self._led_states = LedStates(
+            env, coordination, self.led_partitions, lambda: self.config.replica_lag_time_max_ms, self._suspend
+        )
         self._shrinking: Task[Partition] | None = None
         self._failed_logs: set[TopicPartition] = set()
         self._waiting: dict[ReplicaWait[AppendResult], None] = {}  # acks=all, parked
@@ -107,6 +111,7 @@ class ReplicaManager:
         self._isr_changes.start()
         self._log_failures.start()
         self.fetchers.start()
+        self._led_states.start()
         self._shrinking = self._env.upkeep.every(
             "isr shrink",
             lambda: self.config.replica_lag_time_max_ms / 2,
@@ -121,6 +126,7 @@ class ReplicaManager:
             self._shrinking.stop()
         self._isr_changes.stop()
         self._log_failures.stop()
+        self._led_states.stop()
         for partition in self.partitions.values():
             partition.fail_waiters(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         self.wakes.flush()
@@ -173,10 +179,13 @@ class ReplicaManager:
         suspended = list(self.led_partitions())
         if suspended:
             logger.warning("the session was lost: %d led partitions wait for the controller", len(suspended))
-            for partition in suspended:
-                partition.suspend()
-            for listener in self.on_leadership:
-                listener([], suspended)
+            self._suspend(suspended)
+
+    def _suspend(self, partitions: list[Partition]) -> None:
+        for partition in partitions:
+            partition.suspend()
+        for listener in self.on_leadership:
+            listener([], partitions)
 
     def lease_lapsed(self) -> None:
         """Tell producers that wait to look for the leader, which may be another broker soon. Their records stay."""

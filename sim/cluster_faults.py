@@ -33,7 +33,7 @@ CLUSTER_FAULTS = (
         "self.raise_high_watermark()",
         "self.log.set_high_watermark(log_end_offset)",
         "the high watermark waits for the ISR",
-        5,
+        16,
     ),
     Fault(
         "ISR in memory before the tree",
@@ -223,7 +223,7 @@ CLUSTER_FAULTS = (
         "return partition.log.high_watermark",
         "return partition.log.log_end_offset",
         "inconsistent offsets",
-        3,
+        19,
     ),
     Fault(
         "followers know more than was committed",

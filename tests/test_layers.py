@@ -263,6 +263,7 @@ ONCE = {
     "cluster/broker_client.py": "one attempt to connect; the deadline of the oldest request",
     "cluster/metadata_cache.py": "the end of a request's wait",
     "cluster/lease.py": "one round trip, asked for by the task `lease`",
+    "replication/led_states.py": "one read, asked for by the task `led states`",
     "cluster/producer_ids.py": "one block, begun again by the next request",
     "replication/replica_fetcher.py": "the wait after a failure; answers keep it going, and each failure of one waits",
     "replication/replica_wait.py": "the end of a request's wait",

@@ -1,0 +1,87 @@
+"""A leader whose followers are silent looks in the tree whether another broker leads now.
+
+The controller may move a lead (to the preferred replica, say) while its word does not reach the former leader, whose
+session lives on. The new leader acknowledges nothing that the former one has not, until that one has left the ISR, and
+that takes replica.lag.time.max.ms. The followers have left the former leader by then. So it has the time to find out,
+and serves nothing more until LeaderAndIsr comes: a group's offsets would be older than what was acknowledged since.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+
+from barnabas.cluster.leader_and_isr import LeaderAndIsr
+from barnabas.coordination import paths
+from barnabas.coordination.port import Coordination, CoordinationError
+from barnabas.replication.partition import Partition
+from barnabas.runtime.ports import Env
+from barnabas.runtime.upkeep import Task
+
+logger = logging.getLogger("barnabas.replication")
+
+# Shares of replica.lag.time.max.ms. With the time of a round trip their sum must be less than 1.
+SILENT, INTERVAL = 1 / 4, 1 / 8
+
+
+class LedStates:
+    """`led` are the partitions that this broker leads; `overtaken` is told of those that another one leads."""
+
+    def __init__(
+        self,
+        env: Env,
+        coordination: Coordination,
+        led: Callable[[], Iterable[Partition]],
+        lag_time_max_ms: Callable[[], float],
+        overtaken: Callable[[list[Partition]], None],
+    ) -> None:
+        self._clock = env.clock
+        self._upkeep = env.upkeep
+        self._coordination = coordination
+        self._led = led
+        self._lag_time_max_ms = lag_time_max_ms
+        self._overtaken = overtaken
+        self._reading: asyncio.Task[None] | None = None
+        self._looking: Task[LedStates] | None = None
+
+    def start(self) -> None:
+        """Look from now on."""
+        self._looking = self._upkeep.every(
+            "led states", lambda: self._lag_time_max_ms() * INTERVAL, lambda: [self], LedStates._look
+        )
+
+    def stop(self) -> None:
+        """Look no more."""
+        if self._looking is not None:
+            self._looking.stop()
+            self._looking = None
+        if self._reading is not None:
+            self._reading.cancel()
+
+    def _look(self) -> None:
+        since_ms = self._clock.monotonic_ms() - self._lag_time_max_ms() * SILENT
+        silent = [partition for partition in self._led() if partition.has_silent_follower(since_ms)]
+        if silent and (self._reading is None or self._reading.done()):
+            self._reading = asyncio.get_running_loop().create_task(self._read(silent))
+
+    async def _read(self, partitions: list[Partition]) -> None:
+        epochs = [partition.leader_epoch for partition in partitions]
+        try:
+            nodes = await self._coordination.get_many(
+                [paths.partition_state(partition.topic, partition.index) for partition in partitions]
+            )
+        except CoordinationError:
+            return  # the lease ends if the tree does not answer for long
+        overtaken = [
+            partition
+            for partition, epoch, node in zip(partitions, epochs, nodes)
+            if node is not None
+            and partition.is_leader
+            and partition.leader_epoch == epoch < LeaderAndIsr.decode(node[0], node[1].version).leader_epoch
+        ]
+        if overtaken:
+            logger.warning(
+                "%d partitions that this broker leads have a later leader epoch in the tree, and the controller's word "
+                "has not come: they wait for it",
+                len(overtaken),
+            )
+            self._overtaken(overtaken)

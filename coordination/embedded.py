@@ -56,6 +56,7 @@ PROLONGED = 10  # times in a session time-out
 POLL_MS = 25.0  # how soon a change by another process is noticed
 POLL_ALONE_MS = 50.0  # while no other process is registered: how soon the first one is noticed
 LIVENESS_MS = 50.0  # how soon the death of another process is noticed
+UNREADABLE_SAID_MS = 10_000.0  # how often it is said that the tree cannot be used
 ASLEEP_MS = 1_000.0  # after so long without a poll this process was stopped itself, and the others perhaps, too
 BUSY_MS = 5_000.0  # how long an operation waits for other processes
 BUSY_AT_CLOSE_MS = 1_000.0
@@ -99,7 +100,7 @@ class EmbeddedCoordination:
         self._polled_ms = 0.0
         self._judges_from_ms = 0.0
         self._repair: asyncio.Task[None] | None = None  # ends dead sessions, or begins a new one after an expiry
-        self._is_unreadable = False
+        self._unreadable_said_ms = -math.inf
         self._is_gone = False  # somebody has removed the file while it is in use
         self._next_liveness_ms = 0.0
         self._data_version = 0
@@ -557,13 +558,12 @@ class EmbeddedCoordination:
                 self._expire()
         except (CoordinationError, OSError) as error:  # the next poll tries again
             self._say_unreadable(error)
-        else:
-            self._is_unreadable = False
 
     def _say_unreadable(self, error: Exception) -> None:
-        if not self._is_unreadable:
+        now_ms = self._env.clock.monotonic_ms()
+        if now_ms - self._unreadable_said_ms >= UNREADABLE_SAID_MS:  # every second poll may fail
+            self._unreadable_said_ms = now_ms
             logger.warning("coordination tree cannot be used now: %s", error)
-        self._is_unreadable = True
 
     def _look(self, file: TreeFile, now_ms: float) -> None:
         if now_ms - self.last_confirmed_ms >= self.session_timeout_ms / PROLONGED:

@@ -322,3 +322,20 @@ async def test_a_tree_that_is_removed_while_it_is_in_use_is_said_once(
     await tree.clock.sleep(2 * TIMEOUT_MS)
     assert caplog.text.count("was removed or renamed while it is in use") == 1
     assert session.session_id != 0
+
+
+@embedded_only
+async def test_a_tree_that_can_be_used_now_and_then_is_said_now_and_then(
+    tree: Tree, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = await started(tree)
+    look, looks = session._look, iter(range(10**6))
+
+    def every_second(file: Any, now_ms: float) -> None:
+        if next(looks) % 2:
+            raise OSError(24, "Too many open files")
+        look(file, now_ms)
+
+    monkeypatch.setattr(session, "_look", every_second)
+    await tree.clock.sleep(2.5 * embedded.UNREADABLE_SAID_MS)
+    assert caplog.text.count("cannot be used now: [Errno 24] Too many open files") == 3

@@ -18,6 +18,7 @@ LOOPS = {
         "cleaner-offset-checkpoint",
         "idle connections",
         "isr shrink",
+        "led states",
         "replica fetchers",
         "isr changes",
         "log failure notices",

@@ -121,7 +121,7 @@ def run(seeds: Iterable[int], plan: Plan, until_s: float, processes: int, violat
 def _results(seeds: Iterable[int], plan: Plan, until_s: float, processes: int) -> Iterator[Result]:
     ends, left, running = time.monotonic() + until_s, iter(seeds), 0
     ended: SimpleQueue[Result | BaseException] = SimpleQueue()
-    with Pool(processes, _be_nice) as pool:  # its processes end with it
+    with Pool(processes, _be_nice, maxtasksperchild=1) as pool:  # a process a seed gives its memory back
         while True:
             for seed in islice(left, processes - running if time.monotonic() < ends else 0):
                 pool.apply_async(run_seed, (seed, plan), callback=ended.put, error_callback=ended.put)

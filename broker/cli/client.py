@@ -4,7 +4,7 @@ import asyncio
 import logging
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from barnabas.broker.cli.exits import ExitCode, fail
@@ -21,7 +21,8 @@ LATEST = -1  # as a timestamp: the end of the log
 DEBUGGING_CONSUMER = -2  # as a replica id: any replica answers, not only the leader
 ANSWERS_FIRST_WITHIN_MS = 2_000  # how long a broker may take for a new connection; then another one is asked
 REPLICA_ANSWERS_WITHIN_MS = 2_000  # one that stands still must not keep the others from being shown
-ATTEMPTS = 5
+ASKED_AGAIN_AFTER_MS = 1_000  # so long the others are asked instead of a broker that did not answer
+ONE_ANSWERS_WITHIN_MS = 15_000
 NOTHING_THERE = {"UNKNOWN_TOPIC_OR_PARTITION", "GROUP_ID_NOT_FOUND", "UNKNOWN_TOPIC_ID"}
 
 # kafka-python's warnings repeat what its exceptions say.
@@ -78,6 +79,8 @@ def admin(target: Target) -> Iterator[Any]:
 
     with told_in_sentences(target):
         client = KafkaAdminClient(**settings)
+        # Only now, because the client waits as long for an address of --bootstrap that it has chosen again.
+        client._manager.config["reconnect_backoff_ms"] = ASKED_AGAIN_AFTER_MS
         try:
             yield client
         finally:
@@ -91,12 +94,17 @@ def send(client: Any, request: Any, node_id: int | None = None, within_ms: int |
 
 def from_any(ask: Callable[[], T]) -> T:
     """What any broker answers. The client asks one at random, and after a failure another."""
-    from kafka.errors import KafkaConnectionError, KafkaTimeoutError, RequestTimedOutError
+    from kafka.errors import KafkaConnectionError, KafkaTimeoutError, NodeNotReadyError, RequestTimedOutError
 
-    for _ in range(ATTEMPTS - 1):
-        with suppress(KafkaConnectionError, KafkaTimeoutError, RequestTimedOutError):
+    clock = RealClock()
+    last_ms = clock.monotonic_ms() + ONE_ANSWERS_WITHIN_MS
+    while True:
+        try:
             return ask()
-    return ask()
+        except (KafkaConnectionError, KafkaTimeoutError, NodeNotReadyError, RequestTimedOutError):
+            if clock.monotonic_ms() > last_ms:
+                raise
+            asyncio.run(clock.sleep(RETRY_MS))
 
 
 def await_coordinators(client: Any, groups: list[str]) -> None:

@@ -1,0 +1,100 @@
+"""The options of the sources, `spark.read.format("barnabas.commits").option(NAME, VALUE)`. Spark ignores their case.
+
+| option | default | meaning |
+| --- | --- | --- |
+| `brokers` | | `HOST:PORT[,…]`: read over the wire |
+| `directories`, or `load(PATH)` | | `FOLDER[,…]`: read the segment files of these data directories. One of the two is needed |
+| `topics` | all but internal ones (`barnabas.batches`: all) | `NAME[,…]` of `barnabas.records` and `barnabas.batches`; `*` stands for any characters |
+| `columns` | all | `NAME[,…]`: only these columns are made. Spark does not tell a Python source which columns a query needs, so say it: here, or by `spark.read.schema(…)` |
+| `isolation` | `read_uncommitted` | `read_committed`: neither records of aborted transactions nor what lies above the last stable offset |
+| `aside` | | folder for corrupt batches: for each its bytes (`….batch`) and its place and reason (`….json`). Without it a corrupt batch fails the query, and the message names its place |
+| `replicas` | `one` | directories only. `one`: of a partition in several directories the replica that reaches furthest is read; `all`: each |
+| `until` | `high-watermark` | directories only. `log-end`: also what was never committed, e.g. to compare replicas |
+| `splitBytes` | 64 MiB | directories only: how much of a segment one task reads |
+| `splitOffsets` | 1 000 000 | wire only: how many offsets of a partition one task reads |
+| `startingOffsets` | `earliest` | streaming only: `earliest` or `latest`, for a query without a checkpoint |
+| `maxRowsPerTrigger`, `maxBytesPerTrigger`, `maxFilesPerTrigger` | | streaming only: how much one micro-batch takes; one of them. A file is a segment |
+| `failOnDataLoss` | `true` | what happens when records that should be read are gone (retention, a topic made anew): `true` fails the query, `false` says it in the log and goes on behind the gap |
+"""  # noqa: E501
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+READ_COMMITTED = "read_committed"
+READ_UNCOMMITTED = "read_uncommitted"
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """The options of one query, checked."""
+
+    brokers: tuple[str, ...] = ()
+    directories: tuple[str, ...] = ()
+    topics: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    isolation: str = READ_UNCOMMITTED
+    aside: str | None = None
+    replicas: str = "one"
+    until: str = "high-watermark"
+    split_bytes: int = 64 << 20
+    split_offsets: int = 1_000_000
+    starting_offsets: str = "earliest"
+    max_rows_per_trigger: int | None = None
+    max_bytes_per_trigger: int | None = None
+    max_files_per_trigger: int | None = None
+    fail_on_data_loss: bool = True
+
+    @property
+    def is_read_committed(self) -> bool:
+        """Whether only records of committed transactions are read, and those outside of any."""
+        return self.isolation == READ_COMMITTED
+
+
+def read_options(options: Mapping[str, str]) -> ReadOptions:
+    """The options of a query. ValueError names the option that is wrong."""
+    given = {name.lower(): value for name, value in options.items()}
+    path = given.pop("path", "")
+    result = ReadOptions(
+        brokers=_names(given.pop("brokers", "")),
+        directories=_names(given.pop("directories", path)),
+        topics=_names(given.pop("topics", "")),
+        columns=_names(given.pop("columns", "")),
+        isolation=_one_of("isolation", given.pop("isolation", READ_UNCOMMITTED), READ_UNCOMMITTED, READ_COMMITTED),
+        aside=given.pop("aside", None),
+        replicas=_one_of("replicas", given.pop("replicas", "one"), "one", "all"),
+        until=_one_of("until", given.pop("until", "high-watermark"), "high-watermark", "log-end"),
+        split_bytes=_number("splitBytes", given.pop("splitbytes", None)) or 64 << 20,
+        split_offsets=_number("splitOffsets", given.pop("splitoffsets", None)) or 1_000_000,
+        starting_offsets=_one_of("startingOffsets", given.pop("startingoffsets", "earliest"), "earliest", "latest"),
+        max_rows_per_trigger=_number("maxRowsPerTrigger", given.pop("maxrowspertrigger", None)),
+        max_bytes_per_trigger=_number("maxBytesPerTrigger", given.pop("maxbytespertrigger", None)),
+        max_files_per_trigger=_number("maxFilesPerTrigger", given.pop("maxfilespertrigger", None)),
+        fail_on_data_loss=_one_of("failOnDataLoss", given.pop("failondataloss", "true").lower(), "true", "false")
+        == "true",
+    )
+    if given:
+        raise ValueError(f"unknown option {', '.join(sorted(given))}: see barnabas.pipeline.options")
+    if bool(result.brokers) == bool(result.directories):
+        raise ValueError("say either `brokers` (HOST:PORT[,…]) or `directories` (FOLDER[,…])")
+    limits = (result.max_rows_per_trigger, result.max_bytes_per_trigger, result.max_files_per_trigger)
+    if len(limits) - limits.count(None) > 1:
+        raise ValueError("say one of maxRowsPerTrigger, maxBytesPerTrigger and maxFilesPerTrigger")
+    return result
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _one_of(name: str, value: str, *allowed: str) -> str:
+    if value not in allowed:
+        raise ValueError(f"{name}={value!r}: it can be {' or '.join(allowed)}")
+    return value
+
+
+def _number(name: str, value: str | None) -> int | None:
+    if value is None:
+        return None
+    if not value.isdigit() or not int(value):
+        raise ValueError(f"{name}={value!r} is not a positive number")
+    return int(value)

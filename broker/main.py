@@ -6,13 +6,21 @@ kafka-python are imported for the other commands only.
 
 import os
 import sys
-from contextlib import suppress
-
-from barnabas.broker.cli.exits import ExitCode, Failure
 
 
 def main() -> None:
     """Entry point of the command `barnabas`, of `python -m barnabas` and of `python -m barnabas.broker.main`."""
+    try:
+        _main()
+    except KeyboardInterrupt:  # while modules are imported
+        os._exit(130)  # ExitCode.INTERRUPTED
+
+
+def _main() -> None:
+    from contextlib import suppress
+
+    from barnabas.broker.cli.exits import ExitCode
+
     words = sys.argv[1:]
     try:
         code = run(words)
@@ -28,6 +36,10 @@ def main() -> None:
 
 def run(words: list[str]) -> int:
     """Run one command; its exit code."""
+    from contextlib import suppress
+
+    from barnabas.broker.cli.exits import ExitCode, Failure
+
     # Looked for before the words are parsed, because errors of usage are JSON too.
     as_json = "--json" in words
     try:

@@ -276,6 +276,7 @@ class BrokerProcess:
         """Stop it as Ctrl-C does, and wait until it has ended."""
         if self.runs:
             self.send(signal.SIGTERM)
+            self.send(signal.SIGCONT)  # one that somebody has paused (SIGSTOP) would not hear of it
             limits = (
                 env.clock.call_later(STOP_SAID_AFTER_MS, self._say_waiting),
                 env.clock.call_later(STOPS_WITHIN_MS, self._kill),
@@ -287,7 +288,7 @@ class BrokerProcess:
     def _say_waiting(self) -> None:
         say(
             f"barnabas: broker {self.number} (process {self.pid}) has not stopped yet; it is killed "
-            f"{STOPS_WITHIN_MS / 1000:.0f} s after it was told to."
+            f"{STOPS_WITHIN_MS / 1000:.0f} s after it was told to, or by a second Ctrl-C."
         )
 
     def _kill(self) -> None:
@@ -312,6 +313,10 @@ class BrokerProcess:
             self._log.write(f"broker {self.number} | {text}\n")
 
 
+def _names(brokers: Sequence[BrokerProcess]) -> str:
+    return ", ".join(f"broker {broker.number} (process {broker.pid})" for broker in brokers)
+
+
 class Supervisor:
     """All brokers of the cluster."""
 
@@ -322,25 +327,41 @@ class Supervisor:
         self._restarts = restarts
         self._brokers = [BrokerProcess(number, words, log) for number, words in enumerate(plan.words)]
         self._is_stopping = False
+        self._is_killed = False
 
     async def run(self, stop: asyncio.Event) -> int:
         """Start all, watch them until `stop`, stop all; returns the exit code."""
         lock = self._take_directory()
         told = asyncio.ensure_future(stop.wait())
         try:
-            if not await self._start(told):
-                say("barnabas: stopped before all brokers served.")
-                return ExitCode.DONE
-            if self._order.offsets_topic_first:
-                await self._make_offsets_topic()
-            self._say_ready()
-            if self._order.temporary_directory is not None:
-                temporary.remove_abandoned(self._order.temporary_directory)
-            return await self._watch(told)
+            code = await self._serve(told)
         finally:
             told.cancel()
             await self._stop()
             lock.release()
+        return ExitCode.INTERRUPTED if self._is_killed else code
+
+    async def _serve(self, told: "asyncio.Task[Any]") -> int:
+        if not await self._start(told):
+            say("barnabas: stopped before all brokers served.")
+            return ExitCode.DONE
+        if self._order.offsets_topic_first:
+            making = asyncio.ensure_future(self._make_offsets_topic())
+            await asyncio.wait((making, told), return_when=asyncio.FIRST_COMPLETED)
+            making.cancel()
+        self._say_ready()
+        if self._order.temporary_directory is not None:
+            temporary.remove_abandoned(self._order.temporary_directory)
+        return await self._watch(told)
+
+    def kill(self) -> None:
+        """Kill all: they were told to stop, and the user does not want to wait. A broker recovers from that."""
+        running = [broker for broker in self._brokers if broker.runs]
+        self._is_killed = True
+        if running:
+            say(f"barnabas: killed before they had stopped: {_names(running)}.")
+        for broker in running:
+            broker.send(signal.SIGKILL)
 
     def _take_directory(self) -> DirectoryLock:
         """Make the directory of the cluster and say in it how many brokers there are."""
@@ -428,8 +449,13 @@ class Supervisor:
         if not all(broker.ready for broker in running):
             await asyncio.gather(*(broker.stop(self._env) for broker in running))
             return
+        for broker in running:
+            broker.send(signal.SIGCONT)  # one that is paused (SIGSTOP) could hand over nothing
         controller_id = await self._controller(running)
-        for broker in sorted(running, key=lambda each: each.number == controller_id):
+        running.sort(key=lambda each: each.number == controller_id)
+        if running:
+            say(f"barnabas: stopping, one after the other: {_names(running)}. A second Ctrl-C kills them.")
+        for broker in running:
             await broker.stop(self._env)
 
     # ------------------------------------------------------------------ asking a broker

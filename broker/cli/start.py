@@ -110,7 +110,7 @@ def _run_as_said(said: argparse.Namespace, parent: int, log: TextIO) -> int:
         for note in plan.notes:
             say(f"barnabas: {note}")
         supervisor = cluster_start.Supervisor(env, plan, order, log, restarts=said.restart)
-        return asyncio.run(_run_until_told(order, supervisor.run))
+        return asyncio.run(_run_until_told(order, supervisor.run, supervisor.kill))
     if said.restart:
         fail("--restart goes with --brokers.", ExitCode.NOT_VALID)
     return _run(env, order)
@@ -356,15 +356,23 @@ def _allow_open_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-async def _run_until_told(order: Order, serve: Callable[[asyncio.Event], Awaitable[int]]) -> int:
-    """Serve until a signal or the end of the parent; then remove temporary data."""
+async def _run_until_told(
+    order: Order, serve: Callable[[asyncio.Event], Awaitable[int]], kill: Callable[[], None] | None = None
+) -> int:
+    """Serve until a signal or the end of the parent; then remove temporary data.
+
+    A second Ctrl-C or SIGTERM calls `kill`; without it, it ends the process at once.
+    """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 
     def told_to_stop() -> None:
         stop.set()
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)  # so a second Ctrl-C ends the process at once
+            if kill is None:
+                loop.remove_signal_handler(number)
+            else:
+                loop.add_signal_handler(number, kill)
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP

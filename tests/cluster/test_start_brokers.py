@@ -3,10 +3,13 @@
 import itertools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +93,48 @@ def test_after_a_death_the_others_stop_cleanly(start: Start) -> None:
     assert cluster.end(signal.SIGINT) == 0
     stops = [line.split(" | ")[0] for line in cluster.log.read_text().splitlines() if line.endswith("has stopped")]
     assert sorted(stops) == ["broker 0", "broker 1"]
+
+
+def test_a_paused_broker_does_not_hold_up_the_stop(start: Start) -> None:
+    cluster = start("--brokers", "3", "--port", "0")
+    ready = cluster.event()
+    os.kill(ready["pids"][1], signal.SIGSTOP)
+    assert cluster.end(signal.SIGINT) == 0
+    log = cluster.log.read_text()
+    assert sum(line.endswith("has stopped") for line in log.splitlines()) == 3
+    assert "has not stopped yet" not in log
+    assert re.search(r"stopping, one after the other: (broker \d \(process \d+\)(, |\. )){3}A second Ctrl-C kills", log)
+
+
+def test_a_second_ctrl_c_kills_all(start: Start) -> None:
+    cluster = start("--brokers", "3", "--port", "0")
+    ready = cluster.event()
+    with suspended_for_good(ready["pids"][2]):
+        cluster.process.send_signal(signal.SIGINT)
+        until(lambda: "stopping, one after the other" in cluster.log.read_text())
+        cluster.process.send_signal(signal.SIGINT)
+        assert cluster.process.wait(WITHIN_S) == 130
+        assert not any(map(is_there, ready["pids"]))
+    assert "killed before they had stopped: " in cluster.log.read_text()
+
+
+@contextmanager
+def suspended_for_good(process: int) -> Iterator[None]:
+    """Pause a process so that SIGCONT does not help: it is stopped again and again."""
+    is_over = threading.Event()
+
+    def stop() -> None:
+        while not is_over.is_set():
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGSTOP)
+
+    thread = threading.Thread(target=stop)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
 
 
 def test_a_broker_that_dies_is_started_again_if_asked_for(start: Start) -> None:

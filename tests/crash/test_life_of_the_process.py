@@ -351,3 +351,29 @@ def test_the_first_group_finds_its_coordinator_at_once(start: Start) -> None:
     assert client.ask(ApiKey.FIND_COORDINATOR, 3, find).error_code == 0
     heartbeat = messages.HeartbeatRequest(group_id="group", generation_id=1, member_id="m")
     assert client.ask(ApiKey.HEARTBEAT, 3, heartbeat).error_code == 25, "no such member: so it is loaded"
+
+
+# ---- Ctrl-C ----
+
+INTERRUPTED_WHILE_IT_IMPORTS = """
+import sys
+
+module = sys.argv[1]
+
+class CtrlC:
+    def find_spec(self, name, path=None, target=None):
+        if name == module:
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, CtrlC())
+from barnabas.broker.main import main
+sys.argv[1:] = ["start"]
+main()
+"""
+
+
+@pytest.mark.parametrize("module", ["barnabas.broker.cli.exits", "barnabas.broker.cli.start", "barnabas.runtime.env"])
+def test_ctrl_c_right_after_the_start_says_nothing(module: str) -> None:
+    command = [sys.executable, "-c", INTERRUPTED_WHILE_IT_IMPORTS, module]
+    done = subprocess.run(command, capture_output=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")

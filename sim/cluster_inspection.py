@@ -22,7 +22,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from barnabas.coordination import paths
-from barnabas.coordination.payloads import PartitionState, TopicAssignment, decode_config
+from barnabas.coordination.payloads import PartitionState, TopicAssignment, decode_config, decode_controller_epoch
 from barnabas.protocol.batch_layout import DELETE_HORIZON, HEADER, HEADER_BYTES, PREFIX_BYTES
 from barnabas.replication.partition import Partition
 from barnabas.sim.coordination import Node, SimTree
@@ -87,12 +87,13 @@ class _Replica:
 class _Watched:
     """What a process had at the last look. Most looks find the same again, so that must be found out quickly."""
 
-    __slots__ = ("partitions", "replicas", "session_id")
+    __slots__ = ("controller_epoch", "partitions", "replicas", "session_id")
 
     def __init__(self) -> None:
         self.partitions: list[Partition] = []
         self.replicas: list[tuple[Partition, Key, _Replica]] = []
         self.session_id: int | None = None  # in which it last served
+        self.controller_epoch = 0  # of the last request of a controller that it has obeyed
 
 
 class _Committed:
@@ -113,6 +114,7 @@ class ClusterInspector:
         self.excused: dict[Key, None] = {}  # partitions that may have lost committed records
         self._history = history
         self._events_read = 0
+        self._controller_epoch = 0  # in the tree
         self._tree: SimTree | None = None
         self._news: list[Node] = []  # nodes that have changed since the last look
         self._topic_ids: dict[str, bytes | None] = {}
@@ -216,6 +218,8 @@ class ClusterInspector:
                     else:
                         self._read_state(key, PartitionState.decode(data), version, now_ms)
                         changed[key] = None
+            elif path == paths.CONTROLLER_EPOCH and data is not None:
+                self._controller_epoch = decode_controller_epoch(data)
             elif parts[1] == "config" and len(parts) == 4 and parts[2] == "topics":
                 value = decode_config(data).get("unclean.leader.election.enable") if data is not None else None
                 self._unclean[parts[3]] = value == "true"
@@ -233,6 +237,9 @@ class ClusterInspector:
             self._assignments[topic, index, assignment.topic_id] = replicas
 
     def _read_state(self, key: Key, node: PartitionState, version: int, now_ms: float) -> None:
+        if node.controller_epoch < self._controller_epoch:
+            detail = f"{_name(key)}: by the controller of epoch {node.controller_epoch}, it is {self._controller_epoch}"
+            raise Violation("no earlier controller writes states", detail)
         before = self._states.get(key)
         state = _State(version, node.leader, node.leader_epoch, node.isr, now_ms)
         self._states[key] = state
@@ -305,6 +312,11 @@ class ClusterInspector:
 
     def _look_at_broker(self, life: Life, watched: _Watched, lives: Sequence[Life], changed: dict[Key, None]) -> None:
         broker = life.broker
+        controller_epoch = broker.replica_manager.controller_epoch
+        if controller_epoch < watched.controller_epoch:
+            detail = f"broker {broker.node_id} obeys {controller_epoch} after {watched.controller_epoch}"
+            raise Violation("brokers obey the newest controller", detail)
+        watched.controller_epoch = controller_epoch
         partitions = list(broker.replica_manager.partitions.values())
         if partitions != watched.partitions:
             watched.partitions = partitions

@@ -11,6 +11,7 @@ import random
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
+from barnabas.sim.cluster_sequences import Sequences
 from barnabas.sim.coordination import Fate
 from barnabas.sim.tree_service import TREE
 
@@ -20,7 +21,12 @@ if TYPE_CHECKING:
 
 Happening = Callable[[], Coroutine[Any, Any, None]]
 IN_SYNC_WITHIN_MS = 120_000.0
-TAKES_RECORDS = ("power", "power in an operation")  # where appends are not synced
+TAKES_RECORDS = (  # where appends are not synced
+    "power",
+    "power in an operation",
+    "power of a follower and then the leader",
+    "restart beside the former session",
+)
 
 
 class ClusterWeather:
@@ -28,7 +34,7 @@ class ClusterWeather:
 
     def __init__(self, world: "ClusterWorld", rng: random.Random, chosen: tuple[str, ...] = ()) -> None:
         self._world = world
-        self._rng = rng
+        self.rng = self._rng = rng
         self._kinds: dict[str, tuple[int, Happening]] = {
             "kill": (4, self._kill),
             "late frames": (3, self._kill_with_late_frames),
@@ -48,6 +54,7 @@ class ClusterWeather:
             "power in an operation": (2, self._lose_power_in_an_operation),
             "clock step": (1, self._step_clock),
             "slow disk": (2, self._slow_disk),
+            **Sequences(world, self).kinds,
         }
         unknown = [name for name in chosen if name not in self._kinds]
         if unknown:
@@ -257,17 +264,17 @@ class ClusterWeather:
 
     async def _lose_power(self) -> None:
         world, host = self._world, self._host()
-        if not world.is_synced and not await self._wait_until_in_sync():
+        if not world.is_synced and not await self.wait_until_in_sync():
             return
         world.lose_power(host)
         await self._some_time()
         await world.bring_up(host)
         if not world.is_synced:
-            await self._wait_until_in_sync()
+            await self.wait_until_in_sync()
 
     async def _lose_power_in_an_operation(self) -> None:
         world, host = self._world, self._host()
-        if not world.is_synced and not await self._wait_until_in_sync():
+        if not world.is_synced and not await self.wait_until_in_sync():
             return
         host.disk.lose_power_at(host.disk.operations + self._rng.choice((0, 1, 2, 5, 12, 40)))
         if self._rng.random() < 0.3:
@@ -283,9 +290,9 @@ class ClusterWeather:
         await self._some_time()
         await world.bring_up(host)
         if not world.is_synced:
-            await self._wait_until_in_sync()
+            await self.wait_until_in_sync()
 
-    async def _wait_until_in_sync(self) -> bool:
+    async def wait_until_in_sync(self) -> bool:
         """Whether all replicas have come into sync in time."""
         world = self._world
         give_up_ms = world.clock.monotonic_ms() + IN_SYNC_WITHIN_MS

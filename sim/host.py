@@ -13,7 +13,8 @@ from barnabas.broker.broker import Broker
 from barnabas.config.broker import BrokerConfig
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Disk, Env, File, Listener, Network, Timer
-from barnabas.sim.clock import Process, SimClock, in_a_while
+from barnabas.runtime.turns import BUDGET_MS
+from barnabas.sim.clock import WORK_STEP_MS, Process, SimClock, in_a_while
 from barnabas.sim.coordination import SimTree
 from barnabas.sim.disk import PowerLoss, SimDisk
 from barnabas.sim.network import LOCALHOST, SimListener, SimNetwork
@@ -118,7 +119,7 @@ class Life(Process):
         self.touched = True  # its state may have changed since the last inspection
         self.number = number
         self.listeners: list[SimListener] = []
-        clock = _LifeClock(host.clock, host, self)
+        clock = self.clock = _LifeClock(host.clock, host, self)
         self.env = Env(
             clock=clock,
             disk=cast(Disk, _LifeDisk(host.disk, self, clock)),
@@ -310,6 +311,33 @@ class Host:
             self._stalls += 1
             stall = self._stalls
             self.clock.call_later(self.disk.sync_ms, lambda: self.resume("disk") if stall == self._stalls else None)
+
+    def slow_the_processor(self, slowness: float) -> None:
+        """Let long works of the process take time from now on: so many times what they cost; 0: none, as usual.
+
+        A pass of the loop does fewer pieces of them, and then the process stands still for as long as they took.
+        """
+        life = self.life
+        if life is None:
+            return
+        ahead_ms = life.clock.work_ms() - self.clock.work_ms()
+        worked_ms = 0.0
+
+        def work_ms() -> float:
+            nonlocal ahead_ms, worked_ms
+            ahead_ms += WORK_STEP_MS * slowness
+            worked_ms += WORK_STEP_MS * slowness
+            if worked_ms >= BUDGET_MS and self.life is life:
+                self.pause("work")
+                self.clock.call_later(worked_ms, lambda: self._worked(life))
+                worked_ms = 0.0
+            return self.clock.work_ms() + ahead_ms
+
+        life.clock.work_ms = work_ms if slowness else lambda: self.clock.work_ms() + ahead_ms
+
+    def _worked(self, life: Life) -> None:
+        if self.life is life:
+            self.resume("work")
 
     def _exit(self, life: Life) -> None:
         """The process has ended by itself; the system closes the connections that it has left open."""

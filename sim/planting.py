@@ -26,7 +26,7 @@ def run(fault: Fault, seed: int) -> Violation | None:
     if fault.campaign == "world":
         return world.run(seed, minutes=1).violation
     if fault.campaign == "cluster":
-        return cluster_world.run(seed, minutes=1, kinds=tuple(filter(None, fault.focus.split(",")))).violation
+        return cluster_world.run(seed, minutes=0.4, kinds=tuple(filter(None, fault.focus.split(",")))).violation
     try:
         storage.run(seed, steps=60 if fault.focus else 40, keep_every=1 if fault.focus else 17, focus=fault.focus)
     except Violation as violation:

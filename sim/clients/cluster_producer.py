@@ -65,7 +65,7 @@ class ClusterProducer(Routed):
             if len(batches) < IN_FLIGHT_MAX:
                 batches.append(self._make_batch(key))
         for key in [key for key, batches in self._batches.items() if batches]:
-            if not await self._send(key):
+            if key in self._batches and not await self._send(key):  # not: it was started anew, and forgot its batches
                 await self.sleep(20, 200)
             if self.producer_id < 0:
                 return  # it was started anew, with nothing in flight
@@ -119,7 +119,9 @@ class ClusterProducer(Routed):
 
     async def _send(self, key: TopicPartition) -> bool:
         """Send a partition's batches in order, and take the answers. False if some must be sent again."""
-        connection = await self.connected_to(await self.find(key))
+        node = await self.find(key)
+        connection = await self.connected_to(node)
+        lost_session = self.lost_session_of(node)
         version = self.rng.randint(3, 13)
         batches = list(self._batches[key])
         answers = [
@@ -135,6 +137,8 @@ class ClusterProducer(Routed):
             if error is ErrorCode.NONE:
                 if failed in NOT_WRITTEN:
                     raise Violation("sequences leave no gap", f"{self.name} {key}: {failed.name} before")
+                if lost_session:
+                    self.check_session(node, lost_session, f"{self.name} {key}")
                 self._batches[key].remove(batch)
                 self.ended(batch.number, Outcome.OK, batch.operation._replace(base_offset=partition.base_offset))
                 self.progress += 1

@@ -11,6 +11,7 @@ from barnabas.sim.clients.connection import Connection, LostError, UnansweredErr
 from barnabas.sim.clients.member import Member
 from barnabas.sim.ledger import TopicPartition
 from barnabas.sim.observations import REMOVE_GROUP, Administer, Operation, Outcome
+from barnabas.sim.violation import Violation
 
 if TYPE_CHECKING:
     from barnabas.sim.cluster_world import ClusterWorld
@@ -30,6 +31,19 @@ MOVED = frozenset(
     )
 )
 TO_CONTROLLER = (ApiKey.CREATE_TOPICS, ApiKey.DELETE_TOPICS, ApiKey.CREATE_PARTITIONS, ApiKey.ELECT_LEADERS)
+OF_LEADERS = frozenset(
+    (
+        ApiKey.DELETE_RECORDS,
+        ApiKey.HEARTBEAT,
+        ApiKey.INIT_PRODUCER_ID,
+        ApiKey.JOIN_GROUP,
+        ApiKey.LIST_OFFSETS,
+        ApiKey.OFFSET_COMMIT,
+        ApiKey.OFFSET_FETCH,
+        ApiKey.SYNC_GROUP,
+    )
+)
+FIRST_VERSION_OF_FOLLOWERS = 11
 CONTROLLER = "controller"
 METADATA_LIMIT_MS = 10_000.0
 REQUEST_LIMIT_MS = 15_000.0
@@ -92,13 +106,33 @@ class Routed(Client):
         """Send one request to a broker; returns the answer. LostError."""
         connection = await self.connected_to(node)
         asked_ms = self.world.clock.monotonic_ms()
+        lost_session = self.lost_session_of(node)
         try:
             answer = await connection.ask(api, version, message, limit_ms)
         except UnansweredError as error:
             self.world.note_unanswered(self.name, f"{error} by broker {node}", asked_ms)
             raise
         self.world.answers += 1
+        if lost_session and is_of_leaders(api, version, message) and not errors_in(answer):
+            self.check_session(node, lost_session, f"{api.name} of {self.name}")
         return answer
+
+    def lost_session_of(self, node: int) -> int:
+        """The session of a broker, if the tree has ended it and the broker has no other one; else 0.
+
+        A request that is sent now is handled later. If this is still so when it is answered, it was so all the time.
+        """
+        life = self.cluster.hosts[node].life
+        session_id = 0 if life is None else life.coordination.session_id
+        return 0 if session_id in self.cluster.tree.sessions else session_id
+
+    def check_session(self, node: int, lost_session: int, what: str) -> None:
+        """A request was granted that was sent when the broker had lost its session. It must not have been (the lease).
+
+        Another broker may lead since, and may have acknowledged more: a read would be stale, a write forgotten.
+        """
+        if self.lost_session_of(node) == lost_session:
+            raise Violation("who has no session serves nothing as a leader", f"broker {node}: {what}")
 
     async def ask(self, api: ApiKey, version: int, message: Any, limit_ms: float = REQUEST_LIMIT_MS) -> Any:
         """Send one request to the broker that it is for; returns the answer. LostError."""
@@ -148,6 +182,13 @@ class Routed(Client):
         response = await self.ask_node(node, ApiKey.FIND_COORDINATOR, 2, request, METADATA_LIMIT_MS)
         if not response.error_code:
             self._nodes[group_id] = response.node_id
+
+
+def is_of_leaders(api: ApiKey, version: int, message: Any) -> bool:
+    """Whether only a leader, or a coordinator, may grant a request. Followers answer newer consumers (KIP-392)."""
+    if api is ApiKey.FETCH:
+        return version < FIRST_VERSION_OF_FOLLOWERS
+    return api in OF_LEADERS
 
 
 def target_of(api: ApiKey, message: Any) -> Target | None:

@@ -6,7 +6,7 @@ import pytest
 from barnabas.cluster.metadata_cache import Endpoint
 from barnabas.cluster.registration import LiveBroker
 from barnabas.config.broker import BrokerConfig
-from barnabas.controller.channels import BrokerChannels
+from barnabas.controller.channels import BrokerChannels, _Channel
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import (
     LeaderAndIsrRequest,
@@ -16,6 +16,7 @@ from barnabas.protocol.messages import (
     UpdateMetadataRequest,
     UpdateMetadataResponse,
 )
+from barnabas.runtime.pending import Pending
 from barnabas.sim.env import SimEnv, sim_env
 from other_broker import OtherBroker
 
@@ -186,6 +187,28 @@ def test_an_answer_of_a_former_term_is_dropped(world: World) -> None:
     world.connections[1].answer(0, YES)
     world.advance(50)
     assert world.answers == [(4, YES)]
+
+
+@pytest.mark.parametrize("late", [YES, None])
+def test_a_channel_that_has_ended_drops_what_comes_late(world: World, late: Any) -> None:
+    answer: Pending[Any] = Pending()
+
+    class ByHand(_Channel):
+        def _reach(self, request: Any) -> Pending[Any]:
+            sent.append(request)
+            return answer
+
+    sent: list[Any] = []
+    answers: list[Any] = []
+    channel = ByHand(world.env.clock, LiveBroker(2, 7, ()))
+    world.inside(lambda: channel.send(LeaderAndIsrRequest(), answers.append))
+    world.advance()
+    assert len(sent) == 1
+    assert channel.end() == [answers.append]
+    world.inside(lambda: answer.complete(late))  # neither counted nor sent again
+    assert channel._retry is None
+    world.advance(1_000)
+    assert (len(sent), answers) == (1, [])
 
 
 def test_other_addresses_of_the_same_life_keep_what_waits(world: World) -> None:

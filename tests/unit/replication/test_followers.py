@@ -6,11 +6,12 @@ import pytest
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import FetchResponse
 from barnabas.replication.fetching import FetchParams, FetchPartition
+from barnabas.replication.follower import Action, Follower, handle_answer
 from barnabas.replication.replica_fetcher import CATCH_UP_BYTES_PER_MS
 from barnabas.sim.env import sim_env
 from barnabas.storage.log import Log
 from replicas_world import LATENCY_MS, World
-from replication_world import TOPIC_ID, Observed
+from replication_world import TOPIC_ID, Observed, batch
 
 
 @pytest.fixture
@@ -50,6 +51,23 @@ def test_a_follower_is_served_before_the_leader_has_heard_of_the_topic_by_update
     world[1].append()
     world.run(20)
     assert same(world, 1, 2)
+
+
+def test_what_was_asked_in_an_earlier_epoch_of_the_same_leader_counts_no_more(world):
+    world.lead(1)
+    world.run()
+    partition = world[2].partition()
+    follower = Follower(partition)
+    follower.asked = follower.ask()
+    answer = FetchResponse.PartitionData(records=batch(), high_watermark=1, log_start_offset=0)
+    epoch = partition.leader_epoch
+    assert follower.is_current
+    world.lead(1)
+    assert (partition.leader_id, partition.leader_epoch) == (1, epoch + 1)
+    assert not follower.is_current
+    assert handle_answer(follower, answer).action is Action.IGNORE
+    late = partition.append_as_follower(answer.records, epoch, 1, 0)  # the second guard
+    assert (late.error, partition.log_end_offset) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, 0)
 
 
 def test_idle_partitions_are_named_once(world):

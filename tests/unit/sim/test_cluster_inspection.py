@@ -67,7 +67,7 @@ class Cluster:
                 node_id=broker_id,
                 log_manager=log_manager,
                 lease=SimpleNamespace(holds=True),
-                replica_manager=SimpleNamespace(partitions={}),
+                replica_manager=SimpleNamespace(partitions={}, controller_epoch=1),
                 group_coordinator=SimpleNamespace(shards={}),
             ),
         )
@@ -228,6 +228,19 @@ def test_an_epoch_that_goes_back(cluster: Cluster) -> None:
     cluster.look()
     cluster.write_state(2, 2, (1, 2, 3))
     cluster.say("leader epochs only grow")
+
+
+def test_a_state_written_by_an_earlier_controller(cluster: Cluster) -> None:
+    cluster.make(paths.CONTROLLER_EPOCH, b"2")
+    cluster.write_state(2, 3, (1, 2, 3))
+    cluster.say("no earlier controller writes states")
+
+
+def test_a_broker_that_obeys_an_earlier_controller(cluster: Cluster) -> None:
+    cluster.lives[2].broker.replica_manager.controller_epoch = 7
+    cluster.look()
+    cluster.lives[2].broker.replica_manager.controller_epoch = 6
+    cluster.say("brokers obey the newest controller")
 
 
 def test_an_isr_in_memory_before_it_is_in_the_tree(cluster: Cluster) -> None:

@@ -121,7 +121,7 @@ CLUSTER_FAULTS = (
         "self.leader_epochs.assign(epoch, header.base_offset)",
         "pass",
         "the whole ISR has what is committed",
-        3,
+        4,
     ),
     # Epochs, fences, lives
     Fault(
@@ -224,7 +224,7 @@ CLUSTER_FAULTS = (
         "return partition.log.high_watermark",
         "return partition.log.log_end_offset",
         "inconsistent offsets",
-        3,
+        1,
         "leaders come and go",
     ),
     Fault(
@@ -320,7 +320,7 @@ CLUSTER_FAULTS = (
         "or len(self.isr) < self.minimum_isr_size",
         "",
         "min.insync.replicas have what is committed",
-        4,
+        5,
         "leader dies before a follower is back",
     ),
     Fault(
@@ -372,15 +372,5 @@ CLUSTER_FAULTS = (
         "the whole ISR has what is committed",
         3,
         "power of a follower and then the leader",
-    ),
-    Fault(
-        "coordinator answers while it loads",
-        "cluster",
-        "groups.coordinator:GroupCoordinator.shard_of",
-        "if shard.loading:",
-        "if False:",
-        "no commit goes back",
-        3,
-        "slow coordinator",
     ),
 )

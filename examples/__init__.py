@@ -1,0 +1,1 @@
+"""Brokers with a believable day in them: `python -m examples --data ./day`."""

@@ -1,0 +1,65 @@
+"""The Spark session: what is needed for one, and the settings that the tables want."""
+
+import os
+import re
+import shutil
+import subprocess
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+JAVA_VERSION_MIN = 17  # of Spark 4
+STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"  # transformWithState needs it
+
+SETTINGS = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.streaming.stateStore.providerClass": STATE_STORE,
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+}
+ON_THIS_MACHINE = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+
+
+def what_is_missing() -> str | None:
+    """What must be installed before a session can start, as a sentence; None: nothing."""
+    if any(find_spec(name) is None for name in ("pyspark", "pyarrow", "numpy")):
+        return "the pipeline needs Spark: install it with `pip install 'barnabas[spark]'`"
+    version = _java_version()
+    if version is None:
+        return f"Spark needs Java {JAVA_VERSION_MIN} or newer: install it, or let JAVA_HOME name it"
+    if version < JAVA_VERSION_MIN:
+        return (
+            f"Spark needs Java {JAVA_VERSION_MIN} or newer, and this is Java {version}: let JAVA_HOME name a newer one"
+        )
+    return None
+
+
+def start_session(name: str, settings: dict[str, str] | None = None) -> "SparkSession":
+    """A session on all cores of this machine; under spark-submit the one that it asks for."""
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName(name)
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # spark-submit sets it, and then says which master
+        builder = builder.master("local[*]")
+        settings = ON_THIS_MACHINE | (settings or {})
+    for key, value in (SETTINGS | (settings or {})).items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def _java_version() -> int | None:
+    """The major version of the Java that Spark would run; None: there is none."""
+    home = os.environ.get("JAVA_HOME")
+    java = os.path.join(home, "bin", "java") if home else shutil.which("java")
+    if java is None:
+        return None
+    try:
+        said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30).stderr
+    except OSError:
+        return None
+    found = re.search(r'version "(?:1\.)?(\d+)', said)
+    return int(found[1]) if found else None

@@ -166,6 +166,26 @@ class Cluster:
 
         return self.until(find)
 
+    def balance(self) -> None:
+        """Have all preferred leaders elected; return when every broker knows them, and all replicas are in sync.
+
+        So no leader moves afterwards: the controller's own balance finds nothing to do.
+        """
+
+        def elect() -> None:
+            with self.client(self.controller()) as client:
+                answer = client.ask(ApiKey.ELECT_LEADERS, 2, messages.ElectLeadersRequest(topic_partitions=None))
+            if answer.error_code:
+                raise NotYetError(f"elect leaders: {answer}")
+            for node_id in self.processes:
+                with self.client(node_id) as client:
+                    topics = client.ask(ApiKey.METADATA, 12, messages.MetadataRequest(topics=None)).topics
+                for row in (row for topic in topics for row in topic.partitions):
+                    if row.leader_id != row.replica_nodes[0] or set(row.isr_nodes) != set(row.replica_nodes):
+                        raise NotYetError(f"broker {node_id} says: {row}")
+
+        self.until(elect)
+
     # ------------------------------------------------------------------ records
 
     def produce(self, producer: "Producer", values: list[bytes]) -> int:

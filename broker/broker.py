@@ -282,6 +282,7 @@ class Broker:
             lambda: self.replica_manager.broker_epoch,
             self.metadata_cache,
             self.controller_client,
+            self.lease,
         )
         self.server.stop_accepting()
         self.auto_topics.stop()

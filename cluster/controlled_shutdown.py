@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable
 
 from barnabas.cluster.controller_client import ControllerClient
+from barnabas.cluster.lease import LeaseView
 from barnabas.cluster.metadata_cache import MetadataCache
 from barnabas.config.broker import BrokerConfig
 from barnabas.protocol.errors import ErrorCode
@@ -23,13 +24,15 @@ async def hand_over(
     broker_epoch: Callable[[], int],
     cache: MetadataCache,
     controller: ControllerClient,
+    lease: LeaseView,
 ) -> None:
     """Ask the controller to let this broker go, and again while it still leads partitions that others could lead.
 
     The broker may lose its session between two tries, and register again in another epoch.
 
-    Kafka waits a fixed time between two tries. Here the next try comes as soon as it can succeed, and partitions whose
-    other replicas are all away are not waited for.
+    Kafka waits a fixed time between two tries. Here the next try comes as soon as it can succeed. Partitions whose
+    other replicas are all away are not waited for, and nothing is while the tree cannot be used: the controller could
+    change nothing.
     """
     if not config.controlled_shutdown_enable or not cache.is_alive(node_id):
         return
@@ -46,7 +49,7 @@ async def hand_over(
         else:
             why = "no answer" if answer is None else ErrorCode.of(answer.error_code).name
             logger.info("the controller (broker %d) has not let this broker go: %s", asked, why)
-            if set(cache.brokers) <= {node_id}:
+            if set(cache.brokers) <= {node_id} or not lease.holds:
                 return
         if not last:
             await ended(

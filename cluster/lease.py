@@ -121,8 +121,8 @@ class Lease:
         self._is_lapsed = is_lapsed
         if is_lapsed:
             logger.warning(
-                "the coordination tree has not answered for %.0f ms: until it does, this broker answers nothing as "
-                "committed",
+                "the coordination tree has not confirmed the session within %.0f ms: until it does, this broker "
+                "answers nothing as committed",
                 self._lasts_ms,
             )
         else:

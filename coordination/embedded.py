@@ -42,6 +42,7 @@ from barnabas.coordination.port import (
 )
 from barnabas.coordination.session_files import NEVER, SessionFiles
 from barnabas.coordination.tree_file import WRITE_LOCK_BYTE, BusyError, Node, TreeFile
+from barnabas.coordination.tree_place import TreePlace
 from barnabas.coordination.watches import Watches
 from barnabas.runtime import lock_holders
 from barnabas.runtime.ports import DirectoryLock, Env
@@ -75,6 +76,10 @@ class _Change(NamedTuple):
     after: int
 
 
+class _OlderTreeError(Exception):
+    """Somebody has copied another file over that of the tree. Nothing was changed."""
+
+
 class EmbeddedCoordination:
     """One session with the tree at `path`. Implements the Coordination port."""
 
@@ -101,7 +106,7 @@ class EmbeddedCoordination:
         self._judges_from_ms = 0.0
         self._repair: asyncio.Task[None] | None = None  # ends dead sessions, or begins a new one after an expiry
         self._unreadable_said_ms = -math.inf
-        self._is_gone = False  # somebody has removed the file while it is in use
+        self._place = TreePlace(env.disk, path, self._files)
         self._next_liveness_ms = 0.0
         self._data_version = 0
         self._compared_zxid = 0  # changes up to here have been compared with the watches
@@ -116,6 +121,8 @@ class EmbeddedCoordination:
         """Read the file without changing it. If there is no file yet, the tree is empty."""
         if self._reader is not None or self._seen is not None:
             return
+        if self._shared:
+            self._place.check_that_nobody_uses_another()
         while self._seen is None:
             self._seen = await self._unless_busy(self._copy)
 
@@ -132,6 +139,8 @@ class EmbeddedCoordination:
             self._make_folder()
         self._reader = await self._unless_busy(self._open)
         try:
+            if self._shared:
+                self._place.note_opened()
             self._writer = await self._unless_busy(self._open) if self._shared else self._reader
             await self._begin_session()
         except BaseException:
@@ -242,7 +251,7 @@ class EmbeddedCoordination:
             if self._shared:  # locked before others can see the session, so that none takes it for dead
                 self._release_lock()  # of a try before that found the file busy
                 self._locked_id = session_id
-                self._lock = self._files.begin(session_id, self._until_ms(sent_ms))
+                self._lock = self._files.begin(session_id, self._until_ms(sent_ms), self._place.inode)
             others = file.session_ids()
             dead[:] = [other for other in others if other == replaced or not self._shared or self._is_dead(other)]
             for other in dead:
@@ -434,7 +443,7 @@ class EmbeddedCoordination:
         """Make a change of a session (None: of one that begins or ends). Its watches are told in any case."""
         if session_id is not None:
             self._opened()
-        writer = self._writer
+        writer, seen_zxid = self._writer, self._compared_zxid
         assert writer is not None
 
         def attempt() -> _Change:
@@ -442,13 +451,19 @@ class EmbeddedCoordination:
                 if session_id is not None and not writer.has_session(session_id):
                     raise SessionExpiredError("", f"session {session_id} was ended by another process")
                 before = writer.zxid()
+                if before < seen_zxid:
+                    raise _OlderTreeError
                 result = change(writer)
                 after = writer.zxid()
             events, writer.changes = writer.changes, []
             return _Change(result, events, before, after)
 
         if self._shared:
-            return await self._aside(attempt, self._tell)
+            try:
+                return await self._aside(attempt, self._tell)
+            except _OlderTreeError:
+                self._give_up_older()
+                raise SessionExpiredError("", self._place.wrong) from None
         await self._env.clock.sleep(0)  # between many changes in a row, others must have their turn
         made = attempt()
         self._tell(made)
@@ -485,6 +500,8 @@ class EmbeddedCoordination:
     def _opened(self) -> TreeFile:
         if self._reader is None:
             raise SessionExpiredError("", "the session is closed")
+        if self._place.wrong:
+            raise SessionExpiredError("", self._place.wrong)
         if not self._has_session:
             raise SessionExpiredError("", f"session {self.session_id} was ended by another process")
         return self._reader
@@ -554,7 +571,7 @@ class EmbeddedCoordination:
         try:
             if self._has_session:
                 self._look(file, now_ms)
-            else:
+            elif self._place.look():
                 self._expire()
         except (CoordinationError, OSError) as error:  # the next poll tries again
             self._say_unreadable(error)
@@ -566,11 +583,19 @@ class EmbeddedCoordination:
             logger.warning("coordination tree cannot be used now: %s", error)
 
     def _look(self, file: TreeFile, now_ms: float) -> None:
+        is_due = now_ms >= self._next_liveness_ms
+        if is_due:
+            self._next_liveness_ms = now_ms + LIVENESS_MS
+            if not self._place.look():
+                self._give_up()
+                return
         if now_ms - self.last_confirmed_ms >= self.session_timeout_ms / PROLONGED:
             self._prolong()
-            self._look_whether_it_is_there()
         data_version = file.data_version()
         if data_version != self._data_version:
+            if file.zxid() < self._compared_zxid:
+                self._give_up_older()
+                return
             if not file.has_session(self.session_id):
                 self._expire()
                 return
@@ -578,21 +603,17 @@ class EmbeddedCoordination:
             if file.zxid() != self._compared_zxid:
                 self._compare(file)
             self._data_version = data_version
-        if self._others and now_ms >= self._next_liveness_ms:
-            self._next_liveness_ms = now_ms + LIVENESS_MS
-            if self._over(now_ms):
-                self._repair_by(self._end_others)
+        if is_due and self._others and self._over(now_ms):
+            self._repair_by(self._end_others)
 
-    def _look_whether_it_is_there(self) -> None:
-        """Those that have it open go on with it, and nobody else finds it. So this is said at once."""
-        is_gone = self._shared and not self._env.disk.exists(self._path)
-        if is_gone and not self._is_gone:
-            logger.error(
-                "%s was removed or renamed while it is in use: a broker that starts does not find it, and what it says "
-                "is lost when the last one stops. Give the file its name back; or stop all, and restore a backup.",
-                self._path,
-            )
-        self._is_gone = is_gone
+    def _give_up(self) -> None:
+        """Lose the session, and begin no other one: what this process would do in its file nobody would see."""
+        self._has_session = False
+        self._forget_session()
+
+    def _give_up_older(self) -> None:
+        self._place.note_older()
+        self._give_up()
 
     def _compare(self, file: TreeFile) -> None:
         with file.snapshot():

@@ -1,10 +1,11 @@
-"""Which sessions of an embedded tree live: one empty file each beside the tree, held locked by the session's process.
+"""Which sessions of an embedded tree live: one small file each beside the tree, held locked by the session's process.
 
 `<tree>.session-<id>` says two things. Its lock is the operating system's and goes with the process, so a killed process
 is seen at once. Its modification time is the time until which the session lives by the monotonic clock, which is one
 clock for all processes of a machine. The process moves this time on again and again. So the session of a stopped
 process (SIGSTOP) ends when that time has come, although its lock is held. Nothing here is ever synced: after a reboot
-no lock is held, and then the time counts for nothing.
+no lock is held, and then the time counts for nothing. In the file stands the inode of the tree that the process has
+open (see `tree_place.py`).
 
 Who ends a session whose process still holds its lock renames the file first (`fence`), and reads the time after that.
 `prolong` needs the old name. So either the one who ends it sees the last time that was set, or the process is told
@@ -27,8 +28,13 @@ class SessionFiles:
         self._disk = disk
         self._tree_path = tree_path
 
-    def begin(self, session_id: int, until_ms: int) -> DirectoryLock:
-        """Make and lock the file of a new session of this process."""
+    def begin(self, session_id: int, until_ms: int, tree_inode: int) -> DirectoryLock:
+        """Make and lock the file of a new session of this process. It says which tree the process has open."""
+        file = self._disk.open(self.path(session_id), create=True)
+        try:
+            file.write(0, str(tree_inode).encode())
+        finally:
+            file.close()  # before it is locked: to close any descriptor of a file drops the locks of the process
         lock = self._disk.lock(self.path(session_id))
         self._disk.set_modified_ms(self.path(session_id), until_ms)
         return lock
@@ -62,12 +68,26 @@ class SessionFiles:
             self._disk.rename(self.path(session_id), self._fenced_path(session_id))
         return self.lives_until_ms(session_id)
 
-    def is_anybody_alive(self) -> bool:
-        """Whether there is a session whose process lives."""
+    def alive(self) -> list[int]:
+        """The sessions whose processes live, and which nobody has fenced."""
         folder, _, name = self._tree_path.rpartition("/")
         start = f"{name}.session-"
+        if not self._disk.is_directory(folder):
+            return []
         numbers = (each.removeprefix(start) for each in self._disk.list_directory(folder) if each.startswith(start))
-        return any(self.lives_until_ms(int(number)) != NEVER for number in numbers if number.isdigit())
+        return [int(number) for number in numbers if number.isdigit() and self.lives_until_ms(int(number)) != NEVER]
+
+    def tree_inode(self, session_id: int) -> int | None:
+        """The inode of the tree that its process has open; None: it is not known."""
+        try:
+            file = self._disk.open(self.path(session_id), read_only=True)
+        except FileNotFoundError:
+            return None
+        try:
+            content = file.read(0, 20)
+        finally:
+            file.close()
+        return int(content) if content.isdigit() else None
 
     def processes(self, session_id: int) -> list[int]:
         """The process that holds the session's file locked, where the system tells."""

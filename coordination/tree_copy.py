@@ -18,7 +18,7 @@ def copy_as_it_is(env: Env, path: str, sessions: SessionFiles) -> TreeFile | Non
     if not before:
         return TreeFile(IN_MEMORY, env.clock.now_ms)
     _check_files(disk, path)
-    is_in_use = sessions.is_anybody_alive()
+    is_in_use = bool(sessions.alive())
     seen = TreeFile(path, env.clock.now_ms, as_it_is=True, is_in_use=is_in_use, has_log=len(before) > 1)
     if is_in_use or _changed_at(disk, path) == before:
         return seen

@@ -149,6 +149,11 @@ class RealDisk:
         """Atomically give a file or folder another name, replacing a file of that name."""
         os.replace(source, target)
 
+    def identity(self, path: str) -> tuple[int, int]:
+        """Device and inode."""
+        status = os.stat(path)
+        return status.st_dev, status.st_ino
+
     def file_size(self, path: str) -> int:
         """Size of a file that need not be open."""
         return os.stat(path).st_size

@@ -131,6 +131,9 @@ class Disk(Protocol):
     def rename(self, source: str, target: str) -> None:
         """Atomically give a file or folder another name, replacing a file of that name."""
 
+    def identity(self, path: str) -> tuple[int, int]:
+        """What tells a file from one that takes its name later, as long as somebody has the first one open."""
+
     def file_size(self, path: str) -> int:
         """Size of a file that need not be open."""
 

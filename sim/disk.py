@@ -408,6 +408,10 @@ class SimDisk:
         del source_parent.entries[source_name]
         target_parent.entries[target_name] = node
 
+    def identity(self, path: str) -> tuple[int, int]:
+        """See `Disk`."""
+        return 0, id(self._file(path))
+
     def file_size(self, path: str) -> int:
         """Size."""
         return len(self._file(path).data)

@@ -25,6 +25,7 @@ class Cluster:
         self.answers = list(answers)
         self.asked = []  # (milliseconds since the beginning, broker epoch)
         self.broker_epoch = 77
+        self.holds = True  # the lease
         self.config = BrokerConfig.of({"node.id": "1", "log.dirs": "/data", **settings})
         self.began_ms = self.env.clock.monotonic_ms()
 
@@ -48,7 +49,7 @@ class Cluster:
 
     def stop(self):
         """Returns at which times it asked, and when it had ended."""
-        self.env.run(hand_over(self.config, 1, lambda: self.broker_epoch, self.cache, self))
+        self.env.run(hand_over(self.config, 1, lambda: self.broker_epoch, self.cache, self, self))
         assert self.answers == []
         return [when for when, _ in self.asked], self.env.clock.monotonic_ms() - self.began_ms
 
@@ -120,3 +121,10 @@ def test_a_broker_that_is_alone_or_not_registered_does_not_wait():
     disabled = Cluster(**{"controlled.shutdown.enable": "false"})
     disabled.tell(1, 2)
     assert disabled.stop() == ([], 0)
+
+
+def test_nothing_is_tried_again_while_the_tree_cannot_be_used():
+    cluster = Cluster(REFUSED)
+    cluster.tell(1, 2)
+    cluster.holds = False
+    assert cluster.stop() == ([0], 0)

@@ -54,7 +54,7 @@ def test_it_ends_before_the_session_may_end_and_comes_back(world: World, caplog:
     clock.advance(1)
     assert not world.lease.holds, "before another broker can be elected"
     clock.advance(TIMEOUT_MS * 10)
-    assert caplog.text.count("has not answered for 5400 ms") == 1
+    assert caplog.text.count("has not confirmed the session within 5400 ms") == 1
     assert world.told == [("on_lapsed", False)]
     world.cut(Fate.DONE)
     clock.advance(TIMEOUT_MS / 6)

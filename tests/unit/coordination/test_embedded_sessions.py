@@ -114,7 +114,7 @@ async def test_after_all_stood_still_together_nobody_is_ended(tree: Tree) -> Non
 
 def test_the_last_word_of_a_session_counts_though_another_ends_it(tmp_path: Path) -> None:
     files = SessionFiles(RealDisk(), f"{tmp_path}/tree")
-    lock = files.begin(7, 1000)
+    lock = files.begin(7, 1000, 1)
     assert files.lives_until_ms(7) == 1000
     assert files.prolong(7, 2000)  # after the other has read 1000, and before it fences
     assert files.fence(7) == 2000
@@ -322,6 +322,79 @@ async def test_a_tree_that_is_removed_while_it_is_in_use_is_said_once(
     await tree.clock.sleep(2 * TIMEOUT_MS)
     assert caplog.text.count("was removed or renamed while it is in use") == 1
     assert session.session_id != 0
+
+
+def put_in_the_place_of(tree: Tree, session: EmbeddedCoordination) -> tuple[Path, Path]:
+    """Put a copy in the place of a tree that is in use; returns where both are."""
+    path = Path(session._path)
+    aside, copy = path.with_name("aside"), path.with_name("copy")
+    with sqlite3.connect(path) as source, sqlite3.connect(copy) as target:
+        source.backup(target)
+    path.rename(aside)
+    copy.rename(path)
+    return path, aside
+
+
+@embedded_only
+async def test_who_has_a_tree_open_that_was_replaced_has_no_session_until_it_is_back(
+    tree: Tree, caplog: pytest.LogCaptureFixture
+) -> None:
+    session, other = await started(tree), await started(tree)
+    await session.create("/e", ephemeral=True)
+    path, aside = put_in_the_place_of(tree, session)
+    await tree.clock.sleep(embedded.LIVENESS_MS + embedded.POLL_MS)
+    for one in (session, other):
+        assert not one.confirm_at_once()
+        with pytest.raises(SessionExpiredError, match="was replaced by another file while it is in use"):
+            await one.create("/a")
+        with pytest.raises(SessionExpiredError, match="was replaced"):
+            await one.confirm()
+    await tree.clock.sleep(2 * TIMEOUT_MS)
+    assert not session.confirm_at_once(), "no new session is begun"
+    assert caplog.text.count("Stop all brokers of this tree") == 2, "once each"
+    aside.rename(path)
+    await tree.clock.sleep(TIMEOUT_MS)
+    assert await other.exists("/e") is None, "the session was over meanwhile"
+    await session.create("/e", ephemeral=True)
+    assert await other.exists("/e") is not None
+
+
+@embedded_only
+async def test_no_session_begins_while_processes_use_a_file_that_was_in_its_place(tree: Tree) -> None:
+    session = await started(tree)
+    await session.create("/e", ephemeral=True)
+    path, aside = put_in_the_place_of(tree, session)
+    for _ in range(2):
+        with pytest.raises(ConnectionLossError, match="was replaced while it is in use: the processes"):
+            await tree.unstarted().look()
+        path.unlink(missing_ok=True)
+    assert not path.exists()
+    aside.rename(path)
+    later = tree.unstarted()
+    await later.look()
+    assert await later.exists("/e") is not None
+
+
+@embedded_only
+async def test_a_tree_over_which_an_older_copy_is_written_is_not_changed(
+    tree: Tree, caplog: pytest.LogCaptureFixture
+) -> None:
+    session, other = await started(tree), await started(tree)
+    for index in range(5):
+        await session.create(f"/{index}")
+    await tree.settle()
+    assert session._reader is not None
+    with session._reader.transaction():  # as a copy says it
+        session._reader._rows("UPDATE counter SET zxid = 3")
+    with pytest.raises(SessionExpiredError, match="is older than it was"):
+        await session.create("/a")
+    assert session._reader.find("/a") is None
+    await tree.clock.sleep(2 * TIMEOUT_MS)
+    for one in (session, other):
+        assert not one.confirm_at_once()
+        with pytest.raises(SessionExpiredError, match="is older than it was"):
+            await one.create("/a")
+    assert caplog.text.count("older than it was: another file was copied over it") == 2
 
 
 @embedded_only

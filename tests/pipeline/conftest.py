@@ -1,5 +1,6 @@
 """One Spark session for all tests of the pipeline. Without the extra `spark` or Java 17 they are skipped."""
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -8,7 +9,11 @@ import pytest
 from barnabas.pipeline.session import start_session, what_is_missing
 
 if TYPE_CHECKING:
+    from histories import History, Tables
     from pyspark.sql import SparkSession
+
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2])]  # histories.py, examples/
+RANDOM_HISTORIES = 12
 
 
 @pytest.fixture(scope="session")
@@ -22,9 +27,48 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
         "spark.master": "local[2]",
         "spark.driver.memory": "1g",
         "spark.sql.shuffle.partitions": "2",
+        # The tables are small, so compiling takes longer than computing.
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.sql.adaptive.enabled": "false",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.local.dir": str(folder / "local"),
     }
     session = start_session("tests", settings)
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def day_history() -> "History":
+    """The generated day, with few records and all commits."""
+    from histories import START_MS, day_history
+
+    from examples.day import plan_day
+
+    return day_history(plan_day(1, START_MS, records=6_000))
+
+
+@pytest.fixture(scope="session")
+def day(spark: "SparkSession", day_history: "History", tmp_path_factory: pytest.TempPathFactory) -> "Tables":
+    """The same as Spark tables."""
+    from histories import Tables
+
+    return Tables(spark, tmp_path_factory.mktemp("day"), day_history)
+
+
+@pytest.fixture(scope="session")
+def small_history() -> "History":
+    """Many small random histories, side by side."""
+    from histories import random_histories
+
+    return random_histories(range(RANDOM_HISTORIES))
+
+
+@pytest.fixture(scope="session")
+def small(spark: "SparkSession", small_history: "History", tmp_path_factory: pytest.TempPathFactory) -> "Tables":
+    """The same as Spark tables."""
+    from histories import Tables
+
+    return Tables(spark, tmp_path_factory.mktemp("small"), small_history)

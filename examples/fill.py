@@ -1,0 +1,126 @@
+"""Writes a day to brokers: ordinary records to the topics, and to `__consumer_offsets` what coordinators would write.
+
+A coordinator stamps commits with its own clock, so a day of commits would take a day. The records of groups are
+therefore produced like others, by the client id that Kafka lets write to internal topics. Coordinators know of them
+after the next start, when they load what their log holds.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from barnabas.broker.cli.client import await_coordinators
+from barnabas.groups.hashing import partition_for
+from barnabas.groups.records import GroupRecord
+from barnabas.offsets.records import CommittedOffset, encode_key, encode_value
+from barnabas.protocol import records as stored
+from kafka import KafkaProducer
+from kafka.admin import KafkaAdminClient, NewTopic
+from kafka.errors import TopicAlreadyExistsError
+
+from examples.day import GROUPS, TOPICS, BrokerDies, Commit, Day, Generation, Record
+
+OFFSETS_TOPIC = "__consumer_offsets"
+ADMIN_CLIENT_ID = "__admin_client"
+CODECS = {"orders": "lz4", "payments": None, "clicks": "zstd"}
+SESSION_TIMEOUT_MS = 24 * 3_600_000  # the members of the day are gone; this keeps brokers from removing them at once
+
+
+def fill(bootstrap: str, day: Day, kill_a_broker: Callable[[], None] | None) -> dict[str, Any]:
+    """Write the day; the truth about it, with what only the brokers know."""
+    _create_topics(bootstrap)
+    connect = partial(KafkaProducer, bootstrap_servers=bootstrap, acks="all", linger_ms=50, batch_size=1 << 17)
+    producers = {topic: connect(compression_type=codec) for topic, codec in CODECS.items()}
+    coordinator = connect(client_id=ADMIN_CLIENT_ID)
+    # kafka-python's producer knows no internal topics.
+    coordinator._metadata.topics = partial(coordinator._metadata.topics, exclude_internal_topics=False)
+    offsets_partitions = len(coordinator.partitions_for(OFFSETS_TOPIC))
+    killed_at_ms = None
+    sent: Counter[tuple[str, int]] = Counter()
+    last = {}
+
+    for event in day.events:
+        if isinstance(event, BrokerDies):
+            if kill_a_broker is not None:
+                for producer in (*producers.values(), coordinator):
+                    producer.flush()
+                kill_a_broker()
+                killed_at_ms = event.at_ms
+            continue
+        if isinstance(event, Record):
+            producer, place = producers[event.topic], (event.topic, event.partition)
+            key, value, headers = event.key, event.value, list(event.headers)
+        else:
+            producer, place = coordinator, (OFFSETS_TOPIC, partition_for(event.group, offsets_partitions))
+            (key, value), headers = offset_record(event) if isinstance(event, Commit) else group_record(event), []
+        last[place] = producer.send(place[0], value, key, headers, place[1], event.at_ms)
+        sent[place] += 1
+    for producer in (*producers.values(), coordinator):
+        producer.flush()
+        producer.close()
+    for place, future in last.items():  # brokers that had records before have them still
+        assert future.get(30).offset + 1 >= sent[place], f"{place} lacks records"
+    return {**day.truth, "offsets_partitions": offsets_partitions, "broker_killed_at_ms": killed_at_ms}
+
+
+def offset_record(commit: Commit) -> tuple[bytes, bytes | None]:
+    """Key and value as a coordinator writes them."""
+    key = encode_key(commit.group, commit.topic, commit.partition)
+    if commit.offset is None:
+        return key, None
+    return key, encode_value(CommittedOffset(commit.offset, 0, commit.metadata, commit.at_ms, commit.expire_ms))
+
+
+def group_record(generation: Generation) -> tuple[bytes, bytes | None]:
+    """Key and value as a coordinator writes them."""
+    subscription = stored.encode_versioned(stored.ConsumerProtocolSubscription(topics=[generation.topic]), 0)
+    assigned = stored.ConsumerProtocolAssignment.TopicPartition
+    members = [
+        stored.GroupMetadataValue.MemberMetadata(
+            member_id=member,
+            client_id=generation.group,
+            client_host="/127.0.0.1",
+            rebalance_timeout=300_000,
+            session_timeout=SESSION_TIMEOUT_MS,
+            subscription=subscription,
+            assignment=stored.encode_versioned(
+                stored.ConsumerProtocolAssignment(
+                    assigned_partitions=[assigned(topic=generation.topic, partitions=list(partitions))]
+                ),
+                0,
+            ),
+        )
+        for member, partitions in generation.assignment.items()
+    ]
+    record = GroupRecord(
+        generation.group,
+        stored.GroupMetadataValue(
+            protocol_type="consumer",
+            generation=generation.generation,
+            protocol="range" if members else None,
+            leader=members[0].member_id if members else None,
+            current_state_timestamp=generation.at_ms,
+            members=members,
+        ),
+    )
+    return record.key(), record.value()
+
+
+def _create_topics(bootstrap: str) -> None:
+    """The topics of the day, which keep their records however old these are, and the topic of offsets."""
+    admin = KafkaAdminClient(bootstrap_servers=bootstrap)
+    replicas = min(3, len(admin.describe_cluster()["brokers"]))
+    for topic, (partitions, _) in TOPICS.items():
+        settings = {"retention.ms": "-1"}
+        try:
+            admin.create_topics([NewTopic(topic, partitions, replicas, topic_configs=settings)])
+        except TopicAlreadyExistsError:
+            raise SystemExit(f"{bootstrap} has a topic {topic!r} already: fill brokers that are empty.") from None
+    deadline = time.monotonic() + 30
+    await_coordinators(admin, [group.name for group in GROUPS])
+    while OFFSETS_TOPIC not in admin.list_topics():
+        assert time.monotonic() < deadline, "no topic of offsets"
+        time.sleep(0.1)
+    admin.close()

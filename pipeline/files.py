@@ -1,0 +1,40 @@
+"""Files and folders wherever Spark can write: a few words of Hadoop's file system."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Files:
+    """The file system that a path is on. A path is local unless it names another scheme, as in Spark."""
+
+    def __init__(self, spark: "SparkSession", path: str) -> None:
+        hadoop = spark._jvm.org.apache.hadoop.fs
+        self._path: Any = hadoop.Path
+        self._system: Any = hadoop.Path(path).getFileSystem(spark._jsc.hadoopConfiguration())
+
+    def exists(self, path: str) -> bool:
+        """Whether there is such a file or folder."""
+        return bool(self._system.exists(self._path(path)))
+
+    def names(self, folder: str) -> list[str]:
+        """What is in a folder, sorted; nothing if there is no such folder."""
+        if not self.exists(folder):
+            return []
+        return sorted(status.getPath().getName() for status in self._system.listStatus(self._path(folder)))
+
+    def make_folder(self, path: str) -> None:
+        """Make a folder and those above it, where they are missing."""
+        self._system.mkdirs(self._path(path))
+
+    def move(self, old: str, new: str) -> None:
+        """Give a folder another name, in one step. The folders above the new name are made."""
+        target = self._path(new)
+        self._system.mkdirs(target.getParent())
+        if not self._system.rename(self._path(old), target):
+            raise OSError(f"{old} could not be renamed to {new}")
+
+    def remove(self, path: str) -> None:
+        """Remove a folder with everything in it, if it is there."""
+        self._system.delete(self._path(path), True)

@@ -1,0 +1,1 @@
+"""The jobs: each module has functions from tables to tables, and says which columns come out."""

@@ -1,0 +1,141 @@
+"""The history of commits, and what was committed at any time; the truth is a fold in plain Python."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
+
+from barnabas.pipeline.history_folder import SCHEMA, HistoryFolder
+from barnabas.pipeline.jobs import offsets
+from barnabas.pipeline.schemas import COMMITS
+from histories import START_MS, History, Row, Tables, rows
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+HOUR_MS = 3_600_000
+
+
+def folded(commits: list[Row], at_ms: float = float("inf")) -> dict[tuple[str, str, int], int]:
+    """What a coordinator has in memory when it has read the commits until that time."""
+    table = {}
+    for row in sorted(commits, key=lambda row: (row["log_partition"], row["log_offset"])):
+        if row["log_timestamp"] <= at_ms:
+            key = (row["group_id"], row["topic"], row["partition"])
+            table.pop(key, None)
+            if not row["is_tombstone"]:
+                table[key] = row["offset"]
+    return table
+
+
+def as_dictionary(found: list[Row]) -> dict[tuple[str, str, int], int]:
+    table = {(row["group_id"], row["topic"], row["partition"]): row["offset"] for row in found}
+    assert len(table) == len(found)
+    return table
+
+
+@pytest.mark.parametrize("after_ms", [0, 700_000, 3 * HOUR_MS, None])
+def test_committed_is_what_a_coordinator_would_know(
+    small: Tables, small_history: History, after_ms: int | None
+) -> None:
+    history = offsets.history(small.commits)
+    if after_ms is None:
+        assert as_dictionary(rows(offsets.committed(history))) == folded(small_history.commits)
+        return
+    at = datetime.fromtimestamp((START_MS + after_ms) / 1000, UTC)
+    expected = folded(small_history.commits, START_MS + after_ms)
+    assert as_dictionary(rows(offsets.committed(history, at))) == expected
+    assert expected or not after_ms
+
+
+def test_committed_of_the_day(day: Tables, day_history: History) -> None:
+    found = as_dictionary(rows(offsets.committed(offsets.history(day.commits))))
+    assert found == folded(day_history.commits)
+    assert len(found) == 6 * 4 + 3 * 2 + 4 * 2  # newsletter's have expired, lurker never committed
+
+
+def everything(folder: HistoryFolder) -> list[tuple[int, int]]:
+    return sorted((row["log_partition"], row["log_offset"]) for row in folder.read().collect())
+
+
+def test_a_history_grows_and_says_everything_once(
+    spark: SparkSession, small: Tables, small_history: History, tmp_path: Path
+) -> None:
+    folder = HistoryFolder(spark, str(tmp_path))
+    places = sorted((row["log_partition"], row["log_offset"]) for row in small_history.commits)
+    some = small.commits.where("log_offset < 100")
+    count = folder.append(some)
+    assert 0 < count == some.count() < len(places)
+    assert folder.append(some) == 0
+    assert folder.append(small.commits) == len(places) - count
+    assert everything(folder) == places
+    assert folder.append(small.commits) == 0
+    days = {path.name for path in tmp_path.glob("day=*")}
+    assert days == {f"day={row.day}" for row in folder.read().select("day").distinct().collect()}
+    columns = COMMITS.spark.names
+    assert folder.read().select(columns).exceptAll(small.commits.select(columns)).isEmpty(), "the values are the same"
+
+
+def test_what_a_killed_run_has_left_is_not_added_again(spark: SparkSession, small: Tables, tmp_path: Path) -> None:
+    folder = HistoryFolder(spark, str(tmp_path))
+    folder.append(small.commits.where("log_offset < 100"))
+    left = offsets.history(small.commits).where("log_offset between 120 and 160")  # some, and not the first
+    left.select(SCHEMA.names).write.partitionBy("day", "log_partition").mode("append").parquet(str(tmp_path))
+    before = left.count()
+    assert folder.append(small.commits) == small.commits.where("log_offset >= 100").count() - before
+    assert len(everything(folder)) == len(set(everything(folder))) == small.commits.count()
+
+
+def test_late_commits_go_to_their_own_day(spark: SparkSession, small: Tables, tmp_path: Path) -> None:
+    folder = HistoryFolder(spark, str(tmp_path))
+    folder.append(small.commits.where("log_offset < 100"))
+    late = small.commits.where("log_offset >= 100").withColumn(
+        "log_timestamp", F.expr("log_timestamp - interval 3 days")
+    )
+    folder.append(late)
+    found = folder.read().where("log_offset >= 100")
+    assert found.where(F.col("day") != F.to_date("log_timestamp")).count() == 0
+    assert found.count() == late.count()
+
+
+def files(path: Path) -> int:
+    return len(list(path.glob("day=*/*/*.parquet")))
+
+
+def test_small_files_become_one(spark: SparkSession, small: Tables, tmp_path: Path) -> None:
+    folder = HistoryFolder(spark, str(tmp_path))
+    for number in range(3):
+        folder.append(small.commits.where(f"log_offset < {100 * (number + 1)}"))
+    before, many = everything(folder), files(tmp_path)
+    assert folder.compact(files_max=1) > 0
+    assert files(tmp_path) == len(list(tmp_path.glob("day=*/*"))) < many
+    assert everything(folder) == before
+    assert folder.compact(files_max=1) == 0
+    assert sorted(path.name for path in tmp_path.glob("_*")) == ["_SUCCESS", "_complete"]
+
+
+@pytest.mark.parametrize("moves", range(3))
+def test_a_compaction_that_is_killed_is_finished_by_the_next_run(
+    spark: SparkSession, small: Tables, tmp_path: Path, moves: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = HistoryFolder(spark, str(tmp_path))
+    for number in range(2):
+        folder.append(small.commits.where(f"log_offset < {100 * (number + 1)} and log_partition < 2"))
+    before = everything(folder)
+    move, left = folder._files.move, moves
+
+    def killed(old: str, new: str) -> None:
+        nonlocal left
+        if not left:
+            raise KeyboardInterrupt
+        left -= 1
+        move(old, new)
+
+    monkeypatch.setattr(folder._files, "move", killed)
+    with pytest.raises(KeyboardInterrupt):
+        folder.compact(files_max=1)
+    again = HistoryFolder(spark, str(tmp_path))
+    again.append(small.commits.where("log_offset < 200 and log_partition < 2"))
+    assert everything(again) == before
+    assert not list(tmp_path.glob("_compacted")) + list(tmp_path.glob("_replaced"))

@@ -51,6 +51,8 @@ CALM_MS = 60_000.0  # longer than the session of a member that died
 UNANSWERED_GRACE_MS = 40_000.0
 QUIET_TIME_HOURS = 1.5  # about so long is one quiet time
 BETWEEN_QUIET_TROUBLES_MS = (10 * 60_000.0, 90 * 60_000.0)
+# replica.lag.time.max.ms and the session's time-out of runs with quiet times; mostly Kafka's own
+QUIET_TIMES_MS = ((3_000, 1_500.0), (10_000, 6_000.0), (30_000, 9_000.0), *[(30_000, 18_000.0)] * 6)
 AFTER_QUIET_MS = 250_000.0  # longer than any client rests
 RETENTION_CHECK_MS = 60_000
 SETTINGS = {
@@ -112,8 +114,8 @@ class ClusterWorld(Simulation):
         lag_ms = self.rng.choice((3_000, 10_000))
         by_the_clock: dict[str, str] = {}
         if quiet_hours:
+            lag_ms, self.tree.session_timeout_ms = self._quiet_rng.choice(QUIET_TIMES_MS)
             by_the_clock = self._settings_by_the_clock(lag_ms)
-            self.tree.session_timeout_ms = self._quiet_rng.choice((1_500.0, 6_000.0, 6_000.0, 9_000.0))
         self.hosts = {node: self._make_host(node, brokers, lag_ms, by_the_clock) for node in range(brokers)}
         self._machines = list(self.hosts.values())
         self.client_machines = ["client0", "client1"]
@@ -146,7 +148,7 @@ class ClusterWorld(Simulation):
             "offsets.retention.minutes": str(rng.choice((10, 60, 10_080))),
             "offsets.retention.check.interval.ms": str(RETENTION_CHECK_MS),
             "log.cleaner.min.cleanable.ratio": "0.1",
-            "replica.fetch.wait.max.ms": str(500 if rng.random() < 0.2 else lag_ms * 3 // 4),  # most of them cost less
+            "replica.fetch.wait.max.ms": str(500 if rng.random() < 0.1 else lag_ms // 5),  # most of them cost less
         }
 
     def _earliest_wall_ms(self) -> int:

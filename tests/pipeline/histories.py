@@ -36,6 +36,7 @@ class History:
     groups: list[Row] = field(default_factory=list)
     batches: list[Row] = field(default_factory=list)
     records: list[Row] = field(default_factory=list)
+    truth: Row = field(default_factory=dict)  # of the day: what it says of itself
     _log_ends: Counter[int] = field(default_factory=Counter)  # of the partitions of __consumer_offsets
 
     def commit(
@@ -153,13 +154,14 @@ def _add_random(history: History, seed: int, steps: int = 150) -> None:
         else:
             generations[group] += 1
             members = random.randrange(3)
-            shares = {f"{group}-{number}": places[number::members] for number in range(members)}
+            shared = random.sample(places, random.choice((1, 2, 3, 3)))
+            shares = {f"{group}-{number}": shared[number::members] for number in range(members)}
             history.generation(now_ms, group, generations[group], shares)
 
 
 def day_history(day: Day) -> History:
     """What the sources would say of brokers that hold this day, each record a batch of its own."""
-    history, ends = History(), Counter[tuple[str, int]]()
+    history, ends = History(truth=day.truth), Counter[tuple[str, int]]()
     for event in day.events:
         if isinstance(event, Record):
             offset = ends[event.topic, event.partition]

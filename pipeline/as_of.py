@@ -1,0 +1,44 @@
+"""To each row what was true at its time: joins with the newest fact before it, or the first one after it.
+
+Both are one sort by time of rows and facts together, and one pass over it. So they cost n log n, need no memory for the
+history of a key, and Spark spills what does not fit.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Window
+from pyspark.sql import functions as F
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def join_latest(rows: "DataFrame", facts: "DataFrame", on: Sequence[str], by: str) -> "DataFrame":
+    """Add to each row the columns of a fact with the same `on` whose `by` is not larger than the row's; else nulls.
+
+    Of several facts it is the one whose first further column is the largest: say there what makes a fact newer.
+    """
+    return _join(rows, facts, on, by, descending=False)
+
+
+def join_next(rows: "DataFrame", facts: "DataFrame", on: Sequence[str], by: str) -> "DataFrame":
+    """The same of the facts whose `by` is not smaller than the row's. The smallest first further column wins."""
+    return _join(rows, facts, on, by, descending=True)
+
+
+def _join(rows: "DataFrame", facts: "DataFrame", on: Sequence[str], by: str, descending: bool) -> "DataFrame":
+    both = _packed(rows, on, by, "row").unionByName(_packed(facts, on, by, "fact"), allowMissingColumns=True)
+    order = F.col(by).desc() if descending else F.col(by).asc()
+    facts_first = F.col("row").isNotNull()
+    so_far = Window.partitionBy(*on).orderBy(order, facts_first).rowsBetween(Window.unboundedPreceding, 0)
+    best = F.min("fact") if descending else F.max("fact")
+    found = both.withColumn("fact", best.over(so_far)).where(F.col("row").isNotNull())
+    return found.select(*on, by, "row.*", "fact.*")
+
+
+def _packed(table: "DataFrame", on: Sequence[str], by: str, name: str) -> "DataFrame":
+    """The keys, and everything else in one column."""
+    others = [column for column in table.columns if column not in (*on, by)]
+    values = F.struct(*others) if others else F.struct(F.lit(True).alias("_"))
+    return table.select(*on, by, values.alias(name))

@@ -1,0 +1,104 @@
+"""`lag`: how far behind each group was, at the end of every minute (or other window) since its first commit.
+
+| column | type | meaning |
+| --- | --- | --- |
+| `at` | timestamp | the end of the window; what follows was so at that time |
+| `group_id`, `topic`, `partition` | string, string, int | who reads what |
+| `committed_offset` | bigint | the committed offset |
+| `log_end_offset` | bigint | the offset of the next record; null: nothing is known of the topic's log |
+| `lag_records` | bigint | the records between the two |
+| `lag_seconds` | double | how old the first of them was; 0: there is none. Within a batch, times are taken as even |
+| `consumed_per_second` | double | by how much the committed offset grew in the window, a second |
+| `produced_per_second` | double | the same of the log |
+
+A partition whose offset was removed (expired or deleted) has no rows until the next commit. In the first window after
+that, and in the very first one, the rates are null.
+"""
+
+from typing import TYPE_CHECKING
+
+from barnabas.pipeline.as_of import join_latest, join_next
+from barnabas.pipeline.jobs.offsets import GROUP_PARTITION
+from pyspark.sql import Window
+from pyspark.sql import functions as F
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+TOPIC_PARTITION = ("topic", "partition")
+EVERY_S = 60
+
+
+def lag(commits: "DataFrame", batches: "DataFrame", every_s: int = EVERY_S) -> "DataFrame":
+    """The lag at the end of every window, from the commits and the batches of the topics."""
+    batches = batches.where(F.col("base_offset").isNotNull())
+    rows = at_each_end(commits, last_end(commits, batches, every_s), every_s)
+    rows = join_latest(rows, log_ends(batches), TOPIC_PARTITION, "at")
+    rows = with_seconds_behind(rows, batches)
+    in_order = Window.partitionBy(*GROUP_PARTITION).orderBy(F.unix_seconds("at"))
+    window_before = in_order.rangeBetween(-every_s, -every_s)
+    unread = F.col("log_end_offset") - F.col("committed_offset")
+    return rows.select(
+        "at",
+        *GROUP_PARTITION,
+        "committed_offset",
+        "log_end_offset",
+        F.when(F.col("log_end_offset").isNotNull(), F.greatest(F.lit(0), unread)).alias("lag_records"),
+        "lag_seconds",
+        *(
+            ((F.col(name) - F.first(name).over(window_before)) / every_s).alias(rate)
+            for name, rate in (("committed_offset", "consumed_per_second"), ("log_end_offset", "produced_per_second"))
+        ),
+    )
+
+
+def end_of_window(time: str, every_s: int) -> "Column":
+    """The end of the window in which a time lies; it is not part of it."""
+    return F.window(time, f"{every_s} seconds").end
+
+
+def last_end(commits: "DataFrame", batches: "DataFrame", every_s: int) -> "DataFrame":
+    """One row: the end of the last window in which something happened."""
+    times = commits.select("log_timestamp").union(batches.select("max_timestamp"))
+    return times.agg(F.max(end_of_window("log_timestamp", every_s)).alias("last_end"))
+
+
+def at_each_end(commits: "DataFrame", last_end: "DataFrame", every_s: int) -> "DataFrame":
+    """The committed offset of each group and partition at the end of every window from its first commit on."""
+    ends = commits.groupBy(*GROUP_PARTITION, end_of_window("log_timestamp", every_s).alias("at")).agg(
+        F.max(F.struct("log_offset", "offset")).alias("newest")  # whatever its timestamp says
+    )
+    in_order = Window.partitionBy(*GROUP_PARTITION).orderBy("at")
+    step = F.make_dt_interval(secs=F.lit(every_s))
+    return (
+        ends.crossJoin(F.broadcast(last_end))
+        .withColumn("committed_offset", F.max("newest").over(in_order).offset)
+        .withColumn("until", F.coalesce(F.lead("at").over(in_order) - step, "last_end"))
+        .withColumn("at", F.explode(F.sequence("at", "until", step)))
+        .where(F.col("committed_offset").isNotNull())
+        .select(*GROUP_PARTITION, "at", "committed_offset")
+    )
+
+
+def log_ends(batches: "DataFrame") -> "DataFrame":
+    """From which time on a log was how long. Records count from the moment after their time, as windows end."""
+    at = F.col("max_timestamp") + F.make_dt_interval(secs=F.lit(0.001))
+    return batches.select(*TOPIC_PARTITION, at.alias("at"), (F.col("last_offset") + 1).alias("log_end_offset"))
+
+
+def with_seconds_behind(rows: "DataFrame", batches: "DataFrame") -> "DataFrame":
+    """Add `lag_seconds`: the age of the first record that is not consumed."""
+    spans = batches.select(
+        *TOPIC_PARTITION,
+        F.col("last_offset").alias("committed_offset"),  # the first batch that does not end below this
+        *("last_offset", "base_offset", "base_timestamp", "max_timestamp"),
+    )
+    base, last = F.unix_millis("base_timestamp"), F.unix_millis("max_timestamp")
+    into = F.greatest(F.lit(0), F.col("committed_offset") - F.col("base_offset"))
+    length = F.greatest(F.lit(1), F.col("last_offset") - F.col("base_offset"))
+    produced = base + (last - base) * into / length
+    seconds = F.greatest(F.lit(0.0), (F.unix_millis("at") - produced) / 1000)
+    is_behind = F.col("log_end_offset") > F.col("committed_offset")  # null where nothing is known of the log
+    return join_next(rows, spans, TOPIC_PARTITION, "committed_offset").withColumn(
+        "lag_seconds", F.when(is_behind, seconds).when(~is_behind, 0.0)
+    )

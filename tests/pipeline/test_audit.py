@@ -1,0 +1,110 @@
+"""What commits say that should not be; the truth is a fold in plain Python."""
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
+
+from barnabas.pipeline.jobs.audit import audit
+from histories import History, Row, Tables, rows
+
+Finding = tuple[Any, ...]
+
+
+def log_order(row: Row) -> tuple[int, int]:
+    return row["log_partition"], row["log_offset"]
+
+
+def folded(history: History, clocks_differ_ms: int) -> Counter[Finding]:
+    """Read `__consumer_offsets` record by record."""
+    found: Counter[Finding] = Counter()
+    owners: dict[str, set[tuple[str, int]]] = {}
+    members: dict[str, int] = {}
+    last: dict[Any, int] = {}  # by group and partition: the newest offset
+    furthest: dict[Any, int] = {}
+    removed: set[Any] = set()
+    again: dict[Any, list[Any]] = {}  # what is read again since the last jump back: from, to, place
+
+    def close(key: Any) -> None:
+        if key in again:
+            begin, end, place = again.pop(key)
+            found["read twice", *key, begin, end, place] += 1
+
+    for row in sorted(history.commits + history.groups, key=log_order):
+        group = row["group_id"]
+        if "generation" in row:
+            members[group] = len(row["members"])
+            owners[group] = {
+                (one["topic"], partition)
+                for member in row["members"]
+                for one in member["assigned"]
+                for partition in one["partitions"]
+            }
+            continue
+        key, offset, place = (group, row["topic"], row["partition"]), row["offset"], log_order(row)
+        if row["is_tombstone"]:
+            removed.add(key)
+            continue
+        before = last.get(key)
+        if before is not None and offset < before:
+            close(key)
+            found["jumped back", *key, before, offset, place] += 1
+        if before is not None and offset > before:
+            if key in removed or members.get(group) == 0:
+                found["skipped", *key, before, offset, place] += 1
+            if before < furthest[key]:
+                end = min(offset, furthest[key])
+                again[key] = [again[key][0] if key in again else before, end, place]
+        if members.get(group, 0) > 0 and key[1:] not in owners[group]:
+            found["not assigned", *key, before, offset, place] += 1
+        end = max(
+            (
+                batch["last_offset"] + 1
+                for batch in history.batches
+                if (batch["topic"], batch["partition"]) == key[1:]
+                and batch["max_timestamp"] <= row["log_timestamp"] + clocks_differ_ms
+            ),
+            default=None,
+        )
+        if end is not None and offset > end:
+            found["past the end", *key, end, offset, place] += 1
+        last[key], furthest[key] = offset, max(offset, furthest.get(key, 0))
+        removed.discard(key)
+    for key in list(again):
+        close(key)
+    return found
+
+
+def as_counter(found: list[Row]) -> Counter[Finding]:
+    for row in found:
+        if row["from_offset"] is not None:
+            assert row["records"] == abs(row["to_offset"] - row["from_offset"])
+    names = ("finding", "group_id", "topic", "partition", "from_offset", "to_offset")
+    return Counter((*(row[name] for name in names), log_order(row)) for row in found)
+
+
+def test_the_findings_in_random_histories(small: Tables, small_history: History) -> None:
+    expected = folded(small_history, 2_000)
+    found = as_counter(rows(audit(small.commits, small.groups, small.batches, clocks_differ_s=2)))
+    assert found == expected
+    kinds = Counter(finding[0] for finding in expected.elements())
+    assert kinds.keys() == {"jumped back", "read twice", "skipped", "past the end", "not assigned"}
+    assert min(kinds.values()) >= 5, "each kind is there often enough to prove something"
+
+
+def test_the_findings_of_the_day(day: Tables, day_history: History) -> None:
+    """Two operators set offsets on this day, and nothing else was wrong."""
+    found = rows(audit(day.commits, day.groups, day.batches))
+    names = {"rewind": "jumped back", "jump": "skipped"}
+    expected = {
+        (names[one["kind"]], one["group"], one["topic"], one["partition"], one["from_offset"], one["to_offset"])
+        for one in day_history.truth["incidents"]
+        if one["kind"] in names
+    }
+    read_again = {("read twice", *key, low, high) for finding, *key, high, low in expected if finding == "jumped back"}
+    assert read_again
+    columns = ("finding", "group_id", "topic", "partition", "from_offset", "to_offset")
+    assert {tuple(row[name] for name in columns) for row in found} == expected | read_again
+    assert len(found) == len(expected | read_again)

@@ -19,6 +19,7 @@ from barnabas.replication.partition import Partition
 from barnabas.runtime.upkeep import Task
 
 from bench.loads import batch
+from bench.long_requests import control, long_requests
 from bench.stalls import TIMEOUT_MS, Bench
 
 GROUPS = 5_000
@@ -316,4 +317,6 @@ SCENES: dict[str, Callable[[Bench], Awaitable[None]]] = {
     "groups": groups,
     "deletion": deletion,
     "loading": loading,
+    "long": long_requests,
+    "control": control,
 }

@@ -5,7 +5,8 @@ timed while large requests and the broker's upkeep run. A line for each work has
 - the longest callback, in processor time (without what other processes take) and in wall time (with blocking calls);
 - how long a neighbour, a client in another process that produces one small record after another, waited for answers;
 - the longest garbage collection.
-Each scene (stall_scenes.py) has a broker of its own. `--partitions` and `--offsets` say how many of them there are.
+Each scene (stall_scenes.py, long_requests.py) has a broker of its own. `--partitions` and `--offsets` say how many of
+them there are.
 """
 
 import argparse
@@ -23,6 +24,7 @@ from typing import Any
 
 from barnabas.broker.broker import Broker
 from barnabas.broker.cli.start import collect_seldom
+from barnabas.broker.connection import READ_BUFFER_BYTES
 from barnabas.config.broker import BrokerConfig
 from barnabas.protocol import frames, messages
 from barnabas.protocol.api_keys import ApiKey
@@ -96,16 +98,20 @@ class Meter:
 class Bench:
     """A broker, and the works that are measured on it."""
 
-    def __init__(self, broker: Broker, meter: Meter, partitions: int, offsets: int) -> None:
+    def __init__(self, broker: Broker, meter: Meter, said: argparse.Namespace) -> None:
         self.broker = broker
         self.meter = meter
         self.client = Client(broker)
-        self.partitions = partitions
-        self.offsets = offsets
+        self.partitions: int = said.partitions
+        self.offsets: int = said.offsets
+        self.megabytes: int = said.megabytes
 
     async def timed(self, name: str, api: ApiKey, version: int, request: Any) -> None:
         """Measure one request, from its arrival to its answer."""
-        frame = frames.encode_request(api, version, 1, "bench", request)
+        await self.timed_frame(name, frames.encode_request(api, version, 1, "bench", request))
+
+    async def timed_frame(self, name: str, frame: bytes) -> None:
+        """Measure one request, from its arrival to its answer."""
         async with self.meter.measuring(name):
             await self._exchange(frame)
 
@@ -133,21 +139,21 @@ class Bench:
     async def _exchange(self, frame: bytes) -> None:
         sent = self.client.transport.sent
         sent.clear()
-        asyncio.get_running_loop().call_soon(self._feed, frame)
+        asyncio.get_running_loop().call_soon(self._feed, memoryview(frame))
         while not sent:
             await asyncio.sleep(0.001)
 
-    def _feed(self, frame: bytes) -> None:
-        position = 0
-        while position < len(frame):
+    def _feed(self, rest: memoryview) -> None:
+        """Let the connection receive the bytes, some of them in each pass of the loop."""
+        if len(rest):
             buffer = memoryview(self.client.connection.get_buffer(-1))
-            size = min(len(buffer), len(frame) - position)
-            buffer[:size] = frame[position : position + size]
+            size = min(len(buffer), len(rest), READ_BUFFER_BYTES)
+            buffer[:size] = rest[:size]
+            asyncio.get_running_loop().call_soon(self._feed, rest[size:])
             self.client.connection.buffer_updated(size)
-            position += size
 
 
-async def play(scene: "Callable[[Bench], Awaitable[None]]", partitions: int, offsets: int, profile: bool) -> None:
+async def play(scene: "Callable[[Bench], Awaitable[None]]", said: argparse.Namespace) -> None:
     """Run a scene, with a broker and a neighbour of its own."""
     with tempfile.TemporaryDirectory() as folder:
         config = BrokerConfig.of(
@@ -160,7 +166,7 @@ async def play(scene: "Callable[[Bench], Awaitable[None]]", partitions: int, off
         broker = Broker(real(), config, f"{folder}/data")
         await broker.start()
         neighbour = Neighbour(broker.server.ports["PLAINTEXT"], NEIGHBOUR_TOPIC, Path(folder) / "notes")
-        bench = Bench(broker, Meter(neighbour, profile), partitions, offsets)
+        bench = Bench(broker, Meter(neighbour, said.profile), said)
         await bench.create_topics((NEIGHBOUR_TOPIC, 1))
         collect_seldom()
         await neighbour.start()
@@ -179,11 +185,12 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("scenes", nargs="*", metavar="SCENE", help=", ".join(SCENES))
     parser.add_argument("--partitions", type=int, default=10_000)
     parser.add_argument("--offsets", type=int, default=1_000_000)
+    parser.add_argument("--megabytes", type=int, default=20, help="of the long requests")
     parser.add_argument("--profile", action="store_true", help="and where the time goes")
     said = parser.parse_args(words)
     for name in said.scenes or SCENES:
         if name not in SCENES:
             parser.error(f"no such scene: {name}")
         print(f"-- {name}", flush=True)
-        asyncio.run(play(SCENES[name], said.partitions, said.offsets, said.profile))
+        asyncio.run(play(SCENES[name], said))
     return 0

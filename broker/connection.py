@@ -4,7 +4,8 @@ Reading. All connections of a server read into one shared buffer, because a read
 loop. Frames that are complete in it are handled where they lie, without a copy. An incomplete frame moves to a buffer
 of its own. That buffer grows with the bytes that have really arrived, so a false frame size costs no memory. A handler
 that keeps a `records` field after it has returned must copy it (`RequestContext.kept`), because it is a view of the
-frame; other fields are not.
+frame; other fields are not. A long frame is decoded in pieces, in turns with other works, because a hundred megabytes
+may hold millions of small rows. Its handler knows that the request is long (`RequestContext.is_long`).
 
 The gate. Brokers talk to each other before this broker serves clients, and beyond max.connections. So a connection
 that may not be served yet is read as long as its requests are of brokers (`Server.may_pass`). The first other request
@@ -60,6 +61,7 @@ READ_AHEAD_BYTES_MAX = 64 * 1024  # of frames behind a request in flight; one mo
 CARRIED_OUT_BYTES_MAX = 128 * 1024  # of Produces that wait for replicas, of one connection
 FRAME_CAPACITY_FIRST = 1024  # memory given to an incomplete frame before its bytes have come
 FRAME_CAPACITY_GROWTH = 4
+DECODED_AT_ONCE_BYTES_MAX = 32 * 1024  # of a frame: a few thousand small rows, a few milliseconds
 FRAMES_PER_TURN = 64  # so many of one connection are handled before the others get their turn
 PART_JOINED_BELOW = 32 * 1024  # bytes; to copy fewer costs less than another send
 UNSENT_BYTES_MAX = 64 * 1024  # small answers are collected up to here, then sent together
@@ -81,6 +83,11 @@ class ReadBuffer:
     def __init__(self, size: int = READ_BUFFER_BYTES) -> None:
         self.view = memoryview(bytearray(size))
         self.in_use = False
+
+    def give_away(self) -> None:
+        """A frame in it is needed for longer: the next read goes into other memory."""
+        if self.in_use:
+            self.view = memoryview(bytearray(len(self.view)))
 
 
 class _Answer:
@@ -400,26 +407,65 @@ class Connection(asyncio.BufferedProtocol):
             if api is None or not api.serves(header.api_version):
                 self._handle_unserved(header)
                 return
-            request = api.decode(header.api_version, frame, position)
-        except ProtocolError as error:
+            context = RequestContext(
+                header.api_key,
+                header.api_version,
+                header.correlation_id,
+                header.client_id,
+                self.client_host,
+                self.listener_name,
+                self.dialled_host,
+                self.dialled_port,
+                server.read_buffer.in_use,
+                len(frame) > DECODED_AT_ONCE_BYTES_MAX,
+            )
+            if context.is_long:
+                api = api.in_pieces
+                request = server.env.turns.run(
+                    api.decode_in_pieces(header.api_version, frame, position), to_the_end=True
+                )
+                if isinstance(request, Pending):
+                    self._await_decoding(api, context, frame, request)
+                    return
+            else:
+                request = api.decode(header.api_version, frame, position)
+        except Exception as error:
+            self._give_up_decoding(error)
+            return
+        self._handle_request(api, context, frame, request)
+
+    def _give_up_decoding(self, error: Exception) -> None:
+        if isinstance(error, ProtocolError):
             self._refuse(f"a request that cannot be read: {error}")
             return
-        except Exception:  # a bug of the broker, not of the client
-            logger.exception("a request of %s cannot be decoded; closing its connection", self.client_host)
-            server.handler_failures += 1
-            self.close()
-            return
-        context = RequestContext(
-            header.api_key,
-            header.api_version,
-            header.correlation_id,
-            header.client_id,
-            self.client_host,
-            self.listener_name,
-            self.dialled_host,
-            self.dialled_port,
-            server.read_buffer.in_use,
-        )
+        # It is a bug of the broker, not of the client.
+        logger.error("a request of %s cannot be decoded; closing its connection", self.client_host, exc_info=error)
+        self._server.handler_failures += 1
+        self.close()
+
+    def _await_decoding(self, api: Api, context: RequestContext, frame: memoryview, decoding: Pending[Any]) -> None:
+        """Handle the request when it is decoded. Nobody else may overwrite its frame until then."""
+        self._server.read_buffer.give_away()
+        context.keep_frame()
+        self._request = (api, context, None)
+
+        def failed(error: Exception) -> None:
+            self._request = None
+            self._give_up_decoding(error)
+
+        def decoded(request: Any) -> None:
+            self._request = None
+            if self.closed:
+                return
+            self._handle_request(api, context, frame, request)
+            if self._read_ahead or self._has_ended:
+                self._go_on_soon()
+
+        decoding.on_failure = failed
+        decoding.then(decoded)
+
+    def _handle_request(self, api: Api, context: RequestContext, frame: memoryview, request: Any) -> None:
+        server = self._server
         if self.is_gated and not server.may_pass(self, api, request):
             self._held = bytes(frame)
             self._request = (api, context, request)
@@ -505,7 +551,8 @@ class Connection(asyncio.BufferedProtocol):
         self, api: Api, context: RequestContext, request: Any, size: int, reply: CarriedOut[Any]
     ) -> None:
         """Answer when the replicas have the records. Produces behind it are handled meanwhile."""
-        answer = _Answer(self, api, context, request, size, _NO_REPLY)
+        # The plain row: an answer in this queue is encoded at once, so it must not be long.
+        answer = _Answer(self, TABLE[api.key], context, request, size, _NO_REPLY)
         self._carried_out.append(answer)
         self._carried_out_bytes += size
         answer.pending = reply
@@ -515,7 +562,11 @@ class Connection(asyncio.BufferedProtocol):
         self._inside_handler = False
 
     def _answer_in_turn(self, api: Api, context: RequestContext, request: Any, reply: Any) -> None:
-        """Answer behind those that wait for replicas."""
+        """Answer behind those that wait for replicas. A long answer is encoded now, and does not wait for its turn."""
+        if api.is_wide and isinstance(reply, Message):
+            reply = self._encode_in_pieces(api, context, request, reply)
+            if reply is None:
+                return
         self._carried_out.append(_Answer(self, api, context, request, 0, reply))
 
     def answer_carried_out(self) -> None:
@@ -561,23 +612,36 @@ class Connection(asyncio.BufferedProtocol):
         if type(reply) is EncodedFrame:
             self._write(reply.parts)
             return
+        if api.is_wide:
+            encoded = self._encode_in_pieces(api, context, request, reply)
+            if encoded is not None:
+                self._answer(api, context, request, encoded)
+            return
         try:
-            if api.is_wide:
-                encoding = frames.encode_response_in_pieces(api.key, context.api_version, context.correlation_id, reply)
-                encoded = self._server.env.turns.run(encoding)
-                if isinstance(encoded, Pending):
-                    self._park(api, context, request, encoded)
-                    return
-                parts = encoded.parts
-            else:
-                parts = frames.encode_response(api.key, context.api_version, context.correlation_id, reply)
+            parts = frames.encode_response(api.key, context.api_version, context.correlation_id, reply)
         except Exception:
-            failure = self._server.answer_failure(api, context, request)
-            if failure is CLOSE:
-                self.close()
-                return
-            parts = frames.encode_response(api.key, context.api_version, context.correlation_id, failure)
+            self._answer(api, context, request, self._encode_failure(api, context, request))
+            return
         self._write(parts)
+
+    def _encode_in_pieces(self, api: Api, context: RequestContext, request: Any, reply: Any) -> Any:
+        """The encoded answer. None: it is not ready yet, and will be sent later."""
+        encoding = frames.encode_response_in_pieces(api.key, context.api_version, context.correlation_id, reply)
+        try:
+            encoded = self._server.env.turns.run(encoding)
+        except Exception:
+            return self._encode_failure(api, context, request)
+        if isinstance(encoded, Pending):
+            self._park(api, context, request, encoded)
+            return None
+        return encoded
+
+    def _encode_failure(self, api: Api, context: RequestContext, request: Any) -> Any:
+        """What the client gets instead of an answer that cannot be encoded: an error, or CLOSE."""
+        failure = self._server.answer_failure(api, context, request)
+        if failure is CLOSE:
+            return CLOSE
+        return EncodedFrame(frames.encode_response(api.key, context.api_version, context.correlation_id, failure))
 
     def _write(self, parts: list[Part]) -> None:
         """Send an answer: large parts without a copy, small ones joined with those of neighbouring answers."""

@@ -32,7 +32,8 @@ class RequestContext:
     """One request's header, and the connection that it came by.
 
     `client_host` is the client's address as Kafka writes it, with a slash ("/127.0.0.1"). `dialled_host` and
-    `dialled_port` are the local end of the connection: the address at which this client reached the broker.
+    `dialled_port` are the local end of the connection: the address at which this client reached the broker. The request
+    `is_long` if its frame is: it may name very many partitions, and is handled in pieces.
     """
 
     __slots__ = (
@@ -44,6 +45,7 @@ class RequestContext:
         "correlation_id",
         "dialled_host",
         "dialled_port",
+        "is_long",
         "listener_name",
     )
 
@@ -58,6 +60,7 @@ class RequestContext:
         dialled_host: str = "127.0.0.1",
         dialled_port: int = 9092,
         frame_is_lent: bool = False,
+        is_long: bool = False,
     ) -> None:
         self.api_key = api_key
         self.api_version = api_version
@@ -68,6 +71,11 @@ class RequestContext:
         self.dialled_host = dialled_host
         self.dialled_port = dialled_port
         self._frame_is_lent = frame_is_lent
+        self.is_long = is_long
+
+    def keep_frame(self) -> None:
+        """The frame's memory is not used again while the request is handled."""
+        self._frame_is_lent = False
 
     def kept(self, records: Buffer) -> Buffer:
         """A `records` field of the request, copied if need be, that may be used after the handler has returned.

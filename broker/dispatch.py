@@ -14,12 +14,14 @@ announces them to its clients, too.
 """
 
 from collections.abc import Callable
+from copy import copy
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from barnabas.broker.context import Reply, RequestContext
 from barnabas.protocol import codec, frames
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
+from barnabas.runtime.turns import Pieces
 
 if TYPE_CHECKING:
     from barnabas.broker.broker import Broker
@@ -38,6 +40,7 @@ class Api:
 
     __slots__ = (
         "_decoders",
+        "_in_pieces",
         "announced",
         "failure",
         "first_version",
@@ -69,6 +72,15 @@ class Api:
         self.is_announced = is_announced
         self.is_of_brokers = is_of_brokers
         self._decoders: list[Callable[[memoryview, int], tuple[Any, int]] | None] = [None] * (versions[1] + 1)
+        self._in_pieces: Api | None = self if is_wide else None
+
+    @property
+    def in_pieces(self) -> "Api":
+        """The row for a long request: its answer is long, too."""
+        if self._in_pieces is None:
+            self._in_pieces = copy(self)
+            self._in_pieces.is_wide = True
+        return self._in_pieces
 
     def serves(self, version: int) -> bool:
         """Whether a request in this version is answered; other versions close the connection."""
@@ -85,6 +97,11 @@ class Api:
         if decoder is None:
             decoder = self._decoders[version] = codec.decoder(frames.request_class(self.key), version)
         return decoder(frame, position)[0]
+
+    def decode_in_pieces(self, version: int, frame: memoryview, position: int) -> Pieces[Any]:
+        """The same for a long request."""
+        request, _ = yield from codec.decoder_in_pieces(frames.request_class(self.key), version)(frame, position)
+        return request
 
     def failure_response(self, request: Any, error: ErrorCode) -> Any | None:
         """The response with `error` for all that was asked; None if this API's response has no field for an error."""

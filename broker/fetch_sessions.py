@@ -146,10 +146,14 @@ class FetchSessionCache:
         return len(self._sessions)
 
     def open(
-        self, asked: Iterable[SessionPartition], *, privileged: bool, uses_topic_ids: bool, now_ms: float
+        self,
+        partitions: dict[PartitionKey, SessionPartition],
+        *,
+        privileged: bool,
+        uses_topic_ids: bool,
+        now_ms: float,
     ) -> FetchSession | None:
-        """A new session for these partitions; None when there is no slot for it."""
-        partitions = {partition.key: partition for partition in asked}
+        """A new session for these partitions, by their keys; None when there is no slot for it."""
         if len(self._sessions) >= self.slots_max and not self._evict(privileged, len(partitions), now_ms):
             return None
         session_id = self._rng.randrange(1, EPOCH_MAX)

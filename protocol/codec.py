@@ -9,8 +9,21 @@ that is set and that must not be dropped.
 
 from typing import TypeVar
 
-from barnabas.protocol.compile import compile_decoder, compile_encoder, compile_encoder_in_pieces
-from barnabas.protocol.message import Buffer, Decoder, Encoder, EncoderInPieces, Message, Struct
+from barnabas.protocol.compile import (
+    compile_decoder,
+    compile_decoder_in_pieces,
+    compile_encoder,
+    compile_encoder_in_pieces,
+)
+from barnabas.protocol.message import (
+    Buffer,
+    Decoder,
+    DecoderInPieces,
+    Encoder,
+    EncoderInPieces,
+    Message,
+    Struct,
+)
 
 __all__ = [
     "Buffer",
@@ -20,6 +33,7 @@ __all__ = [
     "Struct",
     "decode",
     "decoder",
+    "decoder_in_pieces",
     "encode",
     "encode_parts",
     "encoder",
@@ -34,6 +48,14 @@ def decoder(cls: type[Message], version: int) -> Decoder:
     function = cls.DECODERS.get(version)
     if function is None:
         function = cls.DECODERS[version] = compile_decoder(cls, version)
+    return function
+
+
+def decoder_in_pieces(cls: type[Message], version: int) -> DecoderInPieces:
+    """The same function as a generator, which pauses within long arrays."""
+    function = cls.DECODERS_IN_PIECES.get(version)
+    if function is None:
+        function = cls.DECODERS_IN_PIECES[version] = compile_decoder_in_pieces(cls, version)
     return function
 
 

@@ -9,6 +9,9 @@ A decoder is `decode(buffer: memoryview, position) -> (message, position)`. It r
 wrong or end too early. Lengths and counts are compared with the bytes that are left before memory is taken. Text that
 is not UTF-8 is read with replacement characters, as in Kafka.
 
+Both exist as generators, too, for messages that may be very long. These yield often: after each element of an array, or
+after `NUMBERS_PER_PIECE` of an array of numbers.
+
 An encoder is `encode(message, out: bytearray, parts: list) -> bytearray`. It appends to `out`. A large `records` value
 is not copied: `out` and the value are appended to `parts`, and the fields behind it go into the new bytearray that is
 returned.
@@ -23,6 +26,7 @@ from barnabas.protocol.message import (
     BY_REFERENCE_BYTES,
     Buffer,
     Decoder,
+    DecoderInPieces,
     Encoder,
     EncoderInPieces,
     Message,
@@ -35,12 +39,22 @@ from barnabas.protocol.varint import decode_unsigned, encode_unsigned
 STRING_BYTES_MAX = 32767
 MESSAGE_CHARACTERS_MAX = STRING_BYTES_MAX // 4
 """An error message is cut there: it may quote a name that is as long as a name can be."""
+NUMBERS_PER_PIECE = 4096
+UNKNOWN_TAGS_MAX = 1000
+"""Fields of one structure that this broker does not know. No client will ever have so many."""
 
 
 def compile_decoder(message: type[Message], version: int) -> Decoder:
     """The decoder of one version. UnsupportedVersionError when the message has no such version."""
     writer = _DecoderWriter(message, version)
     decoder: Decoder = writer.build("decode", f"<decode {message.SCHEMA.name} v{version}>")
+    return decoder
+
+
+def compile_decoder_in_pieces(message: type[Message], version: int) -> DecoderInPieces:
+    """The decoder as a generator, for requests that may be very long."""
+    writer = _DecoderWriter(message, version, in_pieces=True)
+    decoder: DecoderInPieces = writer.build("decode", f"<decode {message.SCHEMA.name} v{version} in pieces>")
     return decoder
 
 
@@ -52,7 +66,7 @@ def compile_encoder(message: type[Message], version: int) -> Encoder:
 
 
 def compile_encoder_in_pieces(message: type[Message], version: int) -> EncoderInPieces:
-    """The encoder as a generator that yields after every structure in an array, for answers that may be very long."""
+    """The encoder as a generator, for answers that may be very long."""
     writer = _EncoderWriter(message, version, in_pieces=True)
     encoder: EncoderInPieces = writer.build("encode", f"<encode {message.SCHEMA.name} v{version} in pieces>")
     return encoder
@@ -80,7 +94,8 @@ def _minimum_field_size(field: Field, version: int, flexible: bool) -> int:
 class _Writer:
     """The source of one function, and the run of fixed-width fields that will be packed or unpacked together."""
 
-    def __init__(self, message: type[Message], version: int) -> None:
+    def __init__(self, message: type[Message], version: int, in_pieces: bool = False) -> None:
+        self.in_pieces = in_pieces
         self.schema = message.SCHEMA
         if not self.schema.versions[0] <= version <= self.schema.versions[1]:
             raise UnsupportedVersionError(f"{self.schema.name} has no version {version}")
@@ -130,6 +145,8 @@ class _DecoderWriter(_Writer):
         self.structure(self.schema.root, "m")
         self.flush()
         self.line("return m, p")
+        if self.in_pieces:
+            self.line("yield")  # never reached; it makes a generator of the function in any case
         self.lines += [" except (struct_error, IndexError):", f"  early({self.schema.name!r})"]
 
     def flush(self) -> None:
@@ -223,7 +240,9 @@ class _DecoderWriter(_Writer):
             layout = FIXED[field.type]
             self.line(f"e = p + ({n}) * {SIZES[layout]}")
             self.line(f"if e > end: short({field.name!r})")
-            if field.type == "uuid":
+            if self.in_pieces:
+                self.numbers_in_pieces(layout, field.type == "uuid", target)
+            elif field.type == "uuid":
                 self.line(f"{target} = [bytes(buffer[i : i + 16]) for i in range(p, e, 16)]; p = e")
             else:
                 self.line(f"{target} = list({self.repeated(layout, 'unpack_from')}[{n}](buffer, p)); p = e")
@@ -246,8 +265,24 @@ class _DecoderWriter(_Writer):
                 element = Field(field.name, field.type, field.versions)
                 self.text(element, item, nullable=False)
                 self.line(f"{items}.append({item})")
+            if self.in_pieces:
+                self.line("yield")
             self.indent -= 1
         self.indent -= nullable
+
+    def numbers_in_pieces(self, layout: str, is_uuid: bool, target: str) -> None:
+        """Write the source that reads the numbers (or uuids) from p to e."""
+        items, size = self.name("a"), SIZES[layout]
+        self.line(f"{target} = {items} = []")
+        self.line("while p < e:")
+        self.indent += 1
+        self.line(f"i = min(p + {NUMBERS_PER_PIECE * size}, e)")
+        if is_uuid:
+            self.line(f"{items} += [bytes(buffer[j : j + 16]) for j in range(p, i, 16)]; p = i")
+        else:
+            self.line(f"{items} += {self.repeated(layout, 'unpack_from')}[(i - p) // {size}](buffer, p); p = i")
+        self.line("yield")
+        self.indent -= 1
 
     def inner(self, structure: Structure, target: str, nullable: bool, tagged: bool) -> None:
         item = self.name("o")
@@ -274,6 +309,7 @@ class _DecoderWriter(_Writer):
             self.indent -= 1
             return
         self.line(f"{count}, p = uvarint(buffer, p - 1); {last} = -1")
+        self.line(f"if {count} > {UNKNOWN_TAGS_MAX}: many({count})")
         self.line(f"for _ in range({count}):")
         self.indent += 1
         self.line(f"{tag}, p = uvarint(buffer, p); {stop}, p = uvarint(buffer, p); {stop} += p")
@@ -297,10 +333,6 @@ class _DecoderWriter(_Writer):
 
 class _EncoderWriter(_Writer):
     out = "out"
-
-    def __init__(self, message: type[Message], version: int, in_pieces: bool = False) -> None:
-        super().__init__(message, version)
-        self.in_pieces = in_pieces
 
     def write(self) -> None:
         self.lines = ["def encode(m, out, parts):"]
@@ -471,6 +503,8 @@ class _EncoderWriter(_Writer):
 def decode_tags(buffer: memoryview, position: int) -> tuple[dict[int, bytes], int]:
     """Read the tagged fields of a structure that defines none. `position` is that of their count."""
     count, position = decode_unsigned(buffer, position)
+    if count > UNKNOWN_TAGS_MAX:
+        _many(count)
     fields: dict[int, bytes] = {}
     last = -1
     for _ in range(count):
@@ -540,6 +574,10 @@ def _size(name: str) -> None:
     raise ProtocolError(f"the size given for {name} is wrong")
 
 
+def _many(count: int) -> None:
+    raise ProtocolError(f"{count} tagged fields in one structure")
+
+
 def _lacks(message: str, version: int, name: str) -> None:
     raise UnsupportedVersionError(f"{message} has no {name} in version {version}")
 
@@ -587,5 +625,6 @@ _GLOBALS: dict[str, Any] = {
     "null": _null,
     "order": _order,
     "size": _size,
+    "many": _many,
     "lacks": _lacks,
 }

@@ -25,6 +25,7 @@ Part = Buffer | Reference
 BY_REFERENCE_BYTES = 8192
 """`records` of at least this many bytes are passed on by reference; copying less is cheaper than another part."""
 Decoder = Callable[[memoryview, int], tuple[Any, int]]
+DecoderInPieces = Callable[[memoryview, int], Generator[None, None, tuple[Any, int]]]
 Encoder = Callable[[Any, bytearray, list[Any]], bytearray]
 EncoderInPieces = Callable[[Any, bytearray, list[Any]], Generator[None, None, bytearray]]
 
@@ -57,6 +58,7 @@ class Message(Struct):
     SCHEMA: ClassVar[MessageSchema]
     API_KEY: ClassVar[int]  # set in requests and responses
     DECODERS: ClassVar[dict[int, Decoder]]
+    DECODERS_IN_PIECES: ClassVar[dict[int, DecoderInPieces]]
     ENCODERS: ClassVar[dict[int, Encoder]]
     ENCODERS_IN_PIECES: ClassVar[dict[int, EncoderInPieces]]
     _NAMESPACE: ClassVar[dict[str, Any]]  # the classes and shared defaults that compiled functions use
@@ -78,6 +80,7 @@ def make_class(schema: MessageSchema, module: str) -> type[Message]:
     message: type[Message] = namespace[schema.root.name]
     message.SCHEMA = schema
     message.DECODERS = {}
+    message.DECODERS_IN_PIECES = {}
     message.ENCODERS = {}
     message.ENCODERS_IN_PIECES = {}
     if schema.api_key is not None:

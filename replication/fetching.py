@@ -15,6 +15,7 @@ from barnabas.protocol.errors import CorruptBatchError, ErrorCode
 from barnabas.replication.partition import Partition
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Buffer, Clock, Timer
+from barnabas.runtime.turns import Pieces, chunks
 from barnabas.storage.open_files import FileRange
 
 logger = logging.getLogger("barnabas.replication")
@@ -33,6 +34,7 @@ BY_REFERENCE_FROM = 128 * 1024
 UNCOUNTED_BYTES = 1 << 62  # more than any fetch waits for
 # When an answer has read so many bytes into memory, the rest is sent from files, and `min_bytes` ends the answer.
 COPIED_BYTES_MAX = 128 * 1024
+PARTITIONS_PER_PIECE = 50  # read in a fraction of a millisecond
 
 
 class FetchParams:
@@ -257,7 +259,38 @@ class Fetching:
                 return results
         else:
             available = [0] * len(partitions)
-        return ParkedFetch(self, params, partitions, available, enough_bytes).pending
+        parked = ParkedFetch(self, params, partitions, enough_bytes)
+        for available_bytes in available:
+            parked.watch_next(available_bytes)
+        return parked.pending
+
+    def fetch_in_pieces(self, params: FetchParams, partitions: Sequence[FetchPartition]) -> Pieces[list[FetchResult]]:
+        """The same for very many partitions of a consumer. Each is read as it is at its turn."""
+        results, size, is_final = yield from self._read_in_pieces(params, partitions)
+        if is_final or size >= params.min_bytes or params.max_wait_ms <= 0 or not partitions:
+            return results
+        enough_bytes = 1 if params.min_bytes <= 1 else self._enough_bytes(params, partitions)
+        parked = LongParkedFetch(self, params, partitions, enough_bytes)
+        for position in range(len(partitions)):
+            yield
+            if parked.pending.done:
+                break
+            parked.look(position)
+        yield parked.pending
+        return (yield from self._read_in_pieces(params, partitions))[0]
+
+    def _read_in_pieces(
+        self, params: FetchParams, partitions: Sequence[FetchPartition]
+    ) -> Pieces[tuple[list[FetchResult], int, bool]]:
+        results: list[FetchResult] = []
+        size = 0
+        is_final = False
+        for piece in chunks(partitions, PARTITIONS_PER_PIECE):
+            yield
+            read, size, is_answered_at_once = self.read(params, piece, acknowledges=False, size=size)
+            results += read
+            is_final = is_final or is_answered_at_once
+        return results, size, is_final
 
     def _enough_bytes(self, params: FetchParams, partitions: Sequence[FetchPartition]) -> int:
         """How many bytes end a wait: `min_bytes`, but no more than an answer can hold."""
@@ -276,14 +309,17 @@ class Fetching:
         return max(read_bytes, min(read_bytes + left_bytes, bytes_max(requested)))
 
     def read(
-        self, params: FetchParams, partitions: Sequence[FetchPartition], *, acknowledges: bool
+        self, params: FetchParams, partitions: Sequence[FetchPartition], *, acknowledges: bool, size: int = 0
     ) -> tuple[list[FetchResult], int, bool]:
-        """Results, their bytes, and whether one must be answered at once (error, divergence, preferred replica)."""
+        """Results, their bytes, and whether one must be answered at once (error, divergence, preferred replica).
+
+        `size`: the bytes that were read of other partitions before, for the same answer.
+        """
         if acknowledges and self._is_of_former_life(params):
             return [FetchResult(each, ErrorCode.NOT_LEADER_OR_FOLLOWER) for each in partitions], 0, True
         budget = min(params.max_bytes, self._config.fetch_max_bytes)
-        at_least_one = params.version >= WHOLE_BATCH_VERSION
-        size = copied = 0
+        at_least_one = params.version >= WHOLE_BATCH_VERSION and not size
+        copied = size
         is_final = False
         results = []
         may_lead = params.replica_id != CONSUMER or self._lease.holds
@@ -505,25 +541,29 @@ class ParkedFetch:
         fetching: Fetching,
         params: FetchParams,
         requested: Sequence[FetchPartition],
-        available: list[int],
         enough_bytes: int,
     ) -> None:
         self._fetching = fetching
         self._params = params
         self._requested = requested
-        self._available = available  # bytes of each partition that count
+        self._available: list[int] = []  # bytes of each watched partition that count
         self._enough_bytes = enough_bytes
-        self._total = sum(available)
+        self._total = 0
         self.pending: Pending[list[FetchResult]] = Pending()
         self.pending.on_cancel = self._leave
-        self._partitions: list[Partition] = []
-        for position, partition in enumerate(requested):
-            hosted = fetching.find(params, partition)
-            assert isinstance(hosted, Partition), "an unreadable partition is answered at once"
-            hosted.fetch_waiters[self] = position
-            self._partitions.append(hosted)
+        self._partitions: list[Partition] = []  # those that are watched
         self._timer: Timer = fetching.clock.call_later(params.max_wait_ms, self._time_is_up)
         fetching.parked_count += 1
+
+    def watch_next(self, available_bytes: int) -> None:
+        """Hear of the next one of the requested partitions, which has so many bytes that count now."""
+        position = len(self._partitions)
+        hosted = self._fetching.find(self._params, self._requested[position])
+        assert isinstance(hosted, Partition), "an unreadable partition is answered at once"
+        hosted.fetch_waiters[self] = position
+        self._partitions.append(hosted)
+        self._available.append(available_bytes)
+        self._total += available_bytes
 
     def partition_moved(self, position: int, answers: dict[Any, SharedResults] | None) -> None:
         """Count the bytes available now. Enough bytes, or an error, end the wait.
@@ -626,3 +666,23 @@ class ParkedFetch:
         if not self.pending.done and not self.pending.cancelled:
             self._leave()
             self.pending.complete(results)
+
+
+class LongParkedFetch(ParkedFetch):
+    """A fetch of very many partitions that waits. At the end of the wait its owner reads them, in pieces."""
+
+    __slots__ = ()
+
+    def look(self, position: int) -> None:
+        """Watch one more partition from now on, and count its bytes. It may have become unreadable meanwhile."""
+        if isinstance(self._fetching.find(self._params, self._requested[position]), Partition):
+            self.watch_next(0)
+            self.partition_moved(position, None)
+        else:
+            self._end([])
+
+    def _results_after(self, position: int, answers: dict[Any, SharedResults] | None) -> list[FetchResult] | None:
+        return [] if self._count_available(position) else None
+
+    def _read(self) -> list[FetchResult]:
+        return []

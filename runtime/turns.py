@@ -61,7 +61,7 @@ async def ended(pending: Pending[T]) -> T:
 class Work:
     """A work that has not ended."""
 
-    __slots__ = ("done", "failed", "is_cancelled", "pieces", "value")
+    __slots__ = ("done", "failed", "is_cancelled", "pieces", "value", "waits_for")
 
     def __init__(
         self, pieces: Pieces[Any], done: Callable[[Any], None], failed: Callable[[Exception], None] | None
@@ -70,11 +70,14 @@ class Work:
         self.done = done
         self.failed = failed
         self.is_cancelled = False
+        self.waits_for: Pending[Any] | None = None
         self.value: Any = None  # of the Pending that it waited for
 
     def cancel(self) -> None:
-        """Do no further piece, and call neither `done` nor `failed`."""
+        """Do no further piece, and call neither `done` nor `failed`. What it waits for is cancelled, too."""
         self.is_cancelled = True
+        if self.waits_for is not None:
+            self.waits_for.cancel()
 
 
 class Turns:
@@ -165,12 +168,15 @@ class Turns:
             self._clock.call_soon(self._give)
 
     def _wait_for(self, pending: Pending[Any], work: Work) -> None:
+        work.waits_for = pending
+
         def go_on(value: Any) -> None:
-            work.value = value
+            work.value, work.waits_for = value, None
             if not work.is_cancelled:
                 self._wait(work)
 
         def give_up(error: Exception) -> None:
+            work.waits_for = None
             if work.failed is None:
                 raise error
             if not work.is_cancelled:

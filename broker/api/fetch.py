@@ -12,11 +12,12 @@ from barnabas.broker.dispatch import api
 from barnabas.broker.fetch_sessions import EPOCH_FINAL, EPOCH_INITIAL, FetchSession, PartitionKey, SessionPartition
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.frames import EncodedResponse
+from barnabas.protocol.frames import EncodedResponse, encode_response_in_pieces
 from barnabas.protocol.messages import FetchRequest, FetchResponse
 from barnabas.replication.fetching import FetchParams, FetchResult, SharedResults
 from barnabas.replication.follower_fetches import FollowerFetches, Reads
 from barnabas.runtime.pending import Pending
+from barnabas.runtime.turns import Pieces, chunks
 
 if TYPE_CHECKING:
     from barnabas.broker.broker import Broker
@@ -26,6 +27,8 @@ FIRST_VERSION_WITH_REPLICA_STATE = 15
 FIRST_VERSION_WITH_ENDPOINTS = 16
 LAST_VERSION_WITHOUT_STORAGE_ERROR = 5
 READ_COMMITTED = 1
+AT_ONCE_MAX = 500  # partitions; any more are read and answered in pieces
+PARTITIONS_PER_PIECE = 50
 
 Answer = FetchResponse.PartitionData
 
@@ -115,29 +118,72 @@ class _Fetch:
 
     def response(self, results: list[FetchResult]) -> FetchResponse:
         """The answer: all partitions, or in an incremental session those with news."""
-        session = self.session
-        incremental = session is not None and not self.session_is_new
-        if session is not None and incremental and session.epoch != self.session_epoch:
-            # A later request, of another connection, has changed the session: what this one asked for is not in it.
-            return FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH, session_id=session.id)
-        response = FetchResponse(session_id=0 if session is None else session.id)
-        topics = response.responses
+        response = FetchResponse(session_id=0 if self.session is None else self.session.id)
+        if self._is_overtaken():
+            response.error_code = ErrorCode.INVALID_FETCH_SESSION_EPOCH
+            return response
+        last_key = self._add_results(response, None, zip(self.asked, results, strict=True))
+        self._add_refusals(response, last_key, self.refusals)
+        return response
+
+    def in_pieces(self, params: FetchParams, wanted: Sequence[SessionPartition]) -> Pieces[Reply]:
+        """Read very many partitions of a consumer, and answer."""
+        for piece in chunks(wanted, PARTITIONS_PER_PIECE):
+            yield
+            self.to_read(piece)
+        results = yield from self.broker.replica_manager.fetching.fetch_in_pieces(params, self.asked)
+        response = FetchResponse(session_id=0 if self.session is None else self.session.id)
         last_key: bytes | str | None = None
-        for partition, result in zip(self.asked, results, strict=True):
-            has_records = len(result.records) > 0
+        for first in range(0, len(results), PARTITIONS_PER_PIECE):
+            yield
+            if self._is_overtaken():
+                return FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH, session_id=response.session_id)
+            end = first + PARTITIONS_PER_PIECE
+            last_key = self._add_results(
+                response, last_key, zip(self.asked[first:end], results[first:end], strict=True)
+            )
+        for refusals in chunks(self.refusals, PARTITIONS_PER_PIECE):
+            yield
+            last_key = self._add_refusals(response, last_key, refusals)
+        version, correlation_id = self.context.api_version, self.context.correlation_id
+        return (yield from encode_response_in_pieces(ApiKey.FETCH, version, correlation_id, response))
+
+    def _is_overtaken(self) -> bool:
+        """Whether a later request, of another connection, has changed the session: what this one asked is not in it."""
+        return self.session is not None and self.session.epoch != self.session_epoch
+
+    def _add_results(
+        self,
+        response: FetchResponse,
+        last_key: bytes | str | None,
+        read: Iterable[tuple[SessionPartition, FetchResult]],
+    ) -> bytes | str | None:
+        """Add what was read. Returns the key of the last topic in the answer."""
+        session = self.session
+        for partition, result in read:
             if session is not None:
+                has_records = len(result.records) > 0
                 has_more = has_records or result.preferred_read_replica >= 0 or result.diverging_epoch is not None
                 news = partition.note_result(result.error, result.high_watermark, result.log_start_offset, has_more)
                 if has_records:
                     session.move_to_end(partition)
-                if incremental and not news:
+                if not news and not self.session_is_new:
                     continue
-            last_key = self._add(topics, last_key, partition, self._answer(response, partition, result))
-        for partition, error in self.refusals:
-            if session is not None:
+            last_key = self._add(response.responses, last_key, partition, self._answer(response, partition, result))
+        return last_key
+
+    def _add_refusals(
+        self,
+        response: FetchResponse,
+        last_key: bytes | str | None,
+        refusals: Iterable[tuple[SessionPartition, ErrorCode]],
+    ) -> bytes | str | None:
+        """The same with partitions that were not read."""
+        for partition, error in refusals:
+            if self.session is not None:
                 partition.note_result(error, -1, -1, False)
-            last_key = self._add(topics, last_key, partition, refused(partition.index, error))
-        return response
+            last_key = self._add(response.responses, last_key, partition, refused(partition.index, error))
+        return last_key
 
     @staticmethod
     def _add(
@@ -210,72 +256,126 @@ def is_of_follower(request: FetchRequest) -> bool:
 @api(ApiKey.FETCH, versions=(4, 18), failure=fetch_failed, is_of_brokers=is_of_follower)
 def fetch(broker: "Broker", request: FetchRequest, context: RequestContext) -> Reply:
     """Read now; or park the request until there are MinBytes to read, or MaxWaitMs have passed."""
-    version = context.api_version
-    replica_id = request.replica_id if version < FIRST_VERSION_WITH_REPLICA_STATE else request.replica_state.replica_id
-    by_id = version >= FIRST_VERSION_WITH_TOPIC_IDS
+    if context.is_long:
+        return broker.turns.run(_fetch_long(broker, request, context))
+    by_id = context.api_version >= FIRST_VERSION_WITH_TOPIC_IDS
     asked: Sequence[SessionPartition] = [
-        SessionPartition(
-            None if by_id else topic.topic,
-            partition.partition,
-            partition.fetch_offset,
-            partition.partition_max_bytes,
-            topic_id=topic.topic_id,
-            log_start_offset=partition.log_start_offset,
-            current_leader_epoch=partition.current_leader_epoch,
-            last_fetched_epoch=partition.last_fetched_epoch,
-        )
-        for topic in request.topics
-        for partition in topic.partitions
+        _asked(topic, partition, by_id) for topic in request.topics for partition in topic.partitions
     ]
-    sessions = broker.fetch_sessions
-    session: FetchSession | None = None
-    is_new = False
-    if request.session_epoch in (EPOCH_FINAL, EPOCH_INITIAL):
-        if request.session_id:
-            sessions.close(request.session_id)
-        if request.session_epoch == EPOCH_INITIAL:
-            session = sessions.open(
-                asked, privileged=replica_id >= 0, uses_topic_ids=by_id, now_ms=broker.env.clock.monotonic_ms()
-            )
-            if session is not None:
-                is_new = True
-                if replica_id >= 0:
-                    session.follow(FollowerFetches(broker.replica_manager.fetching, replica_id))
-                asked = session.to_read()
-    else:
-        resumed = sessions.resume(
-            request.session_id,
-            request.session_epoch,
-            uses_topic_ids=by_id,
-            now_ms=broker.env.clock.monotonic_ms(),
-        )
-        if isinstance(resumed, ErrorCode):
-            return FetchResponse(error_code=resumed)
-        session = resumed
-        session.update(asked, _forgotten(request, by_id))
+    is_first = request.session_epoch == EPOCH_INITIAL
+    session = _session(broker, request, context, {each.key: each for each in asked} if is_first else None)
+    if isinstance(session, ErrorCode):
+        return FetchResponse(error_code=session)
+    if session is not None:
+        if not is_first:
+            session.update(asked, _forgotten(request, by_id))
         asked = session.to_read()
-        if not session.partitions:
-            sessions.close(session.id)
-            session = None
-    params = FetchParams(
-        replica_id=replica_id,
-        replica_epoch=request.replica_state.replica_epoch,
-        max_wait_ms=request.max_wait_ms,
-        min_bytes=request.min_bytes,
-        max_bytes=min(request.max_bytes, broker.config.fetch_max_bytes),
-        isolation_level=request.isolation_level,
-        version=version,
-        rack=request.rack_id,
-        listener=context.listener_name,
-    )
-    work = _Fetch(broker, context, session, is_new)
+        session = _if_it_goes_on(broker, session, is_first)
+    params = _params(broker, request, context)
+    work = _Fetch(broker, context, session, is_first)
     if session is not None and session.follower is not None:
         return work.read_as_follower(session.follower, params)
+    if len(asked) > AT_ONCE_MAX:
+        return broker.turns.run(work.in_pieces(params, asked))
     to_read = work.to_read(asked)
     if not to_read:
         return work.response([])
     outcome = broker.replica_manager.fetch(params, to_read)
     return outcome.map(work.answer) if isinstance(outcome, Pending) else work.response(outcome)
+
+
+def _fetch_long(broker: "Broker", request: FetchRequest, context: RequestContext) -> Pieces[Reply]:
+    """The same for a long request. What is asked twice is answered once, for the later request, as in Kafka."""
+    by_id = context.api_version >= FIRST_VERSION_WITH_TOPIC_IDS
+    asked: dict[PartitionKey, SessionPartition] = {}
+    for topic in request.topics:
+        for partition in topic.partitions:
+            yield
+            each = _asked(topic, partition, by_id)
+            asked[each.key] = each
+    is_first = request.session_epoch == EPOCH_INITIAL
+    session = _session(broker, request, context, asked)
+    if isinstance(session, ErrorCode):
+        return FetchResponse(error_code=session)
+    wanted: Sequence[SessionPartition] = list(asked.values())
+    if session is not None:
+        if not is_first:
+            for piece in chunks(wanted, PARTITIONS_PER_PIECE):
+                yield
+                session.update(piece, ())
+            for forgotten in chunks(_forgotten(request, by_id), PARTITIONS_PER_PIECE):
+                yield
+                session.update((), forgotten)
+        wanted = session.to_read()
+        session = _if_it_goes_on(broker, session, is_first)
+    params = _params(broker, request, context)
+    work = _Fetch(broker, context, session, is_first)
+    if session is None or session.follower is None:
+        return (yield from work.in_pieces(params, wanted))
+    reply = work.read_as_follower(session.follower, params)
+    return (yield reply) if isinstance(reply, Pending) else reply
+
+
+def _asked(topic: FetchRequest.FetchTopic, partition: FetchRequest.FetchPartition, by_id: bool) -> SessionPartition:
+    return SessionPartition(
+        None if by_id else topic.topic,
+        partition.partition,
+        partition.fetch_offset,
+        partition.partition_max_bytes,
+        topic_id=topic.topic_id,
+        log_start_offset=partition.log_start_offset,
+        current_leader_epoch=partition.current_leader_epoch,
+        last_fetched_epoch=partition.last_fetched_epoch,
+    )
+
+
+def _replica_id(request: FetchRequest, version: int) -> int:
+    return request.replica_id if version < FIRST_VERSION_WITH_REPLICA_STATE else request.replica_state.replica_id
+
+
+def _session(
+    broker: "Broker",
+    request: FetchRequest,
+    context: RequestContext,
+    asked: dict[PartitionKey, SessionPartition] | None,
+) -> FetchSession | ErrorCode | None:
+    """The session of the request: a new one for what is asked, the one that it names, or none."""
+    sessions = broker.fetch_sessions
+    by_id = context.api_version >= FIRST_VERSION_WITH_TOPIC_IDS
+    now_ms = broker.env.clock.monotonic_ms()
+    if request.session_epoch not in (EPOCH_FINAL, EPOCH_INITIAL):
+        return sessions.resume(request.session_id, request.session_epoch, uses_topic_ids=by_id, now_ms=now_ms)
+    if request.session_id:
+        sessions.close(request.session_id)
+    if request.session_epoch == EPOCH_FINAL or asked is None:
+        return None
+    replica_id = _replica_id(request, context.api_version)
+    session = sessions.open(asked, privileged=replica_id >= 0, uses_topic_ids=by_id, now_ms=now_ms)
+    if session is not None and replica_id >= 0:
+        session.follow(FollowerFetches(broker.replica_manager.fetching, replica_id))
+    return session
+
+
+def _if_it_goes_on(broker: "Broker", session: FetchSession, is_first: bool) -> FetchSession | None:
+    """The session, unless it is closed now because it has no partitions any more."""
+    if is_first or session.partitions:
+        return session
+    broker.fetch_sessions.close(session.id)
+    return None
+
+
+def _params(broker: "Broker", request: FetchRequest, context: RequestContext) -> FetchParams:
+    return FetchParams(
+        replica_id=_replica_id(request, context.api_version),
+        replica_epoch=request.replica_state.replica_epoch,
+        max_wait_ms=request.max_wait_ms,
+        min_bytes=request.min_bytes,
+        max_bytes=min(request.max_bytes, broker.config.fetch_max_bytes),
+        isolation_level=request.isolation_level,
+        version=context.api_version,
+        rack=request.rack_id,
+        listener=context.listener_name,
+    )
 
 
 def _forgotten(request: FetchRequest, by_id: bool) -> list[PartitionKey]:

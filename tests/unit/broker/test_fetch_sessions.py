@@ -8,6 +8,7 @@ from barnabas.broker.fetch_sessions import (
     EVICTION_MS,
     FetchSession,
     FetchSessionCache,
+    PartitionKey,
     SessionPartition,
 )
 from barnabas.protocol.errors import ErrorCode
@@ -17,6 +18,10 @@ def asked(*indexes: int, topic: str = "t", offset: int = 0) -> list[SessionParti
     return [SessionPartition(topic, index, offset, 1000) for index in indexes]
 
 
+def by_key(partitions: list[SessionPartition]) -> dict[PartitionKey, SessionPartition]:
+    return {partition.key: partition for partition in partitions}
+
+
 def cache(slots: int = 10) -> FetchSessionCache:
     return FetchSessionCache(random.Random(1), slots)
 
@@ -24,7 +29,7 @@ def cache(slots: int = 10) -> FetchSessionCache:
 def opened(
     sessions: FetchSessionCache, partitions: list[SessionPartition], *, privileged: bool = False, now_ms: float = 0
 ) -> FetchSession:
-    session = sessions.open(partitions, privileged=privileged, uses_topic_ids=False, now_ms=now_ms)
+    session = sessions.open(by_key(partitions), privileged=privileged, uses_topic_ids=False, now_ms=now_ms)
     assert session is not None
     return session
 
@@ -105,12 +110,12 @@ def test_slots_are_limited(sessions_open: int, gets_one: bool) -> None:
     sessions = cache(3)
     for _ in range(sessions_open):
         opened(sessions, asked(0))
-    got = sessions.open(asked(0), privileged=False, uses_topic_ids=False, now_ms=EVICTION_MS)
+    got = sessions.open(by_key(asked(0)), privileged=False, uses_topic_ids=False, now_ms=EVICTION_MS)
     assert (got is not None) is gets_one
 
 
 def test_no_slots_no_sessions() -> None:
-    assert cache(0).open(asked(0), privileged=False, uses_topic_ids=False, now_ms=0) is None
+    assert cache(0).open(by_key(asked(0)), privileged=False, uses_topic_ids=False, now_ms=0) is None
 
 
 def test_the_idle_one_gives_way() -> None:
@@ -127,14 +132,14 @@ def test_an_old_smaller_one_gives_way_to_a_larger_one_only() -> None:
     session = opened(sessions, asked(0, 1))
     resume(sessions, session.id, 1, now_ms=EVICTION_MS)
     later = EVICTION_MS + 1  # old, but not idle
-    assert sessions.open(asked(0, 1), privileged=False, uses_topic_ids=False, now_ms=later) is None
-    assert sessions.open(asked(0, 1, 2), privileged=False, uses_topic_ids=False, now_ms=later) is not None
+    assert sessions.open(by_key(asked(0, 1)), privileged=False, uses_topic_ids=False, now_ms=later) is None
+    assert sessions.open(by_key(asked(0, 1, 2)), privileged=False, uses_topic_ids=False, now_ms=later) is not None
 
 
 def test_a_follower_takes_the_place_of_a_consumer_and_not_the_other_way_round() -> None:
     sessions = cache(1)
     opened(sessions, asked(0, 1, 2, 3))
     follower = opened(sessions, asked(0), privileged=True)
-    assert sessions.open(asked(0, 1), privileged=False, uses_topic_ids=False, now_ms=0) is None
-    assert sessions.open(asked(0, 1), privileged=True, uses_topic_ids=False, now_ms=0) is None, "it is young"
+    assert sessions.open(by_key(asked(0, 1)), privileged=False, uses_topic_ids=False, now_ms=0) is None
+    assert sessions.open(by_key(asked(0, 1)), privileged=True, uses_topic_ids=False, now_ms=0) is None, "it is young"
     assert resume(sessions, follower.id, 1) is follower

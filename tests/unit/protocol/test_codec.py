@@ -10,17 +10,19 @@ from typing import Any
 import pytest
 from barnabas.protocol import codec, messages, records, schema
 from barnabas.protocol.api_keys import ApiKey
-from barnabas.protocol.compile import BY_REFERENCE_BYTES, STRING_BYTES_MAX
+from barnabas.protocol.compile import BY_REFERENCE_BYTES, NUMBERS_PER_PIECE, STRING_BYTES_MAX, UNKNOWN_TAGS_MAX
 from barnabas.protocol.errors import ProtocolError, UnsupportedVersionError
 from barnabas.protocol.message import Message
 from barnabas.protocol.messages import (
     ApiVersionsResponse,
+    DeleteGroupsRequest,
     FetchRequest,
     FetchResponse,
     HeartbeatRequest,
     ListOffsetsRequest,
     MetadataRequest,
     OffsetCommitRequest,
+    OffsetFetchRequest,
     ProduceRequest,
 )
 from barnabas.protocol.schema import NEWEST, Field, Structure
@@ -105,11 +107,13 @@ def test_every_version(cls: type[Message]) -> None:
             assert decoded == message
             assert codec.encode(decoded, version) == data
             assert in_pieces(decoded, version) == data
+            assert decoded_in_pieces(cls, version, b"before" + data + b"behind", 6) == (message, position)
         for _ in range(20):  # cut off or changed: an error or another value, never another exception
             end = rng.randrange(len(data) + 1)
             if end < len(data):
-                with pytest.raises(ProtocolError):
-                    codec.decode(cls, version, data[:end])
+                for decode in (codec.decode, decoded_in_pieces):
+                    with pytest.raises(ProtocolError):
+                        decode(cls, version, data[:end])
             if data:
                 changed = bytearray(data)
                 changed[rng.randrange(len(data))] = rng.choice((0, 1, 0x7F, 0x80, 0xFF))
@@ -122,6 +126,34 @@ def in_pieces(message: Message, version: int) -> bytes:
     parts: list[Any] = []
     parts.append(at_once(codec.encoder_in_pieces(type(message), version)(message, bytearray(), parts)))
     return b"".join(parts)
+
+
+def decoded_in_pieces(cls: type[Message], version: int, data: bytes, position: int = 0) -> tuple[Message, int]:
+    """What the decoder for long requests reads."""
+    return at_once(codec.decoder_in_pieces(cls, version)(memoryview(data), position))
+
+
+def test_long_arrays_are_decoded_with_pauses() -> None:
+    topic = OffsetFetchRequest.OffsetFetchRequestTopics
+    group = OffsetFetchRequest.OffsetFetchRequestGroup
+    topics = [topic(name="t", partition_indexes=list(range(NUMBERS_PER_PIECE + 1))) for _ in range(3)]
+    request = OffsetFetchRequest(groups=[group(group_id="g", topics=topics) for _ in range(2)])
+    data = codec.encode(request, 8)
+    assert decoded_in_pieces(OffsetFetchRequest, 8, data)[0] == request
+    pieces = list(codec.decoder_in_pieces(OffsetFetchRequest, 8)(memoryview(data), 0))
+    assert len(pieces) == 2 * (1 + 3 * (1 + 2))  # groups, topics in each, and two pieces of the numbers in each
+    names = DeleteGroupsRequest(groups_names=["g"] * 10)
+    assert len(list(codec.decoder_in_pieces(DeleteGroupsRequest, 2)(memoryview(codec.encode(names, 2)), 0))) == 10
+
+
+@pytest.mark.parametrize(("count", "is_refused"), [(UNKNOWN_TAGS_MAX, False), (UNKNOWN_TAGS_MAX + 1, True)])
+def test_unknown_tagged_fields_are_limited(count: int, is_refused: bool) -> None:
+    request = MetadataRequest(topics=[])
+    request.unknown_tagged_fields = dict.fromkeys(range(count), b"")
+    data = codec.encode(request, 12)
+    for decode in (codec.decode, decoded_in_pieces):
+        with pytest.raises(ProtocolError, match="tagged fields") if is_refused else contextlib.nullcontext():
+            assert decode(MetadataRequest, 12, data)[0] == request
 
 
 def test_a_long_array_is_encoded_with_pauses() -> None:
@@ -204,8 +236,9 @@ def test_a_field_that_the_version_lacks() -> None:
     ],
 )
 def test_malformed(cls: type[Message], version: int, data: str, reason: str) -> None:
-    with pytest.raises(ProtocolError, match=reason):
-        codec.decode(cls, version, bytes.fromhex(data.replace(" ", "")))
+    for decode in (codec.decode, decoded_in_pieces):
+        with pytest.raises(ProtocolError, match=reason):
+            decode(cls, version, bytes.fromhex(data.replace(" ", "")))
 
 
 def produce(size: int, version: int) -> bytes:

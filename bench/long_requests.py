@@ -1,0 +1,180 @@
+"""Scenes of `python -m bench stalls` with requests as long as they may be: as many small rows as `--megabytes` hold.
+
+A client may send such a request by mistake or in bad faith, and socket.request.max.bytes allows it. The controller
+sends long ones to a broker that leads and follows very many partitions.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import cycle, islice
+from typing import Any
+
+from barnabas.protocol import frames, messages
+from barnabas.protocol.api_keys import ApiKey
+from barnabas.protocol.message import Message
+
+from bench.stalls import TIMEOUT_MS, Bench
+
+WIDE = "wide"
+UNKNOWN = "unknown"
+FETCHED = 200_000  # partitions that one Fetch names
+CONTROLLED = 5_000  # partitions that the controller speaks of
+
+
+class Long:
+    """A request that can have any number of rows."""
+
+    def __init__(
+        self, api: ApiKey, version: int, with_rows: Callable[[Sequence[Any]], Message], rows: Sequence[Any]
+    ) -> None:
+        self.api = api
+        self.version = version
+        self._with_rows = with_rows
+        self._rows = rows
+
+    def frame(self, bytes_max: int, rows_max: int) -> bytes:
+        """The request with the rows again and again, as far as the limits allow."""
+        empty, some = len(self._encoded([])), len(self._encoded(self._rows))
+        count = min((bytes_max - empty) * len(self._rows) // (some - empty), rows_max)
+        return self._encoded(list(islice(cycle(self._rows), count)))
+
+    def _encoded(self, rows: Sequence[Any]) -> bytes:
+        return frames.encode_request(self.api, self.version, 1, "bench", self._with_rows(rows))
+
+
+def long_ones(topic: str, count: int) -> dict[str, Long]:
+    """A request for each API that takes a list of partitions; they exist in `WIDE`, but not in `UNKNOWN`."""
+    indexes = range(count)
+    fetch, produce, lists = messages.FetchRequest, messages.ProduceRequest, messages.ListOffsetsRequest
+    commit, offsets, metadata = messages.OffsetCommitRequest, messages.OffsetFetchRequest, messages.MetadataRequest
+    delete, epochs = messages.DeleteRecordsRequest, messages.OffsetForLeaderEpochRequest
+
+    def fetching(epoch: int) -> Callable[[Sequence[Any]], Message]:
+        return lambda rows: fetch(
+            max_wait_ms=100,
+            min_bytes=1,
+            max_bytes=50 << 20,
+            session_epoch=epoch,
+            topics=[fetch.FetchTopic(topic=topic, partitions=rows)],
+        )
+
+    fetched = [fetch.FetchPartition(partition=i, fetch_offset=0, partition_max_bytes=1000) for i in indexes]
+    group = offsets.OffsetFetchRequestGroup
+    of_topic = offsets.OffsetFetchRequestTopics
+    return {
+        "fetch": Long(ApiKey.FETCH, 11, fetching(-1), fetched),
+        "fetch-session": Long(ApiKey.FETCH, 11, fetching(0), fetched),
+        "produce": Long(
+            ApiKey.PRODUCE,
+            9,
+            lambda rows: produce(
+                acks=-1,
+                timeout_ms=TIMEOUT_MS,
+                topic_data=[produce.TopicProduceData(name=topic, partition_data=rows)],
+            ),
+            [produce.PartitionProduceData(index=i, records=None) for i in indexes],
+        ),
+        "list-offsets": Long(
+            ApiKey.LIST_OFFSETS,
+            7,
+            lambda rows: lists(replica_id=-1, topics=[lists.ListOffsetsTopic(name=topic, partitions=rows)]),
+            [lists.ListOffsetsPartition(partition_index=i, timestamp=-1) for i in indexes],
+        ),
+        "offset-commit": Long(
+            ApiKey.OFFSET_COMMIT,
+            8,
+            lambda rows: commit(group_id="g", topics=[commit.OffsetCommitRequestTopic(name=topic, partitions=rows)]),
+            [commit.OffsetCommitRequestPartition(partition_index=i, committed_offset=1) for i in indexes],
+        ),
+        "offset-fetch": Long(
+            ApiKey.OFFSET_FETCH,
+            8,
+            lambda rows: offsets(groups=[group(group_id="g", topics=[of_topic(name=topic, partition_indexes=rows)])]),
+            indexes,
+        ),
+        "metadata": Long(
+            ApiKey.METADATA,
+            9,
+            lambda rows: metadata(topics=rows, allow_auto_topic_creation=False),
+            [metadata.MetadataRequestTopic(name=topic if topic == WIDE else f"u{i}") for i in indexes],
+        ),
+        "delete-records": Long(
+            ApiKey.DELETE_RECORDS,
+            2,
+            lambda rows: delete(topics=[delete.DeleteRecordsTopic(name=topic, partitions=rows)], timeout_ms=TIMEOUT_MS),
+            [delete.DeleteRecordsPartition(partition_index=i, offset=0) for i in indexes],
+        ),
+        "leader-epochs": Long(
+            ApiKey.OFFSET_FOR_LEADER_EPOCH,
+            4,
+            lambda rows: epochs(replica_id=-2, topics=[epochs.OffsetForLeaderTopic(topic=topic, partitions=rows)]),
+            [epochs.OffsetForLeaderPartition(partition=i, leader_epoch=0) for i in indexes],
+        ),
+    }
+
+
+async def long_requests(bench: Bench) -> None:
+    """Each API that takes a list, with a list of rows that exist, then of rows that do not."""
+    count = bench.partitions - 1
+    await bench.create_topics((WIDE, count))
+    for topic, word in ((WIDE, "known"), (UNKNOWN, "unknown")):
+        for name, long in long_ones(topic, count).items():
+            rows_max = FETCHED if long.api is ApiKey.FETCH else 1 << 40
+            await bench.timed_frame(f"{name}-{word}", long.frame(bench.megabytes << 20, rows_max))
+
+
+async def control(bench: Bench) -> None:
+    """What the controller says to a broker of very many partitions, each time in one request."""
+    await bench.create_topics((WIDE, CONTROLLED))
+    broker = bench.broker
+    topic_id = broker.metadata_cache.topic_id(WIDE)
+    said = {"controller_id": 0, "controller_epoch": broker.replica_manager.controller_epoch}
+    said["broker_epoch"] = broker.replica_manager.broker_epoch
+    update = messages.UpdateMetadataRequest
+    lead = messages.LeaderAndIsrRequest
+    stop = messages.StopReplicaRequest
+    us, other = broker.node_id, broker.node_id + 1
+    epoch = 0
+    for name, topic, leader in (
+        ("lead", WIDE, us),
+        ("follow", WIDE, other),
+        ("lead-again", WIDE, us),
+        ("lead-new", UNKNOWN, us),
+    ):
+        epoch += 1
+        replicas = [us, other]
+        states = [
+            lead.LeaderAndIsrPartitionState(
+                partition_index=i,
+                leader=leader,
+                leader_epoch=epoch,
+                isr=[leader],
+                partition_epoch=epoch,
+                replicas=replicas,
+                controller_epoch=said["controller_epoch"],
+            )
+            for i in range(CONTROLLED)
+        ]
+        known = topic_id if topic == WIDE else bytes(15) + b"u"
+        topics = [lead.LeaderAndIsrTopicState(topic_name=topic, topic_id=known, partition_states=states)]
+        request = lead(**said, topic_states=topics)
+        await bench.timed(name, ApiKey.LEADER_AND_ISR, 7, request)
+        rows = [
+            update.UpdateMetadataPartitionState(
+                partition_index=i, leader=leader, leader_epoch=epoch, isr=[leader], replicas=replicas
+            )
+            for i in range(CONTROLLED)
+        ]
+        told = [update.UpdateMetadataTopicState(topic_name=topic, topic_id=known, partition_states=rows)]
+        live = [
+            update.UpdateMetadataBroker(
+                id=0, endpoints=[update.UpdateMetadataEndpoint(host="127.0.0.1", port=9, listener="PLAINTEXT")]
+            )
+        ]
+        request = update(**said, topic_states=told, live_brokers=live)
+        await bench.timed(f"update-metadata-{name}", ApiKey.UPDATE_METADATA, 8, request)
+    gone = [
+        stop.StopReplicaPartitionState(partition_index=i, leader_epoch=epoch, delete_partition=True)
+        for i in range(CONTROLLED)
+    ]
+    request = stop(**said, topic_states=[stop.StopReplicaTopicState(topic_name=UNKNOWN, partition_states=gone)])
+    await bench.timed("stop-replica", ApiKey.STOP_REPLICA, 4, request)

@@ -1,7 +1,8 @@
-"""To each row what was true at its time: joins with the newest fact before it, or the first one after it.
+"""What was true at a time: joins with the newest fact before a row, or the first one after it; and samples at the end
+of each window of time.
 
-Both are one sort by time of rows and facts together, and one pass over it. So they cost n log n, need no memory for the
-history of a key, and Spark spills what does not fit.
+A join is one sort by time of rows and facts together, and one pass over it. So it costs n log n, needs no memory for
+the history of a key, and Spark spills what does not fit.
 """
 
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 
 def join_latest(rows: "DataFrame", facts: "DataFrame", on: Sequence[str], by: str) -> "DataFrame":
@@ -25,6 +26,31 @@ def join_latest(rows: "DataFrame", facts: "DataFrame", on: Sequence[str], by: st
 def join_next(rows: "DataFrame", facts: "DataFrame", on: Sequence[str], by: str) -> "DataFrame":
     """The same of the facts whose `by` is not smaller than the row's. The smallest first further column wins."""
     return _join(rows, facts, on, by, descending=True)
+
+
+def end_of_window(time: str, every_s: int) -> "Column":
+    """The end of the window in which a time lies; the end is not part of it."""
+    return F.window(time, f"{every_s} seconds").end
+
+
+def at_each_end(records: "DataFrame", on: Sequence[str], last_end: "DataFrame", every_s: int) -> "DataFrame":
+    """The newest record of each `on` at the end (`at`) of every window, from its first one to `last_end`.
+
+    Newest is the one with the highest `log_offset`, whatever its `log_timestamp` says.
+    """
+    values = [name for name in records.columns if name not in (*on, "log_timestamp", "log_offset")]
+    ends = records.groupBy(*on, end_of_window("log_timestamp", every_s).alias("at")).agg(
+        F.max(F.struct("log_offset", *values)).alias("newest")
+    )
+    in_order = Window.partitionBy(*on).orderBy("at")
+    step = F.make_dt_interval(secs=F.lit(every_s))
+    return (
+        ends.crossJoin(F.broadcast(last_end))
+        .withColumn("newest", F.max("newest").over(in_order))
+        .withColumn("until", F.coalesce(F.lead("at").over(in_order) - step, "last_end"))
+        .withColumn("at", F.explode(F.sequence("at", "until", step)))
+        .select(*on, "at", *(f"newest.{name}" for name in values))
+    )
 
 
 def _join(rows: "DataFrame", facts: "DataFrame", on: Sequence[str], by: str, descending: bool) -> "DataFrame":

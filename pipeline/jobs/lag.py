@@ -17,13 +17,13 @@ that, and in the very first one, the rates are null.
 
 from typing import TYPE_CHECKING
 
-from barnabas.pipeline.as_of import join_latest, join_next
+from barnabas.pipeline.as_of import at_each_end, end_of_window, join_latest, join_next
 from barnabas.pipeline.jobs.offsets import GROUP_PARTITION
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
 TOPIC_PARTITION = ("topic", "partition")
 EVERY_S = 60
@@ -32,7 +32,9 @@ EVERY_S = 60
 def lag(commits: "DataFrame", batches: "DataFrame", every_s: int = EVERY_S) -> "DataFrame":
     """The lag at the end of every window, from the commits and the batches of the topics."""
     batches = batches.where(F.col("base_offset").isNotNull())
-    rows = at_each_end(commits, last_end(commits, batches, every_s), every_s)
+    until = last_end(commits, batches, every_s)
+    offsets = commits.select(*GROUP_PARTITION, "log_timestamp", "log_offset", F.col("offset").alias("committed_offset"))
+    rows = at_each_end(offsets, GROUP_PARTITION, until, every_s).where(F.col("committed_offset").isNotNull())
     rows = join_latest(rows, log_ends(batches), TOPIC_PARTITION, "at")
     rows = with_seconds_behind(rows, batches)
     in_order = Window.partitionBy(*GROUP_PARTITION).orderBy(F.unix_seconds("at"))
@@ -52,32 +54,10 @@ def lag(commits: "DataFrame", batches: "DataFrame", every_s: int = EVERY_S) -> "
     )
 
 
-def end_of_window(time: str, every_s: int) -> "Column":
-    """The end of the window in which a time lies; it is not part of it."""
-    return F.window(time, f"{every_s} seconds").end
-
-
 def last_end(commits: "DataFrame", batches: "DataFrame", every_s: int) -> "DataFrame":
     """One row: the end of the last window in which something happened."""
     times = commits.select("log_timestamp").union(batches.select("max_timestamp"))
     return times.agg(F.max(end_of_window("log_timestamp", every_s)).alias("last_end"))
-
-
-def at_each_end(commits: "DataFrame", last_end: "DataFrame", every_s: int) -> "DataFrame":
-    """The committed offset of each group and partition at the end of every window from its first commit on."""
-    ends = commits.groupBy(*GROUP_PARTITION, end_of_window("log_timestamp", every_s).alias("at")).agg(
-        F.max(F.struct("log_offset", "offset")).alias("newest")  # whatever its timestamp says
-    )
-    in_order = Window.partitionBy(*GROUP_PARTITION).orderBy("at")
-    step = F.make_dt_interval(secs=F.lit(every_s))
-    return (
-        ends.crossJoin(F.broadcast(last_end))
-        .withColumn("committed_offset", F.max("newest").over(in_order).offset)
-        .withColumn("until", F.coalesce(F.lead("at").over(in_order) - step, "last_end"))
-        .withColumn("at", F.explode(F.sequence("at", "until", step)))
-        .where(F.col("committed_offset").isNotNull())
-        .select(*GROUP_PARTITION, "at", "committed_offset")
-    )
 
 
 def log_ends(batches: "DataFrame") -> "DataFrame":

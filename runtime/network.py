@@ -1,12 +1,16 @@
 """TCP through the running asyncio loop."""
 
 import asyncio
+import logging
 import os
 import socket
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from barnabas.runtime.disk import RealFile
 from barnabas.runtime.ports import File, Listener
+
+logger = logging.getLogger("barnabas.broker")
 
 READ_BYTES = 256 * 1024
 RESOLVED_WITHIN_S = 0.2
@@ -16,10 +20,11 @@ _sendfile: Callable[[int, int, int, int], int] | None = getattr(os, "sendfile", 
 class RealListener:
     """A listening socket, or several: one per address of the host, all on one port."""
 
-    __slots__ = ("_servers",)
+    __slots__ = ("_backlog", "_servers")
 
-    def __init__(self, servers: Sequence[asyncio.Server]) -> None:
+    def __init__(self, servers: Sequence[asyncio.Server], backlog: int) -> None:
         self._servers = servers
+        self._backlog = backlog
 
     @property
     def port(self) -> int:
@@ -31,11 +36,31 @@ class RealListener:
         """Accept connections."""
         for server in self._servers:
             await server.start_serving()
+            if _tries_as_often_as_the_backlog():
+                for each in server.sockets:
+                    with socket.socket(fileno=os.dup(each.fileno())) as same:
+                        same.listen(self._backlog)
 
     def close(self) -> None:
         """Stop accepting."""
         for server in self._servers:
             server.close()
+
+
+def _tries_as_often_as_the_backlog() -> bool:
+    """Whether this loop calls `accept` as often as the backlog is long, although there is no free descriptor.
+
+    For each try that failed, asyncio's own loop tries again a second later, equally often. uvloop does not.
+    """
+    return isinstance(asyncio.get_running_loop(), asyncio.SelectorEventLoop)
+
+
+def _tell(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log what asyncio has to say. A connection that cannot be accepted waits, and is tried every second."""
+    if "socket.accept()" in context["message"]:
+        logger.warning("no connection can be accepted now: %s", context.get("exception"))
+    else:
+        loop.default_exception_handler(context)
 
 
 class RealNetwork:
@@ -60,18 +85,23 @@ class RealNetwork:
 
         async def bound(host: str | None, port: int) -> asyncio.Server:
             loop = asyncio.get_running_loop()
-            return await loop.create_server(factory, host, port, backlog=backlog, start_serving=False)
+            tries = 1 if _tries_as_often_as_the_backlog() else backlog
+            return await loop.create_server(factory, host, port, backlog=tries, start_serving=False)
+
+        loop = asyncio.get_running_loop()
+        if loop.get_exception_handler() is None:
+            loop.set_exception_handler(_tell)
 
         if host or port:
-            return RealListener([await bound(host or None, port)])
+            return RealListener([await bound(host or None, port)], backlog)
         # Port 0: asyncio would choose a different port for each address, but all must have the same one.
         first = await bound("0.0.0.0", 0)
         port = first.sockets[0].getsockname()[1]
         try:
             second = await bound("::", port)
         except OSError:  # the machine has no IPv6, or another process has the port there
-            return RealListener([first])
-        return RealListener([first, second])
+            return RealListener([first], backlog)
+        return RealListener([first, second], backlog)
 
     async def connect(
         self, host: str, port: int, factory: Callable[[], asyncio.BaseProtocol]

@@ -9,7 +9,7 @@ class Health:
     """Of one log. Its parts share it, because each of them can meet an error of the disk.
 
     - `hindered`: the last write was not possible (there was no room, say), and nothing has changed. The next write may
-      be possible.
+      be possible. It is over with a write, or when the directory is found to have room (`LogManager._look_for_room`).
     - `failed`: nobody knows what is on the disk. The log is not written again before the next start.
     - `closed`: the broker stops, or the partition is deleted.
     - `is_held`: a truncation is under way, and nothing else may write.
@@ -51,7 +51,7 @@ class Health:
                 self.on_hindered()
 
     def end_hindrance(self) -> None:
-        """A write was possible again."""
+        """A write was possible again, or would be."""
         if self.hindered is not None:
             self.hindered = None
             if self.on_hindered is not None:

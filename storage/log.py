@@ -4,9 +4,9 @@ All methods are plain functions that run to their end. What must not block the l
 remove files after their delay) is handed to the disk and the clock.
 
 If there was no room for a write, or no free descriptor, the write has not happened: the file is cut back to its last
-good batch, the append is refused, and the log is `hindered` until an append succeeds. After any other failed write, and
-after every failed sync, the log is `failed` and refuses all appends, because nobody knows what is on disk behind the
-last sync.
+good batch, the append is refused, and the log is `hindered` until an append succeeds, or would. After any other failed
+write, and after every failed sync, the log is `failed` and refuses all appends, because nobody knows what is on disk
+behind the last sync.
 """
 
 import errno

@@ -33,6 +33,8 @@ logger = logging.getLogger("barnabas.storage")
 _NAME_LENGTH_MAX = 255
 _NAMES_SYNC_DELAY_MS = 1_000
 _LOGS_FLUSHED_TOGETHER = 200  # in one piece of recovery
+_ROOM_BYTES, _PROBE_BYTES = 1 << 20, 4096  # free, and written to find out
+_PROBE = ".room"  # a hidden file does not count as content
 
 
 class LogDirectory:
@@ -223,6 +225,22 @@ class LogDirectory:
         self.logs.clear()
         self._is_taken = False
         self._release_lock()
+
+    def has_room(self) -> bool:
+        """Whether files can be made and written: there are free bytes within all limits, and free descriptors."""
+        disk, probe = self._env.disk, self.path_of(_PROBE)
+        try:
+            if disk.total_and_free_bytes(self.path)[1] < _ROOM_BYTES:
+                return False
+            file = disk.open(probe, create=True)
+            try:
+                file.write(0, bytes(_PROBE_BYTES))
+            finally:
+                file.close()
+                disk.remove(probe)
+        except OSError:
+            return False
+        return True
 
     def _release_lock(self) -> None:
         if self._lock is not None:

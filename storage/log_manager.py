@@ -46,6 +46,7 @@ _FLUSHES_MAX = 64  # how many logs are flushed at a time
 _FLUSH_INTERVAL_MIN_MS = 10
 _FILES_PER_FLUSH = 8  # about how many files a flush holds open until it is done
 _FILES_CHECK_MS = 1_000
+_ROOM_CHECK_MS = 5_000.0  # how often it is looked whether a full disk has room again
 _PIECES_MS = 10  # how long a start works before the loop goes round
 _PROGRESS_INTERVAL_MS = 3_000
 
@@ -83,6 +84,7 @@ class LogManager:
         self._plan: DirectoryPlan | None = None
         self.on_failed: list[Callable[[Log], None]] = []
         self.on_hindered: list[Callable[[Log], None]] = []  # a write was not possible, and may be later
+        self._hindered: dict[Log, None] = {}
         self.cleaner = Cleaner(env, self._files, self)
 
     def _directory(self, path: str) -> LogDirectory:
@@ -420,9 +422,27 @@ class LogManager:
 
     def _log_hindered(self, log: Log) -> None:
         self._troubles.tell(HINDERED if log.hindered is not None else OVER, log)
-        if log.hindered is not None:
+        if log.hindered is None:
+            self._hindered.pop(log, None)
+        else:
+            self._hindered[log] = None
             for callback in self.on_hindered:
                 callback(log)
+
+    def _without_room(self) -> list[LogDirectory]:
+        """The directories with logs that could not be written."""
+        for log in [log for log in self._hindered if log.hindered is None or log.closed]:
+            del self._hindered[log]
+        return [directory for directory in self.open_directories if self._hindered_in(directory)]
+
+    def _hindered_in(self, directory: LogDirectory) -> list[Log]:
+        return [log for log in self._hindered if directory.logs.get((log.topic, log.partition)) is log]
+
+    def _look_for_room(self, directory: LogDirectory) -> None:
+        """A log that nobody writes does not find out by itself that it could be written, and led, again."""
+        if directory.has_room():
+            for log in self._hindered_in(directory):
+                log.health.end_hindrance()
 
     def _log_failed(self, log: Log) -> None:
         self._troubles.tell(OFFLINE, log)
@@ -480,6 +500,7 @@ class LogManager:
             ),
             every("flush", self._flush_interval_ms, self._flushes_due, _flush),
             every("files", lambda: _FILES_CHECK_MS, self.all, Log.check_file),
+            every("room", lambda: _ROOM_CHECK_MS, self._without_room, self._look_for_room),
             every(
                 "producers", lambda: config.producer_id_expiration_check_interval_ms, self.all, self._expire_producers
             ),

@@ -16,7 +16,7 @@ OFFLINE, HINDERED, OVER = "offline", "hindered", "over"
 _LINES = {
     OFFLINE: (logging.ERROR, "offline until the next start: {}"),
     HINDERED: (logging.ERROR, "refused writes, which were not acknowledged, and will try again with each request: {}"),
-    OVER: (logging.WARNING, "written again"),
+    OVER: (logging.WARNING, "can be written again"),
 }
 
 

@@ -1,11 +1,16 @@
-"""The disk of one broker is full: the others go on, and it follows again when there is room."""
+"""The disk of one broker is full, or it has no free descriptor: the others go on, and it follows again later."""
 
+import os
+import resource
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from barnabas.protocol.errors import ErrorCode
+from broker_process import batch
 
 MakeCluster = Callable[..., Any]
 pytestmark = pytest.mark.timeout(120)
@@ -63,3 +68,25 @@ def test_a_leader_whose_disk_is_full_hands_over(make_cluster: MakeCluster, disk:
     cluster.in_sync("t", index, {0, 1, 2})
     assert cluster.values("t", index) == values + more
     assert cluster.committed("g", "t", index) == len(values) - 1
+
+
+@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="only Linux can change the limits of another process")
+def test_a_leader_without_free_descriptors_hands_over(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster()
+    cluster.create_topic("t", 3, segment_bytes="1048576")
+    index = next(index for index in range(3) if cluster.leader("t", index) == 2)
+    process = cluster.processes[2].process.pid
+    soft, hard = resource.prlimit(process, resource.RLIMIT_NOFILE)
+    value = bytes(400_000)
+    with cluster.client(2) as client:
+        assert client.produce("t", index, batch([value])).error_code == ErrorCode.NONE
+        resource.prlimit(process, resource.RLIMIT_NOFILE, (len(os.listdir(f"/proc/{process}/fd")), hard))
+        errors = [client.produce("t", index, batch([value])).error_code for _ in range(3)]
+        assert ErrorCode.KAFKA_STORAGE_ERROR in errors, "a new segment needs a descriptor"
+        end = time.monotonic() + 20
+        while cluster.partition("t", index, 0).leader_id == 2:
+            assert time.monotonic() < end
+            time.sleep(0.05)
+    resource.prlimit(process, resource.RLIMIT_NOFILE, (soft, hard))
+    cluster.produce(cluster.producer("t", index), [value])
+    cluster.in_sync("t", index, {0, 1, 2})

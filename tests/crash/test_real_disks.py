@@ -132,7 +132,7 @@ def test_retention_frees_a_full_disk_and_writing_goes_on(
     assert answer.base_offset >= len(acknowledged)
     assert client.fetch("t", 0, answer.base_offset).error_code == 0
     deadline = time.monotonic() + 30
-    while "t-0: written again" not in process.log.read_text():
+    while "t-0: can be written again" not in process.log.read_text():
         assert time.monotonic() < deadline
         time.sleep(0.1)
     text = process.log.read_text()

@@ -113,7 +113,7 @@ def test_a_write_that_fits_in_part_leaves_nothing_behind(world, read, caplog):
     caplog.clear()
     world.fill(log, 1)
     world.clock.advance(10_000)
-    assert [record.message for record in caplog.records] == ["t-0: written again"]
+    assert [record.message for record in caplog.records] == ["t-0: can be written again"]
     assert [offset for offset, _, _ in read(world.crash("kept").get("t", 0))] == [0, 1, 2, 3]
 
 
@@ -237,7 +237,7 @@ def test_retention_without_room_hinders_the_log_and_frees_room(world, read, code
     met = [0]
 
     def full(operation, path):
-        if operation in NEEDS_ROOM and "/t-0/" in path:
+        if operation in NEEDS_ROOM and ("/t-0/" in path or path.endswith("/.room")):
             met[0] += 1
             raise OSError(code, "simulated shortage", path)
 
@@ -285,7 +285,7 @@ def test_a_disk_that_is_nearly_full_is_told_once_and_once_when_it_is_over(world,
         world.append(log, (b"k", b"v"))
         world.clock.advance(20_000)
         told = [record.message.partition(": ")[2][:13] for record in caplog.records if "t-0" in record.message]
-        assert told == ["refused write", "written again"]
+        assert told == ["refused write", "can be writte"]
 
 
 def test_a_swap_that_finds_no_free_descriptor_is_ended_when_there_is_one(world, read, monkeypatch):
@@ -327,3 +327,38 @@ def test_an_aborted_transaction_whose_index_found_no_room_stays_aborted(world, e
         log.flush()
         log = world.crash("lost").get("t", 0)
     assert log.segments.aborted_transactions(0, 2) == [(5, 0)]
+
+
+def test_a_log_that_nobody_writes_is_not_hindered_any_more_when_there_is_room(world, read, caplog):
+    log, other = world.log("t"), world.log("u")
+    world.fill(log, 1)
+    world.fill(other, 1)
+    total, free = world.disk.total_and_free_bytes("/data")
+    world.disk.capacity_bytes = total - free + 200_000  # less than it looks for
+    assert world.append(log, (b"k", bytes(300_000))).error is ErrorCode.KAFKA_STORAGE_ERROR
+    world.clock.advance(60_000)
+    assert log.hindered is not None
+    assert other.hindered is None
+    begun = []
+    world.manager.on_hindered.append(begun.append)
+    world.disk.capacity_bytes = 1 << 40
+    world.clock.advance(10_000)
+    assert log.hindered is None
+    assert begun == []
+    world.clock.advance(10_000)
+    assert [record.message for record in caplog.records][-1] == "t-0: can be written again"
+    assert ".room" not in world.disk.list_directory("/data")
+
+
+@pytest.mark.parametrize("what", ["open", "write"])
+def test_a_log_stays_hindered_while_no_file_can_be_made_or_written(world, what):
+    log = world.log()
+    world.fill(log, 1)
+    log.health.hinder(OSError(errno.EMFILE, "simulated"))
+    world.disk.fail(what, "/.room", OSError(errno.EMFILE, "simulated"), times=100)
+    world.clock.advance(60_000)
+    assert log.hindered is not None
+    world.disk.repair()
+    world.clock.advance(6_000)
+    assert log.hindered is None
+    assert ".room" not in world.disk.list_directory("/data")

@@ -43,6 +43,7 @@ T = TypeVar("T")
 TREE_ANSWERS_WITHIN_MS = 5_000  # a start fails when the tree does not answer for so long
 TREE_RETRY_BACKOFF_MS = 100
 WORKS_END_WITHIN_MS = 1_000  # how long a stop waits for works that clients asked for
+MEMBERS_ARE_TOLD_WITHIN_MS = 1_000  # how long it still answers members of groups that it has handed over
 TOLD_WITHIN_MS = 10_000  # how long a start waits until the controller has told this broker of its partitions
 
 
@@ -271,11 +272,14 @@ class Broker:
         """A controlled stop: answer what can be answered, write checkpoints and the clean marker, end the session.
 
         What clients have asked is done before the controller lets this broker go: a topic that is created later gets
-        no replicas here.
+        no replicas here. Members of groups that other brokers coordinate now are told so for a while, as Kafka 4.1 does
+        (for its heartbeat, up to two seconds): KafkaJS looks for another coordinator at once if it hears
+        NOT_COORDINATOR, but only half a minute later if its coordinator is just gone.
         """
         logger.info("broker %d stops", self.node_id)
         await self.server.works.settle(WORKS_END_WITHIN_MS)
         self.replica_manager.fetchers.begin_shutdown()
+        members = self.group_coordinator.member_count
         await controlled_shutdown.hand_over(
             self.config,
             self.node_id,
@@ -284,6 +288,8 @@ class Broker:
             self.controller_client,
             self.lease,
         )
+        if self.group_coordinator.member_count < members:
+            await self.env.clock.sleep(MEMBERS_ARE_TOLD_WITHIN_MS)
         self.server.stop_accepting()
         self.auto_topics.stop()
         await self.server.works.end(WORKS_END_WITHIN_MS)

@@ -276,6 +276,11 @@ class GroupCoordinator:
         """Changes when this broker may have lost a group."""
         return self.unloads, self.lease.holds
 
+    @property
+    def member_count(self) -> int:
+        """How many members the groups have that this broker coordinates."""
+        return sum(len(group.members) for shard in self.shards.values() for group in shard.groups.values())
+
     def owned_shards(self) -> list[Shard]:
         """All shards that are loaded."""
         return [shard for shard in self.shards.values() if not shard.loading]

@@ -2,11 +2,13 @@
 
 import signal
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
 from barnabas.protocol import messages
 from barnabas.protocol.api_keys import ApiKey
+from barnabas.protocol.errors import ErrorCode
 from confluent_kafka import Consumer, KafkaException
 
 from cluster import NotYetError
@@ -59,6 +61,33 @@ def test_every_broker_answers_for_every_group_if_they_may_ask_each_other(make_cl
             return [group.topics[0].partitions[0].committed_offset for group in answer.groups]
 
         assert cluster.until(ask) == [100, 101, 102, 103]
+
+
+def test_a_coordinator_that_stops_tells_its_members_to_look_for_another(make_cluster: MakeCluster) -> None:
+    """KafkaJS finds the new one at once if it hears this, but only after half a minute if the broker is just gone."""
+    cluster = make_cluster(group_initial_rebalance_delay_ms="0")
+    coordinator_id = cluster.coordinator("readers")
+    join = messages.JoinGroupRequest
+    asked = join(
+        group_id="readers",
+        session_timeout_ms=30_000,
+        rebalance_timeout_ms=30_000,
+        protocol_type="consumer",
+        protocols=[join.JoinGroupRequestProtocol(name="range", metadata=b"")],
+    )
+    with cluster.client(coordinator_id) as client:
+        joined = client.ask(ApiKey.JOIN_GROUP, 3, asked)
+        member = {"group_id": "readers", "generation_id": joined.generation_id, "member_id": joined.member_id}
+        assert client.ask(ApiKey.SYNC_GROUP, 2, messages.SyncGroupRequest(**member)).error_code == ErrorCode.NONE
+        stopping = threading.Thread(target=cluster.end_one, args=(coordinator_id,))
+        stopping.start()
+        heard = ErrorCode.NONE
+        while heard == ErrorCode.NONE:
+            heard = client.ask(ApiKey.HEARTBEAT, 2, messages.HeartbeatRequest(**member)).error_code
+            time.sleep(0.1)
+    assert heard == ErrorCode.NOT_COORDINATOR
+    stopping.join()
+    assert cluster.coordinator("readers") != coordinator_id
 
 
 class Member(threading.Thread):

@@ -84,6 +84,7 @@ class ReplicaManager:
         self.broker_epoch = -1  # set at registration
         self._lost_broker_epoch = UNKNOWN_BROKER_EPOCH  # of the registration that went with its session
         self.controller_epoch = 0  # largest seen
+        self.role_failures = 0  # bugs met while roles changed
         self.partitions: dict[TopicPartition, Partition] = {}
         self.on_leadership: list[LeadershipListener] = []
         self.on_deleted: list[Callable[[list[TopicPartition]], None]] = []
@@ -456,9 +457,12 @@ class ReplicaManager:
         for topic_state in request.topic_states:
             errors = []
             for state in topic_state.partition_states:
-                error = self._lead_or_follow(
-                    topic_state.topic_name, topic_state.topic_id, state, became_leader, became_follower
-                )
+                try:
+                    error = self._lead_or_follow(
+                        topic_state.topic_name, topic_state.topic_id, state, became_leader, became_follower
+                    )
+                except Exception:
+                    error = self._role_failed(topic_state.topic_name, state.partition_index)
                 errors.append(
                     LeaderAndIsrResponse.LeaderAndIsrPartitionError(
                         partition_index=state.partition_index, error_code=error
@@ -534,6 +538,12 @@ class ReplicaManager:
             became_follower.append(partition)
         return ErrorCode.NONE
 
+    def _role_failed(self, topic: str, index: int) -> ErrorCode:
+        """A bug in the change of one role. The other roles of the request are changed all the same."""
+        self.role_failures += 1
+        logger.exception("%s-%d: cannot do what the controller says", topic, index)
+        return ErrorCode.UNKNOWN_SERVER_ERROR
+
     def _open_log(self, topic: str, index: int, topic_id: bytes | None, is_new: bool) -> Log | ErrorCode:
         try:
             log = self.log_manager.get_or_create(topic, index, topic_id, is_new=is_new)
@@ -557,9 +567,11 @@ class ReplicaManager:
         errors = []
         for topic_state in request.topic_states:
             for state in topic_state.partition_states:
-                error = self._stop_one(
-                    topic_state.topic_name, state.partition_index, state.leader_epoch, state.delete_partition, stopped
-                )
+                topic, index = topic_state.topic_name, state.partition_index
+                try:
+                    error = self._stop_one(topic, index, state.leader_epoch, state.delete_partition, stopped)
+                except Exception:
+                    error = self._role_failed(topic, index)
                 errors.append(
                     StopReplicaResponse.StopReplicaPartitionError(
                         topic_name=topic_state.topic_name, partition_index=state.partition_index, error_code=error

@@ -285,7 +285,7 @@ class ClusterWorld(Simulation):
         try:
             self.inspector.look(lives, self.tree, Moment(self.clock.monotonic_ms(), self.calm_ms, self.settling))
             for life in touched:
-                if life.broker.server.handler_failures:
+                if life.broker.server.handler_failures or life.broker.replica_manager.role_failures:
                     raise Violation("no handler fails", f"{life.host.name}: see the log")
         except Violation as violation:
             self.fail(violation)

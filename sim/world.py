@@ -176,7 +176,7 @@ class World(Simulation):
             life.touched = not self.clock.loop.is_settled  # if not settled, its own callbacks may change more
             try:
                 self.inspector.look(life.broker, life.number, self.clock.monotonic_ms())
-                if life.broker.server.handler_failures:
+                if life.broker.server.handler_failures or life.broker.replica_manager.role_failures:
                     raise Violation("no handler fails", "see the log")
             except Violation as violation:
                 self.fail(violation)

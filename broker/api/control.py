@@ -1,11 +1,14 @@
 """What the controller says: LeaderAndIsr (key 4, versions 4-7), StopReplica (5, 3-4), UpdateMetadata (6, 6-8).
 
 These are the versions of Kafka 2.6 to 3.9. The replica manager compares the epochs of controller and broker, and does
-what is said. Older versions are left out: their controllers do not know all that is needed here.
+what is said. Older versions are left out: their controllers do not know all that is needed here. A long LeaderAndIsr or
+StopReplica is done in parts. Each is a step that does not suspend, and compares the epochs anew.
 """
 
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Container, Iterator, Sequence
+from copy import copy
+from typing import TYPE_CHECKING, TypeVar
 
 from barnabas.broker.context import Reply, RequestContext
 from barnabas.broker.dispatch import api
@@ -28,6 +31,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger("barnabas.broker")
 
 LAST_VERSION_WITH_TOPIC_NAMES = 4
+# A part of a long request takes about a millisecond: so many roles change, or so many folders are made or renamed.
+ROLES_PER_PART = 50
+FOLDERS_PER_PART = 10
+ROLES_FOR_A_FOLDER = ROLES_PER_PART // FOLDERS_PER_PART
+
+TopicT = TypeVar("TopicT", LeaderAndIsrRequest.LeaderAndIsrTopicState, StopReplicaRequest.StopReplicaTopicState)
 
 
 @api(ApiKey.LEADER_AND_ISR, versions=(4, 7), is_wide=True, is_announced=False, is_of_brokers=True)
@@ -36,24 +45,46 @@ def leader_and_isr(broker: "Broker", request: LeaderAndIsrRequest, context: Requ
     if request.broker_epoch == UNKNOWN_BROKER_EPOCH:
         return LeaderAndIsrResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
     new = [topic.topic_name for topic in request.topic_states if any(state.is_new for state in topic.partition_states)]
-    return _with_settings(broker, request, context, new) if new else _lead_or_follow(broker, request, context)
+    if new or context.is_long:
+        return _lead_or_follow_in_steps(broker, request, context, new)
+    return _as_of_version(request, broker.replica_manager.leader_and_isr(request), context)
 
 
-async def _with_settings(
+async def _lead_or_follow_in_steps(
     broker: "Broker", request: LeaderAndIsrRequest, context: RequestContext, new: list[str]
 ) -> LeaderAndIsrResponse:
+    """Read the settings of new topics, then do the request in parts, as if the controller had sent several."""
     told_by = broker.server.last_told
-    try:
-        await broker.config_changes.read_topics(new)
-    except (CoordinationError, ValueError) as error:
-        logger.warning("the settings of new topics cannot be read, their notices may still come: %s", error)
-    if broker.server.last_told != told_by:  # the controller has told it again since, and perhaps to delete the topic
-        return LeaderAndIsrResponse(error_code=ErrorCode.STALE_CONTROLLER_EPOCH)
-    return _lead_or_follow(broker, request, context)
+    if new:
+        try:
+            await broker.config_changes.read_topics(new)
+        except (CoordinationError, ValueError) as error:
+            logger.warning("the settings of new topics cannot be read, their notices may still come: %s", error)
+    topics = [
+        LeaderAndIsrResponse.LeaderAndIsrTopicError(topic_id=topic.topic_id, partition_errors=[])
+        for topic in request.topic_states
+    ]
+    pace = broker.turns.pace()
+    parts = _parts(request.topic_states, broker.replica_manager.partitions)
+    for places, states in parts if context.is_long else _whole(request.topic_states):
+        await pace.rest()
+        if (
+            broker.server.last_told != told_by
+        ):  # the controller has told it again since, and perhaps to delete the topic
+            return LeaderAndIsrResponse(error_code=ErrorCode.STALE_CONTROLLER_EPOCH)
+        part = copy(request)
+        part.topic_states = states
+        answer = broker.replica_manager.leader_and_isr(part)
+        if answer.error_code:
+            return answer
+        for place, answered in zip(places, answer.topics, strict=True):
+            topics[place].partition_errors += answered.partition_errors
+    return _as_of_version(request, LeaderAndIsrResponse(topics=topics), context)
 
 
-def _lead_or_follow(broker: "Broker", request: LeaderAndIsrRequest, context: RequestContext) -> LeaderAndIsrResponse:
-    response = broker.replica_manager.leader_and_isr(request)
+def _as_of_version(
+    request: LeaderAndIsrRequest, response: LeaderAndIsrResponse, context: RequestContext
+) -> LeaderAndIsrResponse:
     if context.api_version <= LAST_VERSION_WITH_TOPIC_NAMES:
         for topic, answered in zip(request.topic_states, response.topics):
             for partition in answered.partition_errors:
@@ -64,11 +95,53 @@ def _lead_or_follow(broker: "Broker", request: LeaderAndIsrRequest, context: Req
 
 
 @api(ApiKey.STOP_REPLICA, versions=(3, 4), is_wide=True, is_announced=False, is_of_brokers=True)
-def stop_replica(broker: "Broker", request: StopReplicaRequest, context: RequestContext) -> StopReplicaResponse:
+def stop_replica(broker: "Broker", request: StopReplicaRequest, context: RequestContext) -> Reply:
     """Let go of replicas, and perhaps delete them."""
     if request.broker_epoch == UNKNOWN_BROKER_EPOCH:
         return StopReplicaResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
-    return broker.replica_manager.stop_replica(request)
+    return _stop_in_steps(broker, request) if context.is_long else broker.replica_manager.stop_replica(request)
+
+
+async def _stop_in_steps(broker: "Broker", request: StopReplicaRequest) -> StopReplicaResponse:
+    """Do the request in parts, as if the controller had sent several."""
+    told_by = broker.server.last_told
+    response = StopReplicaResponse(partition_errors=[])
+    pace = broker.turns.pace()
+    for _, states in _parts(request.topic_states, ()):
+        await pace.rest()
+        if broker.server.last_told != told_by:
+            return StopReplicaResponse(error_code=ErrorCode.STALE_CONTROLLER_EPOCH)
+        part = copy(request)
+        part.topic_states = states
+        answer = broker.replica_manager.stop_replica(part)
+        if answer.error_code:
+            return answer
+        response.partition_errors += answer.partition_errors
+    return response
+
+
+def _parts(topics: Sequence[TopicT], hosted: Container[tuple[str, int]]) -> Iterator[tuple[list[int], list[TopicT]]]:
+    """Some partitions of some topics, and the places of these topics. Few partitions, if they have no folder yet."""
+    places: list[int] = []
+    part: list[TopicT] = []
+    weight = 0
+    for place, topic in enumerate(topics):
+        for state in topic.partition_states:
+            if weight >= ROLES_PER_PART:
+                yield places, part
+                places, part, weight = [], [], 0
+            if not places or places[-1] != place:
+                places.append(place)
+                part.append(copy(topic))
+                part[-1].partition_states = []
+            part[-1].partition_states.append(state)
+            weight += 1 if (topic.topic_name, state.partition_index) in hosted else ROLES_FOR_A_FOLDER
+    if part:
+        yield places, part
+
+
+def _whole(topics: list[TopicT]) -> Iterator[tuple[Sequence[int], list[TopicT]]]:
+    yield range(len(topics)), topics
 
 
 @api(ApiKey.UPDATE_METADATA, versions=(6, 8), is_announced=False, is_of_brokers=True)

@@ -5,8 +5,8 @@ import pytest
 pa = pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
-from barnabas.pipeline.options import read_options  # noqa: E402
-from barnabas.pipeline.schemas import COMMITS, TABLES  # noqa: E402
+from barnabas.pipeline.options import read_options
+from barnabas.pipeline.schemas import COMMITS, TABLES
 
 
 def test_every_column_is_explained() -> None:

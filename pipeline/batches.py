@@ -28,6 +28,9 @@ PADDING_BYTES = 16
 """Zeros behind the bytes of a buffer, so that a number can be read at each of its positions."""
 
 LENGTH_AT = 8
+OFFSETS_END = 2**63 - 1
+_OLD_MESSAGE_BYTES_MIN = 14
+WRONG_CHECKSUM = "the checksum is wrong"
 _HEADER = np.dtype(
     [
         ("base_offset", ">i8"),
@@ -52,13 +55,14 @@ Array: TypeAlias = np.ndarray
 
 @dataclass
 class Corrupt:
-    """Bytes of a log that are not a good batch, or a record that cannot be read (`offset` is its own then)."""
+    """Bytes of a log that are not a good batch, or a good batch with a record (`is_record`) that cannot be read."""
 
     position: int  # in the buffer that was walked
     size_bytes: int
     reason: str
-    offset: int = -1
-    header: Array | None = None  # of one batch, where one could be read
+    offset: int = -1  # of the record, or the first one of the batch, if it says one
+    header: Array | None = None  # of the batch, where one could be read
+    is_record: bool = False
 
 
 @dataclass
@@ -70,6 +74,7 @@ class Batches:
     headers: Array  # the fields of its header
     corrupt: list[Corrupt] = field(default_factory=list)
     consumed: int = 0  # the bytes that were walked: the next buffer begins here
+    ended: bool = False  # whether the end of what was asked for is reached
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -93,7 +98,7 @@ class Batches:
         """Those for which `chosen` is true. The corrupt places stay."""
         if chosen.all():
             return self
-        return Batches(self.data, self.starts[chosen], self.headers[chosen], self.corrupt, self.consumed)
+        return Batches(self.data, self.starts[chosen], self.headers[chosen], self.corrupt, self.consumed, self.ended)
 
 
 def walk(
@@ -101,14 +106,16 @@ def walk(
     *,
     following_bytes: int = 0,
     offsets_from: int = 0,
-    offsets_to: int = 2**63 - 1,
+    offsets_below: int = OFFSETS_END,
+    offsets_to: int = OFFSETS_END,
     is_tail: bool = False,
 ) -> Batches:
     """The batches in `content`, in their order.
 
     `following_bytes`: how many bytes of the same range come behind it; a batch that reaches into them is left to
-    the next buffer. `offsets_from` and `offsets_to` are the first possible offset, and the end of what is asked for:
-    the walk stops at a batch that begins there. `is_tail`: zeros at the end are no data (a preallocated file).
+    the next buffer. Possible offsets are those from `offsets_from` to below `offsets_below`. `offsets_to` is the end of
+    what is asked for: the walk stops at a batch that begins there. `is_tail`: zeros at the end are no data (a
+    preallocated file).
     """
     size = len(content)
     view = b"".join((content, bytes(PADDING_BYTES)))
@@ -116,12 +123,14 @@ def walk(
     starts: list[int] = []
     corrupt: list[Corrupt] = []
     position = 0
+    ended = False
     while True:
         chain, position = _chain(view, position, size)
         starts += chain
         if position == size or _is_continued(view, position, size, following_bytes):
             break
         if starts and _next_offset(view, starts[-1]) >= offsets_to:
+            ended = True
             break
         if is_tail and not following_bytes and not data[position:size].any():
             position = size
@@ -129,13 +138,13 @@ def walk(
         while starts and not _crc_holds(view, starts[-1]):  # a wrong length, so the chain went astray there
             position = starts.pop()
         reason = _frame_error(view, position, size)
-        found, is_whole = _next_batch(data, view, position + 1, size, following_bytes, offsets_from, offsets_to)
+        found, is_whole = _next_batch(data, view, position + 1, size, following_bytes, offsets_from, offsets_below)
         corrupt.append(Corrupt(position, found - position, reason))
         position = found
         if not is_whole:  # the next buffer begins with it
             break
-    batches = Batches(data, np.array(starts, np.int64), _headers(data, starts), corrupt, position)
-    return _checked(batches, view, offsets_from, offsets_to)
+    batches = Batches(data, np.array(starts, np.int64), _headers(data, starts), corrupt, position, ended)
+    return _checked(_before(batches, offsets_to), view, offsets_from, offsets_below)
 
 
 def _chain(view: bytes, position: int, size: int) -> tuple[list[int], int]:
@@ -215,11 +224,11 @@ def _next_batch(
 def _frame_error(view: bytes, position: int, size: int) -> str:
     if size - position < HEADER_BYTES:
         return "a batch ends within its header"
-    if view[position + MAGIC_AT] in (0, 1):
+    (length,) = INT32.unpack_from(view, position + LENGTH_AT)
+    if view[position + MAGIC_AT] in (0, 1) and _OLD_MESSAGE_BYTES_MIN <= length <= size - position:
         return f"messages of format {view[position + MAGIC_AT]} are not read"
     if view[position + MAGIC_AT] != MAGIC:
         return "no batch begins here"
-    (length,) = INT32.unpack_from(view, position + LENGTH_AT)
     if position + PREFIX_BYTES + length > size:
         return f"a batch of {length + PREFIX_BYTES} bytes is cut off at {size - position}"
     return "no batch begins here" if length >= HEADER_BYTES - PREFIX_BYTES else f"a batch of length {length}"
@@ -237,31 +246,35 @@ def _counts_fit(headers: Array) -> Array:
     return (counts >= 0) & (deltas >= 0) & (counts <= deltas + 1)
 
 
-def _checked(batches: Batches, view: bytes, low: int, high: int) -> Batches:
-    """Take out what is behind the end, and what is corrupt although the frames around it are right."""
+def _before(batches: Batches, offsets_to: int) -> Batches:
+    """Without the batches from the first on that begins at the end or behind it."""
+    base = batches.of("base_offset")
+    # An offset may be damaged, so the next one has to agree.
+    behind = np.flatnonzero((base >= offsets_to) & (np.append(base[1:], offsets_to) >= offsets_to))
+    if not len(behind):
+        return batches
+    end = int(behind[0])
+    at = int(batches.starts[end])
+    corrupt = [one for one in batches.corrupt if one.position < at]
+    return Batches(batches.data, batches.starts[:end], batches.headers[:end], corrupt, at, ended=True)
+
+
+def _checked(batches: Batches, view: bytes, low: int, below: int) -> Batches:
+    """Take out what is corrupt although the frames around it are right."""
     base, last = batches.of("base_offset"), batches.last_offsets
     good = np.ones(len(batches), bool)
-    behind = np.flatnonzero((base >= high) & (np.append(base[1:], high) >= high))
-    if len(behind):
-        end = int(behind[0])
-        at = int(batches.starts[end])
-        batches.corrupt = [one for one in batches.corrupt if one.position < at]
-        batches.consumed = at
-        good[end:] = False
-        batches = batches.only(good)
-        base, last, good = base[:end], last[:end], good[:end]
     reasons: dict[int, str] = {}
     ends = (batches.starts + batches.sizes).tolist()
     crcs = batches.of("crc").tolist()
     for index, (start, end, crc) in enumerate(zip(batches.starts.tolist(), ends, crcs)):
         if crc32c(view[start + ATTRIBUTES_AT : end]) != crc:
-            reasons[index] = "the checksum is wrong"
+            reasons[index] = WRONG_CHECKSUM
     for index in np.flatnonzero(~_counts_fit(batches.headers)).tolist():
         header = batches.headers[index]
         text = f"{header['record_count']} records do not fit a last offset delta of {header['last_offset_delta']}"
         reasons.setdefault(index, text)
-    for index in np.flatnonzero(base < low).tolist():
-        reasons.setdefault(index, f"offset {base[index]} cannot be here: the first one is {low}")
+    for index in np.flatnonzero((base < low) | (base >= below)).tolist():
+        reasons.setdefault(index, f"offset {base[index]} cannot be here: offsets begin at {low} and end below {below}")
     falls = base[1:] <= last[:-1]
     if falls.any():
         for index, text in _offsets_that_fall(base, last, reasons):

@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -46,6 +47,7 @@ def start_session(name: str, settings: dict[str, str] | None = None) -> "SparkSe
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # spark-submit sets it, and then says which master
         builder = builder.master("local[*]")
         settings = ON_THIS_MACHINE | (settings or {})
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the sources run in Python processes of Spark
     for key, value in (SETTINGS | (settings or {})).items():
         builder = builder.config(key, value)
     return builder.getOrCreate()

@@ -168,7 +168,7 @@ def test_a_wrong_offset_is_seen_although_no_checksum_covers_it() -> None:
     log = [record_batch.build([Record(-1, 5, None, b"x")], base_offset=offset) for offset in range(100)]
     log[40][0:8] = (1 << 40).to_bytes(8, "big")
     log[70][0:8] = (3).to_bytes(8, "big")
-    batches = walk(b"".join(log), offsets_to=100)
+    batches = walk(b"".join(log), offsets_below=100)
     assert [one.offset for one in batches.corrupt] == [1 << 40, 3]
     assert len(batches) == 98
 

@@ -1,0 +1,88 @@
+"""Corrupt places of a log: put aside in a folder, or the end of the query.
+
+For each place there are two files, named by where it is: its bytes, and a JSON object that says where it is and what is
+wrong. A task that runs again writes the same files again, so they can be counted.
+"""
+
+import json
+import logging
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from barnabas.pipeline.batches import Array, Corrupt
+from barnabas.pipeline.place import Place
+
+logger = logging.getLogger("barnabas.pipeline")
+
+KEPT_BYTES_MAX = 16 << 20
+"""Of a corrupt place of gigabytes only the beginning is kept; the JSON says its whole size."""
+
+
+class CorruptLogError(Exception):
+    """A log has a corrupt place, and the query does not say where to put such places."""
+
+
+@dataclass(frozen=True)
+class Aside:
+    """What a query does with corrupt places."""
+
+    folder: str | None
+
+    def put(self, place: Place, data: Array, corrupt: Iterable[Corrupt]) -> None:
+        """Put these places aside. CorruptLogError, if there is no folder for them."""
+        for one in corrupt:
+            about = describe(place, one)
+            if self.folder is None:
+                raise CorruptLogError(
+                    f"{sentence(about)}. The option `aside` names a folder for corrupt batches; then the query goes on"
+                )
+            logger.warning("%s: put aside in %s", sentence(about), self.folder)
+            self._write(about, data[one.position : one.position + min(one.size_bytes, KEPT_BYTES_MAX)].tobytes())
+
+    def _write(self, about: dict[str, object], content: bytes) -> None:
+        assert self.folder is not None
+        folder = Path(self.folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        where = about["position"] if about["position"] is not None else about["offset"]
+        parts = [about["topic"], about["partition"], about["segment"] or "wire", where]
+        if about["kind"] == "record":
+            parts.append(f"record-{about['offset']}")
+        if about["directory"]:
+            parts.insert(0, str(about["directory"]).strip("/").replace("/", "_"))
+        name = ".".join(map(str, parts))
+        for suffix, written in ((".batch", content), (".json", json.dumps(about, indent=1).encode())):
+            temporary = folder / f".{name}{suffix}.{os.getpid()}"
+            temporary.write_bytes(written)
+            temporary.replace(folder / f"{name}{suffix}")
+
+
+def describe(place: Place, corrupt: Corrupt) -> dict[str, object]:
+    """Where a corrupt place is, and what is wrong, as JSON has it."""
+    return {
+        "kind": "record" if corrupt.is_record else "batch",
+        "topic": place.topic,
+        "partition": place.partition,
+        "offset": corrupt.offset if corrupt.offset >= 0 else None,
+        "directory": place.directory,
+        "segment": place.segment,
+        "position": None if place.segment is None else place.position + corrupt.position,
+        "size_bytes": corrupt.size_bytes,
+        "reason": corrupt.reason,
+    }
+
+
+def sentence(about: dict[str, object]) -> str:
+    """The same for people."""
+    where = f"{about['topic']}-{about['partition']}"
+    if about["segment"] is not None:
+        where = f"{about['directory']}/{where}/{about['segment']} at byte {about['position']}"
+    if about["offset"] is not None:
+        where += f", offset {about['offset']}"
+    return f"{where}: {about['reason']} ({about['size_bytes']} bytes)"
+
+
+def read_aside(folder: str) -> list[dict[str, object]]:
+    """What has been put aside in a folder so far."""
+    return [json.loads(path.read_text()) for path in sorted(Path(folder).glob("[!.]*.json"))]

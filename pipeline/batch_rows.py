@@ -1,0 +1,116 @@
+"""The table `barnabas.batches`: a row for each batch, and for each place of a log that is no good batch."""
+
+import numpy as np
+import pyarrow as pa
+from barnabas.pipeline.batches import WRONG_CHECKSUM, Array, Batches, Corrupt
+from barnabas.pipeline.columns import Columns, Rows, nulls_where, numbers, one_of, same, times
+from barnabas.pipeline.place import Place
+from barnabas.pipeline.record_rows import TIMESTAMP_TYPES
+from barnabas.pipeline.shared_columns import partition_columns, producer_columns
+from barnabas.protocol.batch_layout import (
+    CODEC_MASK,
+    CONTROL,
+    DELETE_HORIZON,
+    HEADER_BYTES,
+    LOG_APPEND_TIME,
+    TRANSACTIONAL,
+)
+from barnabas.protocol.compression import Compression
+
+CODECS = tuple(codec.name.lower() for codec in Compression)
+CONTROL_TYPES = ("abort", "commit")
+
+
+def batch_rows(batches: Batches, place: Place) -> Rows:
+    """A row for each good batch."""
+    return Rows(batches, _columns(batches, place, np.zeros(len(batches), bool)) | _state(batches))
+
+
+def corrupt_rows(batches: Batches, corrupt: list[Corrupt], place: Place) -> Rows:
+    """A row for each corrupt place. Of a header that could be read, its fields are in the row."""
+    corrupt = [one for one in corrupt if not one.is_record]
+    headers = np.zeros(len(corrupt), batches.headers.dtype)
+    for index, one in enumerate(corrupt):
+        if one.header is not None:
+            headers[index] = one.header
+    unread = np.array([one.header is None for one in corrupt], bool)
+    found = Batches(batches.data, np.array([one.position for one in corrupt], np.int64), headers)
+    columns = _columns(found, place, unread)
+    sizes = np.array([one.size_bytes for one in corrupt], np.int64)
+    reasons = [one.reason for one in corrupt]
+    is_wrong = np.array([one == WRONG_CHECKSUM for one in reasons], bool)
+    columns["size_bytes"] = lambda: pa.array(sizes, pa.int64())
+    columns["transaction"] = lambda: pa.nulls(len(corrupt), pa.string())
+    columns["crc_holds"] = lambda: nulls_where(pa.array(~is_wrong), unread)
+    columns["error"] = lambda: pa.array(reasons, pa.string())
+    return Rows(found, columns)
+
+
+def _state(batches: Batches) -> Columns:
+    count = len(batches)
+    return {
+        "crc_holds": lambda: pa.array(np.ones(count, bool)),
+        "error": lambda: pa.nulls(count, pa.string()),
+    }
+
+
+def _columns(batches: Batches, place: Place, unread: Array) -> Columns:
+    attributes = batches.of("attributes")
+    horizon = (attributes & DELETE_HORIZON) != 0
+    codec = attributes & CODEC_MASK
+    base_timestamp = batches.of("base_timestamp")
+
+    def number(values: Array, type_: pa.DataType, none: int | None = None) -> pa.Array:
+        return nulls_where(numbers(values, type_, none), unread)
+
+    def flag(bit: int) -> pa.Array:
+        return nulls_where(pa.array((attributes & bit) != 0), unread)
+
+    columns: Columns = {
+        "base_offset": lambda: number(batches.of("base_offset"), pa.int64()),
+        "last_offset": lambda: number(batches.last_offsets, pa.int64()),
+        "leader_epoch": lambda: number(batches.of("leader_epoch"), pa.int32(), -1),
+        "magic": lambda: number(batches.of("magic"), pa.int32()),
+        "size_bytes": lambda: numbers(batches.sizes, pa.int64()),
+        "codec": lambda: one_of(np.where(unread | (codec >= len(CODECS)), -1, codec), CODECS),
+        "is_control": lambda: flag(CONTROL),
+        "control_type": lambda: one_of(np.where(unread, -1, control_types(batches)), CONTROL_TYPES),
+        "is_transactional": lambda: flag(TRANSACTIONAL),
+        "timestamp_type": lambda: one_of(
+            np.where(unread, -1, (attributes & LOG_APPEND_TIME) // LOG_APPEND_TIME), TIMESTAMP_TYPES
+        ),
+        "base_timestamp": lambda: nulls_where(times(np.where(horizon, -1, base_timestamp)), unread),
+        "max_timestamp": lambda: nulls_where(times(batches.of("max_timestamp")), unread),
+        "delete_horizon": lambda: nulls_where(times(np.where(horizon, base_timestamp, -1)), unread),
+        "base_sequence": lambda: number(batches.of("base_sequence"), pa.int32(), -1),
+        "record_count": lambda: number(batches.of("record_count"), pa.int32()),
+        "crc": lambda: number(batches.of("crc").astype(np.int64), pa.int64()),
+        "segment": lambda: same(place.segment, len(batches)),
+        "position": lambda: _positions(batches, place),
+    }
+    shared = producer_columns(batches, place)
+    for name in ("producer_id", "producer_epoch"):
+        columns[name] = lambda make=shared[name]: nulls_where(make(), unread)  # type: ignore[misc]
+    return columns | {"transaction": shared["transaction"]} | partition_columns(batches, place)
+
+
+def _positions(batches: Batches, place: Place) -> pa.Array:
+    if place.segment is None:
+        return pa.nulls(len(batches), pa.int64())
+    return pa.array(batches.starts + place.position, pa.int64())
+
+
+def control_types(batches: Batches) -> Array:
+    """The type of each control batch's only record (0 abort, 1 commit), −1 for other batches and other types.
+
+    The record: length, attributes, timestamp and offset delta (one byte each but the length), then a key of 4 bytes:
+    version and type, int16 each.
+    """
+    result = np.full(len(batches), -1, np.int32)
+    for index in np.flatnonzero(batches.headers["attributes"] & CONTROL).tolist():  # one for each transaction
+        start = int(batches.starts[index]) + HEADER_BYTES
+        content = batches.data[start : start + 9].tobytes()
+        if len(content) == 9 and content[4] == 8:  # 4 bytes, as a zigzag number
+            type_ = int.from_bytes(content[7:9], "big", signed=True)
+            result[index] = type_ if type_ in (0, 1) else -1
+    return result

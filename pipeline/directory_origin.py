@@ -1,0 +1,133 @@
+"""Logs from data directories."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from barnabas.pipeline.batches import OFFSETS_END
+from barnabas.pipeline.directories import Log, Piece, offsets_at, pieces_of, read_logs
+from barnabas.pipeline.options import ReadOptions
+from barnabas.pipeline.origin import LogKey, LogState, OffsetRange, Wanted
+from barnabas.pipeline.place import Read
+from barnabas.pipeline.segment_reading import ended_transactions, log_end, read_piece
+from pyspark.sql.datasource import InputPartition
+
+TASKS_AT_LEAST = 16
+"""A query is cut into about so many tasks, even if `splitBytes` would make fewer."""
+
+_TASK_BYTES_MIN = 1 << 20
+
+
+class DirectoryTask(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, pieces: Sequence[Piece]) -> None:
+        super().__init__(None)
+        self.pieces = tuple(pieces)
+
+
+@dataclass(frozen=True)
+class DirectoryOrigin:
+    """The logs of these topics in the data directories that the options name."""
+
+    options: ReadOptions
+    topics: tuple[str, ...]
+    with_internal: bool
+
+    def _logs(self) -> list[Log]:
+        return read_logs(self.options, self.topics, with_internal=self.with_internal)
+
+    def _key(self, log: Log) -> LogKey:
+        return LogKey(log.topic, log.partition, log.directory if self.options.replicas == "all" else None)
+
+    def states(self) -> dict[LogKey, LogState]:
+        """What there is now of every log."""
+        found = {}
+        for log in self._logs():
+            end = log_end(log) if log.end_offset == OFFSETS_END else log.end_offset
+            if self.options.is_read_committed:
+                end = ended_transactions(log, end).last_stable_offset
+            found[self._key(log)] = LogState(log.topic_id, min(log.first_offset, end), end)
+        return found
+
+    def tasks(self, wanted: Wanted) -> list[InputPartition]:
+        """The segments in pieces of about `splitBytes`; small logs share a task."""
+        logs = [log for log in self._logs() if wanted.has(log.topic, log.partition)]
+        total = sum(segment.size_bytes for log in logs for segment in log.segments)
+        split_bytes = max(_TASK_BYTES_MIN, min(self.options.split_bytes, total // TASKS_AT_LEAST))
+        pieces: list[Piece] = []
+        for log in logs:
+            pieces += pieces_of(log, wanted.low, wanted.high, split_bytes, newer_than_ms=wanted.newer_than_ms)
+        return _packed(pieces, split_bytes)
+
+    def tasks_of(self, ranges: Sequence[OffsetRange]) -> list[InputPartition]:
+        """The same for ranges of offsets."""
+        logs = {self._key(log): log for log in self._logs()}
+        pieces: list[Piece] = []
+        for one in ranges:
+            pieces += pieces_of(logs[one.key], one.low, one.high, self.options.split_bytes)
+        total = sum(piece.size_bytes for piece in pieces)
+        return _packed(pieces, max(_TASK_BYTES_MIN, min(self.options.split_bytes, total // TASKS_AT_LEAST)))
+
+    def within_bytes(self, starts: Mapping[LogKey, int], ends: Mapping[LogKey, int], size: int) -> dict[LogKey, int]:
+        """Each log's share is its share of the bytes that are there. The offset indexes say which offsets these are."""
+        logs = {self._key(log): log for log in self._logs() if self._key(log) in ends}
+        there = {key: _bytes_between(log, starts[key], ends[key]) for key, log in logs.items()}
+        total = sum(there.values())
+        if total <= size:
+            return dict(ends)
+        found = {}
+        for key, log in logs.items():
+            found[key] = _end_within(log, starts[key], ends[key], size * there[key] // total)
+        return found
+
+    def within_files(self, starts: Mapping[LogKey, int], ends: Mapping[LogKey, int], count: int) -> dict[LogKey, int]:
+        """Segments one after the other, the logs in turns, so that none waits for all others."""
+        logs = {self._key(log): log for log in self._logs() if self._key(log) in ends}
+        found = dict(starts)
+        left = count
+        while left:
+            before = left
+            for key, log in logs.items():
+                end = next((one.base_offset for one in log.segments if one.base_offset > found[key]), OFFSETS_END)
+                if left and found[key] < ends[key]:
+                    found[key] = min(end, ends[key])
+                    left -= 1
+            if left == before:
+                break
+        return found
+
+    def read(self, task: InputPartition) -> Iterator[Read]:
+        """The batches of a task's pieces."""
+        assert isinstance(task, DirectoryTask)
+        for piece in task.pieces:
+            yield from read_piece(piece, fail_on_data_loss=self.options.fail_on_data_loss)
+
+
+def _packed(pieces: Sequence[Piece], task_bytes: int) -> list[InputPartition]:
+    """Tasks of about so many bytes. Pieces that follow one another stay together."""
+    tasks: list[InputPartition] = []
+    some: list[Piece] = []
+    size = 0
+    for piece in pieces:
+        if some and size + piece.size_bytes > task_bytes * 5 // 4:
+            tasks.append(DirectoryTask(some))
+            some, size = [], 0
+        some.append(piece)
+        size += piece.size_bytes
+    return [*tasks, DirectoryTask(some)]
+
+
+def _bytes_between(log: Log, low: int, high: int) -> int:
+    return sum(piece.size_bytes for piece in pieces_of(log, low, high, OFFSETS_END))
+
+
+def _end_within(log: Log, low: int, high: int, size: int) -> int:
+    """The end of the batches from `low` on that are about `size` bytes; at least one entry of the index."""
+    for piece in pieces_of(log, low, high, OFFSETS_END):
+        if piece.size_bytes > size:
+            positions, offsets = offsets_at(piece.segment)
+            at = int(np.searchsorted(positions, max(piece.start + size, piece.start + 1)))
+            return min(high, int(offsets[at]) + 1) if at < len(offsets) else min(high, piece.offsets_below)
+        size -= piece.size_bytes
+    return high

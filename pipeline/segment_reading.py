@@ -1,0 +1,160 @@
+"""Reads a piece of a segment, a few megabytes at a time."""
+
+import logging
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import lru_cache
+
+from barnabas.pipeline.batch_rows import control_types
+from barnabas.pipeline.batches import OFFSETS_END, batch_bytes, walk
+from barnabas.pipeline.directories import Log, Piece, Segment, pieces_of, segments_of
+from barnabas.pipeline.place import Place, Read
+from barnabas.pipeline.transactions import Aborted, Ended, Transactions
+from barnabas.protocol.batch_layout import CONTROL, TRANSACTIONAL
+from barnabas.runtime.disk import RealDisk
+from barnabas.storage.index import TransactionIndex
+from barnabas.storage.producer_state import read_snapshot
+
+logger = logging.getLogger("barnabas.pipeline")
+
+READ_BYTES = 8 << 20
+"""How much is taken apart together: enough for many batches, and little enough for a processor's cache."""
+
+
+class LostRecordsError(Exception):
+    """Records that should have been read are not there any more."""
+
+
+def read_piece(piece: Piece, *, fail_on_data_loss: bool = True) -> Iterator[Read]:
+    """The batches of a piece, with those around the offsets that are asked for.
+
+    If the segment has been replaced or removed since the piece was planned (compaction, retention), its offsets are
+    looked for in the files that are there now. LostRecordsError: they are gone.
+    """
+    try:
+        with open(piece.segment.path, "rb") as file:
+            if os.fstat(file.fileno()).st_ino == piece.segment.inode:
+                yield from _read_open(piece, file.fileno())
+                return
+    except FileNotFoundError:
+        pass
+    for other in _planned_again(piece, fail_on_data_loss=fail_on_data_loss):
+        yield from read_piece(other, fail_on_data_loss=fail_on_data_loss)
+
+
+def _read_open(piece: Piece, descriptor: int) -> Iterator[Read]:
+    log, segment = piece.log, piece.segment
+    position, wanted = piece.start, READ_BYTES
+    transactions = Transactions(lambda: ended_transactions(log, piece.high))
+    while position < piece.end:
+        content = os.pread(descriptor, min(wanted, piece.end - position), position)
+        if not content:
+            raise LostRecordsError(f"{segment.path} ends at {position}, before it was {piece.end} bytes long")
+        batches = walk(
+            content,
+            following_bytes=piece.end - position - len(content),
+            offsets_from=piece.offsets_from,
+            offsets_below=piece.offsets_below,
+            offsets_to=piece.high if piece.high < piece.offsets_below else OFFSETS_END,
+            is_tail=piece.is_tail,
+        )
+        if not batches.consumed and not batches.ended:
+            wanted = max(2 * wanted, batch_bytes(batches.data, 0))
+            continue
+        name = os.path.basename(segment.path)
+        place = Place(log.topic, log.partition, transactions, log.directory, name, position)
+        yield Read(place, batches, piece.low, piece.high)
+        if batches.ended:
+            return
+        position += batches.consumed
+        wanted = READ_BYTES
+
+
+def _planned_again(piece: Piece, *, fail_on_data_loss: bool) -> list[Piece]:
+    """Pieces for the offsets of a piece whose file is not there any more."""
+    low, high = max(piece.low, piece.offsets_from), min(piece.high, piece.offsets_below)
+    now = replace(piece.log, segments=segments_of(piece.log.folder) if os.path.isdir(piece.log.folder) else ())
+    if not now.segments or now.first_offset > low:
+        below = min(now.first_offset, high) if now.segments else high
+        text = f"{now.folder}: the offsets from {low} to below {below} were removed while they were read"
+        if fail_on_data_loss:
+            raise LostRecordsError(text)
+        logger.warning("%s", text)
+    return pieces_of(now, low, high, OFFSETS_END)
+
+
+def log_end(log: Log) -> int:
+    """The offset behind the last batch of a log."""
+    end = log.first_offset
+    if log.segments:
+        last = replace(log, segments=log.segments[-1:])
+        end = max(end, last.segments[0].base_offset)
+        for piece in pieces_of(last, 0, OFFSETS_END, OFFSETS_END):
+            for read in read_piece(piece):
+                end = max(end, int(read.batches.last_offsets.max(initial=-1)) + 1)
+    return end
+
+
+def ended_transactions(log: Log, end_offset: int) -> Ended:
+    """Which transactions of a log have ended below an offset, and how.
+
+    What is in segments says their transaction indexes; what is open at the begin of the last one its snapshot of
+    producers; what comes then its batches.
+    """
+    return _ended(log.folder, log.segments, end_offset)
+
+
+@lru_cache(maxsize=64)
+def _ended(folder: str, segments: tuple[Segment, ...], end_offset: int) -> Ended:
+    disk = RealDisk()
+    segments = tuple(segment for segment in segments if segment.base_offset < end_offset)
+    aborted: set[Aborted] = set()
+    for segment in segments:
+        path = segment.beside("txnindex")
+        if os.path.exists(path):
+            entries = TransactionIndex(disk, path, on_disk=True).entries
+            aborted |= {Aborted(*entry[:3]) for entry in entries if entry.last_offset < end_offset}
+    first = len(segments) - 1
+    while first > 0 and not os.path.exists(segments[first].beside("snapshot")):
+        first -= 1
+    open_since: dict[int, int] = {}
+    if first > 0:
+        producers = read_snapshot(disk, segments[first].beside("snapshot"))
+        since = ((one.producer_id, one.current_transaction_first_offset) for one in producers)
+        open_since = {producer: offset for producer, offset in since if offset >= 0}
+    for segment in segments[max(first, 0) :]:
+        _follow(segment, end_offset, open_since, aborted)
+    return Ended(min(open_since.values(), default=end_offset), tuple(sorted(aborted)))
+
+
+def _follow(segment: Segment, end_offset: int, open_since: dict[int, int], aborted: set[Aborted]) -> None:
+    """Begin and end transactions as the batches of a segment do."""
+    position = 0
+    wanted = READ_BYTES
+    with open(segment.path, "rb") as file:
+        while position < segment.size_bytes:
+            content = os.pread(file.fileno(), min(wanted, segment.size_bytes - position), position)
+            following = segment.size_bytes - position - len(content)
+            batches = walk(content, following_bytes=following, offsets_to=end_offset)
+            if not batches.consumed and not batches.ended:
+                wanted = max(2 * wanted, batch_bytes(batches.data, 0))
+                continue
+            attributes = batches.of("attributes")
+            transactional = batches.only((attributes & TRANSACTIONAL) != 0)
+            for producer, offset, kind, is_control in zip(
+                transactional.of("producer_id").tolist(),
+                transactional.of("base_offset").tolist(),
+                control_types(transactional).tolist(),
+                ((transactional.of("attributes") & CONTROL) != 0).tolist(),
+            ):
+                if not is_control:
+                    open_since.setdefault(producer, offset)
+                elif kind >= 0:
+                    since = open_since.pop(producer, None)
+                    if kind == 0 and since is not None:
+                        aborted.add(Aborted(producer, since, offset))
+            if batches.ended:
+                return
+            position += batches.consumed
+            wanted = READ_BYTES

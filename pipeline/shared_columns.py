@@ -1,0 +1,45 @@
+"""Columns that several tables have."""
+
+import numpy as np
+import pyarrow as pa
+from barnabas.pipeline.batches import Array, Batches
+from barnabas.pipeline.columns import Columns, numbers, one_of, same, times
+from barnabas.pipeline.place import Place
+from barnabas.pipeline.records import Records
+from barnabas.pipeline.transactions import STATES
+
+
+def producer_columns(source: Records | Batches, place: Place) -> Columns:
+    """Who wrote the batch, and how its transaction ended."""
+    batches = source if isinstance(source, Batches) else source.batches
+
+    def spread(column: Array) -> Array:
+        return column if isinstance(source, Batches) else source.per_batch(column)
+
+    return {
+        "producer_id": lambda: numbers(spread(batches.of("producer_id")), pa.int64(), -1),
+        "producer_epoch": lambda: numbers(spread(batches.of("producer_epoch")), pa.int32(), -1),
+        "transaction": lambda: one_of(spread(place.transactions.states(batches)), STATES),
+    }
+
+
+def log_position_columns(records: Records, place: Place) -> Columns:
+    """Where in `__consumer_offsets` a record is."""
+    count = len(records)
+    return {
+        "log_partition": lambda: numbers(np.full(count, place.partition), pa.int32()),
+        "log_offset": lambda: pa.array(records.offset, pa.int64()),
+        "log_timestamp": lambda: times(records.timestamp_ms),
+        "log_leader_epoch": lambda: numbers(records.per_batch(records.batches.of("leader_epoch")), pa.int32(), -1),
+        "directory": lambda: same(place.directory, count),
+    }
+
+
+def partition_columns(source: Records | Batches, place: Place) -> Columns:
+    """Which partition, and whose copy of it."""
+    count = len(source)
+    return {
+        "topic": lambda: same(place.topic, count),
+        "partition": lambda: numbers(np.full(count, place.partition), pa.int32()),
+        "directory": lambda: same(place.directory, count),
+    }

@@ -1,0 +1,142 @@
+"""The tables as Spark data sources: `register(spark)`, then `spark.read.format("barnabas.commits").load(FOLDER)`."""
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from typing import ClassVar
+
+import pyarrow as pa
+from barnabas.pipeline.aside import Aside
+from barnabas.pipeline.directory_origin import DirectoryOrigin
+from barnabas.pipeline.filters import Conditions, accept
+from barnabas.pipeline.options import ReadOptions, read_options
+from barnabas.pipeline.origin import Origin, Wanted
+from barnabas.pipeline.schemas import BATCHES, COMMITS, GROUPS, RECORDS, Table, arrow_schema
+from barnabas.pipeline.table_reading import TableReading
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.types import StructType
+
+logger = logging.getLogger("barnabas.pipeline")
+
+OFFSETS_TOPIC = "__consumer_offsets"
+
+# Which columns of a table are the partition, the first and the last offset, and the time of what is in the log.
+_LOG_COLUMNS = {
+    COMMITS.name: ("log_partition", "log_offset", "log_offset", "log_timestamp"),
+    GROUPS.name: ("log_partition", "log_offset", "log_offset", "log_timestamp"),
+    RECORDS.name: ("partition", "offset", "offset", "timestamp"),
+    BATCHES.name: ("partition", "base_offset", "last_offset", "max_timestamp"),
+}
+
+
+def register(spark: SparkSession) -> None:
+    """Make the sources known to a session."""
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    for source in (CommitSource, GroupSource, RecordSource, BatchSource):
+        spark.dataSource.register(source)
+
+
+class LogSource(DataSource):
+    """What the four sources share."""
+
+    table: ClassVar[Table]
+
+    @classmethod
+    def name(cls) -> str:
+        """The name of the format."""
+        return cls.table.name
+
+    def schema(self) -> StructType:
+        """The columns that the query asks for."""
+        columns = read_options(self.options).columns
+        known = {field.name: field for field in self.table.spark.fields}
+        unknown = [name for name in columns if name not in known]
+        if unknown:
+            raise ValueError(f"{self.table.name} has no column {', '.join(unknown)}")
+        return StructType([known[name] for name in columns]) if columns else self.table.spark
+
+    def reader(self, schema: StructType) -> "LogReader":
+        """The reader of a batch query."""
+        return LogReader(self.table, schema, read_options(self.options))
+
+
+class CommitSource(LogSource):
+    """`barnabas.commits`."""
+
+    table = COMMITS
+
+
+class GroupSource(LogSource):
+    """`barnabas.groups`."""
+
+    table = GROUPS
+
+
+class RecordSource(LogSource):
+    """`barnabas.records`."""
+
+    table = RECORDS
+
+
+class BatchSource(LogSource):
+    """`barnabas.batches`."""
+
+    table = BATCHES
+
+
+def origin_of(table: Table, options: ReadOptions) -> Origin:
+    """Where the options say that logs are read."""
+    is_of_offsets = table in (COMMITS, GROUPS)
+    topics = (OFFSETS_TOPIC,) if is_of_offsets else options.topics
+    return DirectoryOrigin(options, topics, with_internal=table is BATCHES)
+
+
+def reading_of(table: Table, schema: StructType, options: ReadOptions, conditions: Conditions) -> TableReading:
+    """What the tasks of a query do with batches. ValueError: a column that the table does not have."""
+    arrow = arrow_schema(schema)
+    for field in arrow:
+        index = table.arrow.get_field_index(field.name)
+        if index < 0 or table.arrow.field(index).type != field.type:
+            raise ValueError(f"{table.name} has no column {field.name} of the type {field.type}")
+    return TableReading(table.name, arrow, conditions, Aside(options.aside), options.is_read_committed)
+
+
+class LogReader(DataSourceReader):
+    """Reads a table once."""
+
+    def __init__(self, table: Table, schema: StructType, options: ReadOptions) -> None:
+        self.table = table
+        self.struct = schema
+        self.options = options
+        self.conditions = Conditions()
+        self.origin = origin_of(table, options)
+        self.reading = reading_of(table, schema, options, self.conditions)
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Take over the conditions that a source can apply."""
+        self.conditions, rest = accept(filters, self.table.arrow)
+        self.reading = reading_of(self.table, self.struct, self.options, self.conditions)
+        return rest
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """One for each task."""
+        return self.origin.tasks(self._wanted())
+
+    def _wanted(self) -> Wanted:
+        partition, first, last, time = _LOG_COLUMNS[self.table.name]
+        topics = None if partition == "log_partition" else self.conditions.values("topic")
+        partitions = self.conditions.values(partition)
+        low, high = self.conditions.bounds(last)[0], self.conditions.bounds(first)[1]
+        newer_than_ms = self.conditions.newer_than_ms(time)
+        return Wanted(
+            None if topics is None else frozenset(topics),
+            None if partitions is None else frozenset(partitions),
+            low,
+            high,
+            newer_than_ms,
+        )
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one task."""
+        for place, batches, low, high in self.origin.read(partition):
+            yield from self.reading.rows(place, batches, low, high)

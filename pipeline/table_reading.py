@@ -1,0 +1,98 @@
+"""From batches of a log to rows of a table: what every task does, whichever way the batches came."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from barnabas.pipeline.aside import Aside
+from barnabas.pipeline.batch_rows import batch_rows, corrupt_rows
+from barnabas.pipeline.batches import Array, Batches, Corrupt
+from barnabas.pipeline.columns import Rows
+from barnabas.pipeline.commit_rows import commit_rows
+from barnabas.pipeline.filters import Conditions
+from barnabas.pipeline.group_rows import group_rows
+from barnabas.pipeline.place import Place
+from barnabas.pipeline.record_rows import record_rows
+from barnabas.pipeline.records import Records, take_apart
+from barnabas.pipeline.schemas import BATCHES, COMMITS, GROUPS, RECORDS, TABLES
+
+ROWS_BYTES_MAX = 128 << 20
+"""About how many bytes of keys and values one Arrow batch takes to Spark."""
+
+_ROWS: dict[str, Callable[[Records, Place], Rows]] = {
+    COMMITS.name: commit_rows,
+    GROUPS.name: group_rows,
+    RECORDS.name: record_rows,
+}
+
+
+@dataclass(frozen=True)
+class TableReading:
+    """Which rows and columns of a table a query wants."""
+
+    table: str
+    schema: pa.Schema  # of the columns that it wants
+    conditions: Conditions
+    aside: Aside
+    is_read_committed: bool
+
+    def rows(self, place: Place, batches: Batches, low: int, high: int) -> Iterator[pa.RecordBatch]:
+        """The rows of these batches whose offsets are at least `low` and below `high`."""
+        corrupt = [one for one in batches.corrupt if _touches(one, low, high)]
+        batches = batches.only((batches.last_offsets >= low) & (batches.of("base_offset") < high))
+        if self.table == BATCHES.name:
+            if corrupt:
+                yield from self._chosen(corrupt_rows(batches, corrupt, place))
+            yield from self._chosen(batch_rows(batches, place), lambda chosen: batch_rows(batches.only(chosen), place))
+            return
+        if self.is_read_committed and len(batches):
+            batches = batches.only(place.transactions.readable(batches))
+        parts, broken = take_apart(batches)
+        self.aside.put(place, batches.data, [*corrupt, *broken])
+        make = _ROWS[self.table]
+        for part in parts:
+            wanted = part.only((part.offset >= low) & (part.offset < high))
+            for piece in _not_too_large(wanted):
+                rows = make(piece, place)
+                self.aside.put(place, batches.data, rows.corrupt)
+                source = rows.source
+                assert isinstance(source, Records)
+                yield from self._chosen(rows, lambda chosen, source=source: make(source.only(chosen), place))  # type: ignore[misc]
+
+    def _chosen(self, rows: Rows, again: Callable[[Array], Rows] | None = None) -> Iterator[pa.RecordBatch]:
+        """The rows for which the conditions hold. `again` makes only the chosen ones."""
+        if not len(rows.source):
+            return
+        if not self.conditions.filters:
+            yield rows.batch(self.schema)
+            return
+        chosen = self.conditions.mask(rows, TABLES[self.table].arrow)
+        if chosen.all():
+            yield rows.batch(self.schema)
+        elif chosen.any():
+            yield (
+                rows.batch(self.schema).filter(pa.array(chosen)) if again is None else again(chosen).batch(self.schema)
+            )
+
+
+def _touches(corrupt: Corrupt, low: int, high: int) -> bool:
+    """Whether a corrupt place may hold wanted offsets; where it says no offset, it may."""
+    if corrupt.header is None:
+        return True
+    last = corrupt.offset + int(corrupt.header["last_offset_delta"])
+    return last >= low and corrupt.offset < high
+
+
+def _not_too_large(records: Records) -> Iterator[Records]:
+    """The records in pieces whose keys and values fit into one Arrow batch."""
+    if not len(records):
+        return
+    sizes = np.maximum(records.key_bytes, 0) + np.maximum(records.value_bytes, 0)
+    total = np.cumsum(sizes)
+    if total[-1] <= ROWS_BYTES_MAX:
+        yield records
+        return
+    part = total // ROWS_BYTES_MAX
+    for number in np.unique(part):
+        yield records.only(part == number)

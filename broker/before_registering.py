@@ -29,8 +29,8 @@ async def until_taken_out(
     because no broker has more records; its lead has ended too, so that it leads again in a new epoch, and a follower
     that had fetched lost records sees where the logs part (KIP-101).
 
-    `has_lost`: whether nothing was acknowledged by several replicas that only this broker had, but its log is lost (an
-    empty disk, an old copy). Then it must not stay: the eligible replicas are in sync in its place.
+    `has_lost`: whether its log is lost (an empty disk, an old copy), and the eligible replicas have more. Then it must
+    not stay: they are in sync in its place.
     """
     remaining: list[TopicPartition] | None = None  # None: all that is assigned to this broker
     has_said_so = False
@@ -94,8 +94,9 @@ async def _counted_on(
                 counted_on.append(partition)
     if replaced:
         logger.warning(
-            "broker %d alone was in sync with %d partitions, and their records are lost here: those that were in sync "
-            "before have all that was acknowledged with acks=all, and one of them leads when it is there (%s)",
+            "broker %d alone was in sync with %d partitions, and their records are lost here: one of those that were "
+            "in sync before leads when it is there. They have all that was acknowledged with acks=all while "
+            "min.insync.replicas was 2 or more (%s)",
             node_id,
             len(replaced),
             names_in_a_line([f"{topic}-{index}" for topic, index in replaced]),

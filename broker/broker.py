@@ -228,7 +228,7 @@ class Broker:
             self.replica_manager.broker_epoch = await self._in_tree(place.former_epoch) + 1
             await self.controller.start()
             await before_registering.until_taken_out(
-                self.env, self.coordination, self.node_id, self._has_lost_what_others_have
+                self.env, self.coordination, self.node_id, self._has_less_than_others
             )
 
         async def register() -> None:
@@ -243,10 +243,16 @@ class Broker:
             if place.is_of_this_session:
                 return
 
-    def _has_lost_what_others_have(self, topic: str, index: int) -> bool:
-        """Whether a log is lost here, and nothing was acknowledged while no other replica was in sync."""
-        others_have_all = self.log_manager.topic_config(topic).min_insync_replicas >= 2
-        return others_have_all and self.log_manager.has_lost(topic, index)
+    def _has_less_than_others(self, topic: str, index: int) -> bool:
+        """Whether those that were in sync before this broker was alone have more than it has now.
+
+        Nobody has less than an empty disk. An old copy may hold what was acknowledged by this broker alone, if
+        min.insync.replicas is 1.
+        """
+        if not self.log_manager.has_lost(topic, index):
+            return False
+        is_gone = self.log_manager.get(topic, index) is None
+        return is_gone or self.log_manager.topic_config(topic).min_insync_replicas >= 2
 
     async def _hear_from_the_controller(self) -> None:
         """Take part in the election of the controller, and wait until it has told this broker of its partitions."""

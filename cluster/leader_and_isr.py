@@ -35,7 +35,9 @@ class LeaderAndIsr(NamedTuple):
         """This state, which follows on `before`, with its eligible replicas (KIP-966 has the same idea).
 
         While one replica alone is in sync, and min.insync.replicas is 2 or more, nothing is acknowledged with acks=all.
-        So those that left the ISR last have everything that was, should the only member lose its disk.
+        So those that left the ISR last have everything that was, should the only member lose its disk. If that setting
+        is lowered meanwhile, to go on with one replica, they have everything of before, and all else has one copy only.
+        So no change of the setting touches them: they count when the disk is lost, and an empty disk has less.
         """
         if len(self.isr) > 1:
             eligible: tuple[int, ...] = ()

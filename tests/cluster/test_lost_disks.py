@@ -19,8 +19,12 @@ def numbered(first: int, count: int = 20) -> list[bytes]:
 
 def all_in_sync(cluster: Any) -> None:
     for topic in ("t", "__consumer_offsets"):
-        for index in range(3):
-            cluster.in_sync(topic, index, {0, 1, 2})
+        all_in_sync_of(cluster, topic)
+
+
+def all_in_sync_of(cluster: Any, topic: str) -> None:
+    for index in range(3):
+        cluster.in_sync(topic, index, {0, 1, 2})
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=["stopped", "killed"])
@@ -61,6 +65,29 @@ def test_the_disk_of_the_broker_that_was_the_last_one(
         cluster.produce(producer, numbered(40))
         assert cluster.values("t", index) == numbered(0, 60)
     assert cluster.committed("g", "t", 0) == 30
+
+
+def test_the_last_one_went_on_alone_and_lost_its_disk(make_cluster: MakeCluster, tmp_path: Path) -> None:
+    """What was acknowledged by several is there, although min.insync.replicas was lowered later."""
+    cluster = make_cluster()
+    cluster.create_topic("t", 3)
+    producers = [cluster.producer("t", index) for index in range(3)]
+    for producer in producers:
+        cluster.produce(producer, numbered(0))
+    all_in_sync_of(cluster, "t")
+    cluster.end_one(0)
+    cluster.end_one(1)
+    with cluster.client(2) as client:
+        assert client.set_config("t", min_insync_replicas="1") == 0
+    for producer in producers:
+        cluster.produce(producer, [b"has one copy"])
+    cluster.end_one(2)
+    shutil.rmtree(tmp_path / "broker-2")
+    cluster.words[2] = ["--give-up", str(tmp_path / "broker-2")]
+    cluster.start_all()
+    all_in_sync_of(cluster, "t")
+    for index in range(3):
+        assert cluster.values("t", index) == numbered(0)
 
 
 def test_a_broker_without_its_disk_is_refused_and_given_up_catches_up(

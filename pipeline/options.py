@@ -13,8 +13,8 @@
 | `splitBytes` | 64 MiB | directories only: how much of a segment one task reads |
 | `splitOffsets` | 1 000 000 | wire only: how many offsets of a partition one task reads |
 | `startingOffsets` | `earliest` | streaming only: `earliest` or `latest`, for a query without a checkpoint |
-| `maxRowsPerTrigger`, `maxBytesPerTrigger`, `maxFilesPerTrigger` | | streaming only: how much one micro-batch takes; one of them. A file is a segment |
-| `failOnDataLoss` | `true` | what happens when records that should be read are gone (retention, a topic made anew): `true` fails the query, `false` says it in the log and goes on behind the gap |
+| `maxRowsPerTrigger`, `maxBytesPerTrigger`, `maxFilesPerTrigger` | | streaming only: how much one micro-batch takes; one of them. A file is a segment (directories only). Over the wire bytes are estimated from a partition's average record |
+| `failOnDataLoss` | `true` | what happens when records that should be read are gone (retention, a log that was cut, a topic made anew): `true` fails the query, `false` says it in the log and goes on behind the gap |
 """  # noqa: E501
 
 from collections.abc import Mapping

@@ -46,6 +46,7 @@ class Wanted:
     low: int = 0
     high: int = OFFSETS_END
     newer_than_ms: int | None = None
+    groups: frozenset[str] | None = None  # whose records are wanted; each group has one partition
 
     def has(self, topic: str, partition: int) -> bool:
         """Whether any record of this partition is wanted."""

@@ -9,6 +9,7 @@ from functools import lru_cache
 from barnabas.pipeline.batch_rows import control_types
 from barnabas.pipeline.batches import OFFSETS_END, batch_bytes, walk
 from barnabas.pipeline.directories import Log, Piece, Segment, pieces_of, segments_of
+from barnabas.pipeline.errors import LostRecordsError
 from barnabas.pipeline.place import Place, Read
 from barnabas.pipeline.transactions import Aborted, Ended, Transactions
 from barnabas.protocol.batch_layout import CONTROL, TRANSACTIONAL
@@ -20,10 +21,6 @@ logger = logging.getLogger("barnabas.pipeline")
 
 READ_BYTES = 8 << 20
 """How much is taken apart together: enough for many batches, and little enough for a processor's cache."""
-
-
-class LostRecordsError(Exception):
-    """Records that should have been read are not there any more."""
 
 
 def read_piece(piece: Piece, *, fail_on_data_loss: bool = True) -> Iterator[Read]:

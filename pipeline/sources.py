@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import pyarrow as pa
 from barnabas.pipeline.aside import Aside
+from barnabas.pipeline.broker_origin import BrokerOrigin
 from barnabas.pipeline.directory_origin import DirectoryOrigin
 from barnabas.pipeline.filters import Conditions, accept
 from barnabas.pipeline.options import ReadOptions, read_options
@@ -88,6 +89,8 @@ def origin_of(table: Table, options: ReadOptions) -> Origin:
     """Where the options say that logs are read."""
     is_of_offsets = table in (COMMITS, GROUPS)
     topics = (OFFSETS_TOPIC,) if is_of_offsets else options.topics
+    if options.brokers:
+        return BrokerOrigin(options, topics, with_internal=table is BATCHES)
     return DirectoryOrigin(options, topics, with_internal=table is BATCHES)
 
 
@@ -124,7 +127,9 @@ class LogReader(DataSourceReader):
 
     def _wanted(self) -> Wanted:
         partition, first, last, time = _LOG_COLUMNS[self.table.name]
-        topics = None if partition == "log_partition" else self.conditions.values("topic")
+        is_of_offsets = partition == "log_partition"
+        topics = None if is_of_offsets else self.conditions.values("topic")
+        groups = self.conditions.values("group_id") if is_of_offsets else None
         partitions = self.conditions.values(partition)
         low, high = self.conditions.bounds(last)[0], self.conditions.bounds(first)[1]
         newer_than_ms = self.conditions.newer_than_ms(time)
@@ -134,6 +139,7 @@ class LogReader(DataSourceReader):
             low,
             high,
             newer_than_ms,
+            None if groups is None else frozenset(groups),
         )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -78,10 +78,7 @@ class TableReading:
 
 def _touches(corrupt: Corrupt, low: int, high: int) -> bool:
     """Whether a corrupt place may hold wanted offsets; where it says no offset, it may."""
-    if corrupt.header is None:
-        return True
-    last = corrupt.offset + int(corrupt.header["last_offset_delta"])
-    return last >= low and corrupt.offset < high
+    return corrupt.header is None or (corrupt.last_offset >= low and corrupt.offset < high)
 
 
 def _not_too_large(records: Records) -> Iterator[Records]:

@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from histories import History, Tables
     from pyspark.sql import SparkSession
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2])]  # histories.py, examples/
+TESTS = Path(__file__).parents[1]
+# histories.py; cluster.py (which must come before the package of that name); broker_process.py; examples/
+sys.path[:0] = [str(Path(__file__).parent), str(TESTS / "cluster"), str(TESTS / "crash"), str(TESTS.parent)]
 RANDOM_HISTORIES = 12
 
 

@@ -1,5 +1,6 @@
 """Data directories for tests: written by the broker's own storage, on a real disk, in virtual time."""
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,11 @@ from barnabas.storage.validation import AppendOrigin
 OFFSETS = "__consumer_offsets"
 NOW_MS = 1_700_000_000_000
 TOPIC_ID = bytes(range(16))
+
+
+def topic_id_of(topic: str) -> bytes:
+    """Each topic's id."""
+    return hashlib.md5(topic.encode()).digest()
 
 
 class DiskWithoutThreads(RealDisk):
@@ -45,7 +51,7 @@ class DataDirectory:
 
     def log(self, topic: str, partition: int = 0, **settings: Any) -> Log:
         """A log; settings may be smaller than a topic's may (`segment_bytes`, `index_interval_bytes`)."""
-        log = self.manager.get_or_create(topic, partition, TOPIC_ID)
+        log = self.manager.get_or_create(topic, partition, topic_id_of(topic))
         for name, value in settings.items():
             assert hasattr(log.config, name)
             setattr(log.config, name, value)

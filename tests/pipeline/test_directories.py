@@ -14,9 +14,9 @@ from barnabas.offsets.records import NO_TOPIC_ID, CommittedOffset
 from barnabas.pipeline import segment_reading
 from barnabas.pipeline.aside import CorruptLogError, read_aside
 from barnabas.pipeline.directories import logs_of
+from barnabas.pipeline.errors import LostRecordsError
 from barnabas.pipeline.options import read_options
 from barnabas.pipeline.schemas import TABLES
-from barnabas.pipeline.segment_reading import LostRecordsError
 from barnabas.pipeline.sources import LogReader, register
 from barnabas.protocol import records as stored
 from barnabas.protocol import uuids

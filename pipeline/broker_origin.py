@@ -1,0 +1,284 @@
+"""Logs from brokers, over the wire."""
+
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from barnabas.groups.hashing import partition_for
+from barnabas.pipeline.batch_rows import control_types
+from barnabas.pipeline.batches import OFFSETS_END, Batches, batch_bytes, walk
+from barnabas.pipeline.directories import is_wanted
+from barnabas.pipeline.errors import LostRecordsError
+from barnabas.pipeline.options import ReadOptions
+from barnabas.pipeline.origin import LogKey, LogState, OffsetRange, Wanted
+from barnabas.pipeline.place import Place, Read
+from barnabas.pipeline.transactions import Aborted, Ended, Transactions
+from barnabas.pipeline.wire import (
+    EARLIEST,
+    LATEST,
+    PASSING_ERRORS,
+    PATIENCE_S,
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    Answer,
+    Cluster,
+    LostConnectionError,
+    UnreachableError,
+    error_name,
+    fetch_request,
+)
+from barnabas.protocol.api_keys import ApiKey
+from barnabas.protocol.batch_layout import CONTROL
+from barnabas.protocol.errors import ErrorCode
+from pyspark.sql.datasource import InputPartition
+
+logger = logging.getLogger("barnabas.pipeline")
+
+FETCH_BYTES = 4 << 20
+TASKS_AT_LEAST = 16
+_TASK_OFFSETS_MIN = 10_000
+_FETCH_BYTES_MAX = 2**30
+
+
+class BrokerTask(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, ranges: Sequence[OffsetRange]) -> None:
+        super().__init__(None)
+        self.ranges = tuple(ranges)
+
+
+@dataclass(frozen=True)
+class BrokerOrigin:
+    """The logs of these topics on the brokers that the options name."""
+
+    options: ReadOptions
+    topics: tuple[str, ...]
+    with_internal: bool
+
+    def _cluster(self) -> Cluster:
+        cluster = Cluster(self.options.brokers)
+        cluster.refresh()
+        return cluster
+
+    def _partitions(self, cluster: Cluster) -> list[tuple[str, int]]:
+        return sorted(
+            one for one in cluster.partitions if is_wanted(one[0], self.topics, with_internal=self.with_internal)
+        )
+
+    @property
+    def _isolation(self) -> int:
+        return READ_COMMITTED if self.options.is_read_committed else READ_UNCOMMITTED
+
+    def states(self) -> dict[LogKey, LogState]:
+        """What there is now of every partition."""
+        with self._cluster() as cluster:
+            partitions = self._partitions(cluster)
+            firsts = cluster.offsets(partitions, EARLIEST)
+            ends = cluster.offsets(partitions, LATEST, self._isolation)
+            ids = {one: cluster.partitions[one].topic_id for one in partitions}
+        return {LogKey(*one): LogState(ids[one], firsts[one], ends[one]) for one in partitions}
+
+    def tasks(self, wanted: Wanted) -> list[InputPartition]:
+        """Ranges of about `splitOffsets` offsets; small ones share a task."""
+        with self._cluster() as cluster:
+            partitions = [one for one in self._partitions(cluster) if self._is_wanted(cluster, wanted, one)]
+            firsts = cluster.offsets(partitions, EARLIEST)
+            ends = cluster.offsets(partitions, LATEST, self._isolation)
+            if wanted.newer_than_ms is not None and wanted.newer_than_ms > 0:
+                for one, offset in cluster.offsets(partitions, wanted.newer_than_ms).items():
+                    firsts[one] = ends[one] if offset < 0 else max(firsts[one], offset)
+        ranges = [
+            OffsetRange(LogKey(*one), max(firsts[one], wanted.low), min(ends[one], wanted.high)) for one in partitions
+        ]
+        return self.tasks_of(ranges)
+
+    def _is_wanted(self, cluster: Cluster, wanted: Wanted, partition: tuple[str, int]) -> bool:
+        if not wanted.has(*partition):
+            return False
+        if wanted.groups is None:
+            return True
+        count = sum(topic == partition[0] for topic, _ in cluster.partitions)
+        return any(partition_for(group, count) == partition[1] for group in wanted.groups)
+
+    def tasks_of(self, ranges: Sequence[OffsetRange]) -> list[InputPartition]:
+        """The same for given ranges of offsets."""
+        ranges = [one for one in ranges if one.high > one.low]
+        total = sum(one.high - one.low for one in ranges)
+        size = max(_TASK_OFFSETS_MIN, min(self.options.split_offsets, total // TASKS_AT_LEAST))
+        tasks: list[InputPartition] = []
+        some: list[OffsetRange] = []
+        room = size
+        for one in ranges:
+            low = one.low
+            while low < one.high:
+                high = min(one.high, low + room)
+                some.append(OffsetRange(one.key, low, high))
+                room -= high - low
+                low = high
+                if not room:
+                    tasks.append(BrokerTask(some))
+                    some, room = [], size
+        return [*tasks, BrokerTask(some)] if some or not tasks else tasks
+
+    def within_bytes(self, starts: Mapping[LogKey, int], ends: Mapping[LogKey, int], size: int) -> dict[LogKey, int]:
+        """A broker does not say where so many bytes end, so this goes by the average size of a partition's offsets."""
+        states = self.states()
+        with self._cluster() as cluster:
+            sizes = cluster.log_bytes((key.topic, key.partition) for key in ends)
+        there: dict[LogKey, float] = {}
+        for key, end in ends.items():
+            state = states[key]
+            average = sizes.get((key.topic, key.partition), 0) / max(1, state.end_offset - state.first_offset)
+            there[key] = (end - starts[key]) * average
+        total = sum(there.values())
+        share = 1.0 if total <= size else size / total
+        return {
+            key: end if share == 1.0 else min(end, starts[key] + max(1, int((end - starts[key]) * share)))
+            for key, end in ends.items()
+        }
+
+    def within_files(self, starts: Mapping[LogKey, int], ends: Mapping[LogKey, int], count: int) -> dict[LogKey, int]:
+        """A broker does not say where its files end."""
+        raise ValueError("maxFilesPerTrigger is for `directories`: over the wire say maxRowsPerTrigger")
+
+    def read(self, task: InputPartition) -> Iterator[Read]:
+        """The batches of a task's ranges."""
+        assert isinstance(task, BrokerTask)
+        if not task.ranges:
+            return
+        with Cluster(self.options.brokers) as cluster:
+            cluster.refresh(sorted({one.key.topic for one in task.ranges}))
+            for one in task.ranges:
+                yield from _Fetching(cluster, one, self.options).batches()
+
+
+@dataclass
+class _Fetching:
+    """Fetches one range, from whichever broker leads. While rows are made, the next answer is on its way."""
+
+    cluster: Cluster
+    range: OffsetRange
+    options: ReadOptions
+    position: int = 0
+    bytes_max: int = field(default_factory=lambda: FETCH_BYTES)
+    isolation: int = READ_COMMITTED  # up to the last stable offset a broker says which transactions are aborted
+    deadline: float = 0.0
+    answer: Answer | None = field(default=None)
+
+    def batches(self) -> Iterator[Read]:
+        """What is in the range."""
+        self.position = self.range.low
+        self._be_patient()
+        while self.position < self.range.high:
+            found = self._next()
+            if found is None:
+                continue
+            self._be_patient()
+            if self.position < self.range.high:
+                self._ask()
+            yield found
+
+    def _be_patient(self) -> None:
+        self.deadline = time.monotonic() + PATIENCE_S
+
+    def _try_again(self, why: str) -> None:
+        self.answer = None
+        self.cluster.wait(self.deadline, f"{self.range.key}: {why}")
+
+    def _ask(self) -> None:
+        """Send the next request, if it is known to whom; if not, or if it is lost, `_next` sees to it."""
+        key = self.range.key
+        leader = self.cluster.leader_of(key.topic, key.partition)
+        if leader is None:
+            return
+        request = fetch_request(key.topic, key.partition, self.position, self.bytes_max, self.isolation)
+        try:
+            self.answer = self.cluster.send(leader, ApiKey.FETCH, request)
+        except LostConnectionError:
+            self.answer = None
+
+    def _next(self) -> Read | None:
+        """The next batches; None if it has to be asked again."""
+        if self.answer is None:
+            self._ask()
+        if self.answer is None:
+            self._try_again("no broker leads it")
+            return None
+        answer, self.answer = self.answer, None
+        try:
+            (topic,) = answer.receive().responses
+            (found,) = topic.partitions
+        except (LostConnectionError, ValueError) as error:
+            self._try_again(f"lost its leader ({error})")
+            return None
+        if found.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            self._out_of_range()
+            return None
+        if found.error_code in PASSING_ERRORS:
+            self._try_again(error_name(found.error_code))
+            return None
+        if found.error_code != ErrorCode.NONE:
+            raise UnreachableError(f"{self.range.key}: {error_name(found.error_code)}")
+        return self._read(found)
+
+    def _read(self, found: Any) -> Read | None:
+        records = found.records or b""
+        if not len(records):
+            self._nothing(found)
+            return None
+        batches = walk(records, following_bytes=_FETCH_BYTES_MAX, offsets_to=self.range.high)
+        if not batches.consumed and not batches.ended:
+            self.bytes_max = min(_FETCH_BYTES_MAX, max(2 * self.bytes_max, batch_bytes(batches.data, 0)))
+            return None
+        ends = [int(batches.last_offsets.max(initial=-1)) + 1]
+        ends += [one.last_offset + 1 for one in batches.corrupt]
+        end = self.range.high if batches.ended else max(ends)
+        if end <= self.position:
+            reason = batches.corrupt[0].reason if batches.corrupt else "no batch"
+            raise UnreachableError(
+                f"{self.range.key}: what the broker sends at {self.position} cannot be read: {reason}"
+            )
+        key = self.range.key
+        ended = self._ended(found, batches, end)
+        place = Place(key.topic, key.partition, Transactions(lambda: ended))
+        read = Read(place, batches, max(self.position, self.range.low), self.range.high)
+        self.position = end
+        return read
+
+    def _nothing(self, found: Any) -> None:
+        """No records, although there are some below the high watermark that the query has seen."""
+        is_open = self.isolation == READ_COMMITTED and self.position >= found.last_stable_offset
+        if is_open and not self.options.is_read_committed:
+            self.isolation = READ_UNCOMMITTED
+        else:
+            self._try_again("it has no records there yet")
+
+    def _ended(self, found: Any, batches: Batches, end: int) -> Ended:
+        """Which transactions of the batches are aborted: the broker says where each begins, a marker where it ends."""
+        if self.isolation == READ_UNCOMMITTED:
+            return Ended(self.position, ())
+        control = batches.only((batches.headers["attributes"] & CONTROL) != 0)
+        markers = list(
+            zip(control.of("producer_id").tolist(), control.of("base_offset").tolist(), control_types(control).tolist())
+        )
+        aborted = []
+        for one in found.aborted_transactions or ():
+            mine = (offset for producer, offset, kind in markers if producer == one.producer_id and kind == 0)
+            lasts = [offset for offset in mine if offset >= one.first_offset]
+            aborted.append(Aborted(one.producer_id, one.first_offset, min(lasts, default=end)))
+        return Ended(OFFSETS_END if found.last_stable_offset < 0 else found.last_stable_offset, tuple(aborted))
+
+    def _out_of_range(self) -> None:
+        """Records are gone: at the begin of the log (retention), or at its end (an unclean election)."""
+        key = (self.range.key.topic, self.range.key.partition)
+        first = self.cluster.offsets([key], EARLIEST)[key]
+        below = min(first, self.range.high) if first > self.position else self.range.high
+        text = f"{self.range.key}: the offsets from {self.position} to below {below} are gone"
+        if self.options.fail_on_data_loss:
+            raise LostRecordsError(text)
+        logger.warning("%s", text)
+        self.position = below
+        self._be_patient()

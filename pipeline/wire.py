@@ -1,0 +1,329 @@
+"""A small client for tasks: one request at a time on blocking sockets, to whichever broker leads.
+
+kafka-python would decode every record into an object, which is what the pipeline avoids. So this asks for raw batches.
+"""
+
+import contextlib
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from barnabas.protocol import frames, messages, uuids
+from barnabas.protocol.api_keys import ApiKey
+from barnabas.protocol.errors import ErrorCode, ProtocolError
+from barnabas.protocol.message import Message
+
+CLIENT_ID = "barnabas-pipeline"
+CONNECT_TIMEOUT_S = 10.0
+ANSWER_TIMEOUT_S = 40.0
+PATIENCE_S = 60.0
+"""How long a request is tried again while brokers are away or leaders move."""
+
+_BACK_OFF_S = 0.1
+_ANSWER_BYTES_MAX = 2**31 - 1
+_INT32 = struct.Struct(">i")
+
+# The newest versions that name topics by their names, which every broker since Kafka 2.1 and every newer one has.
+_VERSIONS = {
+    ApiKey.METADATA: (7, 12),
+    ApiKey.LIST_OFFSETS: (2, 6),
+    ApiKey.FETCH: (4, 12),
+    ApiKey.DESCRIBE_LOG_DIRS: (1, 4),
+}
+
+EARLIEST, LATEST = -2, -1
+READ_UNCOMMITTED, READ_COMMITTED = 0, 1
+
+PASSING_ERRORS = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+    }
+)
+"""What a client tries again after it has asked who leads."""
+
+
+class UnreachableError(Exception):
+    """No broker has answered for as long as a client waits, or none leads the partition."""
+
+
+class LostConnectionError(Exception):
+    """A connection could not be made, or is gone."""
+
+
+class Partition(NamedTuple):
+    """A partition, as the metadata says."""
+
+    leader_id: int
+    topic_id: str | None
+
+
+class Cluster:
+    """The brokers of a cluster, and who leads what."""
+
+    def __init__(self, addresses: Sequence[str], sleep: Callable[[float], None] = time.sleep) -> None:
+        self._bootstrap = [_address(text) for text in addresses]
+        self._brokers: dict[int, tuple[str, int]] = {}
+        self._connections: dict[tuple[str, int], _Connection] = {}
+        self._sleep = sleep
+        self.partitions: dict[tuple[str, int], Partition] = {}
+
+    def close(self) -> None:
+        """Close all connections."""
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+    def __enter__(self) -> "Cluster":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def refresh(self, topics: Iterable[str] | None = None) -> None:
+        """Ask any broker who leads (all topics if None). UnreachableError."""
+        request = messages.MetadataRequest(
+            topics=None
+            if topics is None
+            else [messages.MetadataRequest.MetadataRequestTopic(name=name) for name in topics],
+            allow_auto_topic_creation=False,
+        )
+        answer = self._ask_any(ApiKey.METADATA, request)
+        self._brokers = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
+        if topics is None:
+            self.partitions = {}
+        for topic in answer.topics:
+            topic_id = uuids.to_text(topic.topic_id) if any(topic.topic_id) else None
+            for one in topic.partitions:
+                self.partitions[topic.name, one.partition_index] = Partition(one.leader_id, topic_id)
+
+    def offsets(
+        self, partitions: Iterable[tuple[str, int]], timestamp: int, isolation: int = READ_UNCOMMITTED
+    ) -> dict[tuple[str, int], int]:
+        """The offset of each partition at a time, EARLIEST or LATEST; −1: no record is so new. UnreachableError."""
+        found: dict[tuple[str, int], int] = {}
+        left = list(partitions)
+        deadline = time.monotonic() + PATIENCE_S
+        while left:
+            for broker_id, some in self._by_leader(left).items():
+                request = _list_offsets(some, timestamp, isolation)
+                try:
+                    answer = self.send(broker_id, ApiKey.LIST_OFFSETS, request).receive()
+                except LostConnectionError:
+                    continue
+                for topic in answer.topics:
+                    for one in topic.partitions:
+                        if one.error_code == ErrorCode.NONE:
+                            found[topic.name, one.partition_index] = one.offset
+                        elif one.error_code not in PASSING_ERRORS:
+                            raise UnreachableError(f"{topic.name}-{one.partition_index}: {error_name(one.error_code)}")
+            left = [one for one in left if one not in found]
+            if left:
+                self.wait(deadline, f"{left[0][0]}-{left[0][1]} has no leader")
+        return found
+
+    def wait(self, deadline: float, why: str) -> None:
+        """Wait a moment and ask again who leads. UnreachableError when the time is over."""
+        if time.monotonic() > deadline:
+            raise UnreachableError(f"{why}, and this did not change in {PATIENCE_S:.0f} s")
+        self._sleep(_BACK_OFF_S)
+        self.refresh(sorted({topic for topic, _ in self.partitions}))
+
+    def log_bytes(self, partitions: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
+        """How large the logs are, as their leaders' brokers say. UnreachableError."""
+        wanted = set(partitions)
+        found: dict[tuple[str, int], int] = {}
+        for broker_id, some in self._by_leader(wanted).items():
+            with contextlib.suppress(LostConnectionError):
+                request = messages.DescribeLogDirsRequest(topics=None)
+                answer = self.send(broker_id, ApiKey.DESCRIBE_LOG_DIRS, request).receive()
+                for directory in answer.results:
+                    for topic in directory.topics:
+                        for one in topic.partitions:
+                            if (topic.name, one.partition_index) in some:
+                                found[topic.name, one.partition_index] = one.partition_size
+        return found
+
+    def _by_leader(self, partitions: Iterable[tuple[str, int]]) -> dict[int, list[tuple[str, int]]]:
+        found: dict[int, list[tuple[str, int]]] = {}
+        for one in partitions:
+            leader = self.partitions[one].leader_id if one in self.partitions else -1
+            if leader in self._brokers:
+                found.setdefault(leader, []).append(one)
+        return found
+
+    def leader_of(self, topic: str, partition: int) -> int | None:
+        """The broker that leads, if there is one."""
+        known = self.partitions.get((topic, partition))
+        return known.leader_id if known is not None and known.leader_id in self._brokers else None
+
+    def send(self, broker_id: int, api_key: ApiKey, request: Message) -> "Answer":
+        """Send a request; `receive` waits for its answer. LostConnectionError."""
+        connection = self._connection(self._brokers[broker_id])
+        connection.send(api_key, request)
+        return Answer(self, connection)
+
+    def _ask_any(self, api_key: ApiKey, request: Message) -> Any:
+        deadline = time.monotonic() + PATIENCE_S
+        reason = ""
+        while True:
+            for address in [*self._brokers.values(), *self._bootstrap]:
+                try:
+                    connection = self._connection(address)
+                    connection.send(api_key, request)
+                    return Answer(self, connection).receive()
+                except LostConnectionError as error:
+                    reason = str(error)
+            if time.monotonic() > deadline:
+                raise UnreachableError(f"no broker answers: {reason}")
+            self._sleep(_BACK_OFF_S)
+
+    def _connection(self, address: tuple[str, int]) -> "_Connection":
+        connection = self._connections.get(address)
+        if connection is None:
+            connection = self._connections[address] = _Connection(address)
+        return connection
+
+    def lost(self, connection: "_Connection") -> None:
+        """Forget a connection."""
+        connection.close()
+        if self._connections.get(connection.address) is connection:
+            del self._connections[connection.address]
+
+
+class Answer:
+    """An answer that is on its way."""
+
+    def __init__(self, cluster: Cluster, connection: "_Connection") -> None:
+        self._cluster = cluster
+        self._connection = connection
+
+    def receive(self) -> Any:
+        """Wait for it. LostConnectionError."""
+        try:
+            return self._connection.receive()
+        except LostConnectionError:
+            self._cluster.lost(self._connection)
+            raise
+
+
+class _Connection:
+    """A connection to one broker, with the versions that both know."""
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        self.address = address
+        self._correlation_id = 0
+        self._asked: tuple[ApiKey, int] | None = None
+        try:
+            self._socket = socket.create_connection(address, CONNECT_TIMEOUT_S)
+        except OSError as error:
+            raise LostConnectionError(f"{address[0]}:{address[1]}: {error}") from None
+        self._socket.settimeout(ANSWER_TIMEOUT_S)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._versions: dict[int, int] = {}
+        self._learn_versions()
+
+    def close(self) -> None:
+        """Close it."""
+        with contextlib.suppress(OSError):
+            self._socket.close()
+
+    def _learn_versions(self) -> None:
+        self._send(ApiKey.API_VERSIONS, 0, messages.ApiVersionsRequest())
+        answer = self.receive()
+        for one in answer.api_keys:
+            if one.api_key in _VERSIONS:
+                lowest, highest = _VERSIONS[ApiKey(one.api_key)]
+                version = min(highest, one.max_version)
+                if version < max(lowest, one.min_version):
+                    raise UnreachableError(f"{self.address[0]}:{self.address[1]} is too old or too new for this client")
+                self._versions[one.api_key] = version
+
+    def send(self, api_key: ApiKey, request: Message) -> None:
+        """Send a request. Its answer must be received before the next one."""
+        self._send(api_key, self._versions[api_key], request)
+
+    def _send(self, api_key: ApiKey, version: int, request: Message) -> None:
+        self._correlation_id += 1
+        self._asked = api_key, version
+        try:
+            self._socket.sendall(frames.encode_request(api_key, version, self._correlation_id, CLIENT_ID, request))
+        except OSError as error:
+            raise LostConnectionError(f"{self.address[0]}:{self.address[1]}: {error}") from None
+
+    def receive(self) -> Any:
+        """The answer to the request."""
+        assert self._asked is not None
+        api_key, version = self._asked
+        try:
+            (size,) = _INT32.unpack(self._read(4))
+            frames.check_frame_size(size, _ANSWER_BYTES_MAX)
+            correlation_id, answer = frames.decode_response(api_key, version, self._read(size))
+        except (OSError, ProtocolError) as error:
+            raise LostConnectionError(f"{self.address[0]}:{self.address[1]}: {error}") from None
+        if correlation_id != self._correlation_id:
+            raise LostConnectionError(f"{self.address[0]}:{self.address[1]} answers another request")
+        return answer
+
+    def _read(self, size: int) -> bytearray:
+        buffer = bytearray(size)
+        view = memoryview(buffer)
+        filled = 0
+        while filled < size:
+            count = self._socket.recv_into(view[filled:])
+            if not count:
+                raise ConnectionResetError("the broker has closed the connection")
+            filled += count
+        return buffer
+
+
+def fetch_request(topic: str, partition: int, offset: int, bytes_max: int, isolation: int) -> Message:
+    """A Fetch of one partition that does not wait long."""
+    wanted = messages.FetchRequest.FetchPartition(
+        partition=partition, fetch_offset=offset, partition_max_bytes=bytes_max
+    )
+    return messages.FetchRequest(
+        max_wait_ms=500,
+        min_bytes=1,
+        max_bytes=bytes_max,
+        isolation_level=isolation,
+        topics=[messages.FetchRequest.FetchTopic(topic=topic, partitions=[wanted])],
+    )
+
+
+def _list_offsets(partitions: Iterable[tuple[str, int]], timestamp: int, isolation: int) -> Message:
+    topics: dict[str, list[Any]] = {}
+    for topic, partition in partitions:
+        one = messages.ListOffsetsRequest.ListOffsetsPartition(partition_index=partition, timestamp=timestamp)
+        topics.setdefault(topic, []).append(one)
+    make = messages.ListOffsetsRequest.ListOffsetsTopic
+    return messages.ListOffsetsRequest(
+        replica_id=-1,
+        isolation_level=isolation,
+        topics=[make(name=name, partitions=some) for name, some in topics.items()],
+    )
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdigit():
+        raise ValueError(f"{text!r} is not HOST:PORT")
+    return host.strip("[]"), int(port)
+
+
+def error_name(error_code: int) -> str:
+    """The name of an error, also of one that is newer than this program."""
+    try:
+        return ErrorCode(error_code).name
+    except ValueError:
+        return f"error {error_code}"

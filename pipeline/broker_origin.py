@@ -142,7 +142,7 @@ class BrokerOrigin:
 
     def within_files(self, starts: Mapping[LogKey, int], ends: Mapping[LogKey, int], count: int) -> dict[LogKey, int]:
         """A broker does not say where its files end."""
-        raise ValueError("maxFilesPerTrigger is for `directories`: over the wire say maxRowsPerTrigger")
+        raise NotImplementedError("the options were checked")
 
     def read(self, task: InputPartition) -> Iterator[Read]:
         """The batches of a task's ranges."""

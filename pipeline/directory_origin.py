@@ -123,11 +123,12 @@ def _bytes_between(log: Log, low: int, high: int) -> int:
 
 
 def _end_within(log: Log, low: int, high: int, size: int) -> int:
-    """The end of the batches from `low` on that are about `size` bytes; at least one entry of the index."""
+    """The end of the batches from `low` on that are about `size` bytes; of at least one batch."""
     for piece in pieces_of(log, low, high, OFFSETS_END):
         if piece.size_bytes > size:
             positions, offsets = offsets_at(piece.segment)
-            at = int(np.searchsorted(positions, max(piece.start + size, piece.start + 1)))
-            return min(high, int(offsets[at]) + 1) if at < len(offsets) else min(high, piece.offsets_below)
+            at = int(np.searchsorted(positions, piece.start + size, side="right")) - 1
+            ends = [int(end) + 1 for end in offsets[max(at, 0) : at + 2] if end >= low]  # no entry: nothing is known
+            return min(high, ends[0] if ends else piece.offsets_below)
         size -= piece.size_bytes
     return high

@@ -43,7 +43,7 @@ def read_piece(piece: Piece, *, fail_on_data_loss: bool = True) -> Iterator[Read
 def _read_open(piece: Piece, descriptor: int) -> Iterator[Read]:
     log, segment = piece.log, piece.segment
     position, wanted = piece.start, READ_BYTES
-    transactions = Transactions(lambda: ended_transactions(log, piece.high))
+    transactions = Transactions(lambda: ended_transactions(log, log.end_offset))
     while position < piece.end:
         content = os.pread(descriptor, min(wanted, piece.end - position), position)
         if not content:

@@ -12,6 +12,7 @@ from barnabas.pipeline.filters import Conditions, accept
 from barnabas.pipeline.options import ReadOptions, read_options
 from barnabas.pipeline.origin import Origin, Wanted
 from barnabas.pipeline.schemas import BATCHES, COMMITS, GROUPS, RECORDS, Table, arrow_schema
+from barnabas.pipeline.streaming import LogStreamReader
 from barnabas.pipeline.table_reading import TableReading
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
@@ -59,6 +60,14 @@ class LogSource(DataSource):
     def reader(self, schema: StructType) -> "LogReader":
         """The reader of a batch query."""
         return LogReader(self.table, schema, read_options(self.options))
+
+    def streamReader(self, schema: StructType) -> LogStreamReader:
+        """The reader of a streaming query."""
+        options = read_options(self.options)
+        if options.brokers and options.max_files_per_trigger is not None:
+            raise ValueError("maxFilesPerTrigger is for `directories`: over the wire say maxRowsPerTrigger")
+        reading = reading_of(self.table, schema, options, Conditions())
+        return LogStreamReader(origin_of(self.table, options), reading, options)
 
 
 class CommitSource(LogSource):

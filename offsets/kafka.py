@@ -22,6 +22,7 @@ from barnabas.runtime.upkeep import Task
 logger = logging.getLogger("barnabas.offsets")
 
 REMOVALS_AT_ONCE = 1_000  # tombstones in one batch
+CLOCK_JUMP_MS = 3_600_000.0  # more than summer time, or a small correction
 
 Done = Callable[[ErrorCode], None]
 
@@ -108,9 +109,12 @@ class KafkaOffsetManager:
         self._config = config
         self._shards = shards
         self._expiry: Task[GroupInShard[OffsetShard]] | None = None
+        self._ahead_ms = 0.0  # the wall clock, compared with the one that does not jump
+        self._expires_from_ms = 0.0
 
     def startup(self) -> None:
         """Start looking for expired offsets, every offsets.retention.check.interval.ms."""
+        self._ahead_ms = self._env.clock.now_ms() - self._env.clock.monotonic_ms()
         self._expiry = self._env.upkeep.every(
             "offset expiry", lambda: self._config.offsets_retention_check_interval_ms, self._all_groups, self._clean
         )
@@ -219,10 +223,32 @@ class KafkaOffsetManager:
             self._expiry.run_soon()
 
     def _all_groups(self) -> Iterator[GroupInShard[OffsetShard]]:
+        if self._waits_after_a_jump():
+            return
         for shard in list(self._shards.values()):
             if not shard.loading:
                 for group_id in shard.group_ids():
                     yield GroupInShard(shard, group_id)
+
+    def _waits_after_a_jump(self) -> bool:
+        """Whether the wall clock was set forward since the last check: a wrong one must not expire everything at once.
+
+        It may be right now: it was wrong before, or the machine was asleep. So offsets expire at the next check.
+        """
+        clock = self._env.clock
+        now_ms = clock.monotonic_ms()
+        ahead_ms = clock.now_ms() - now_ms
+        jump_ms, self._ahead_ms = ahead_ms - self._ahead_ms, ahead_ms
+        if jump_ms > CLOCK_JUMP_MS:
+            wait_ms = self._config.offsets_retention_check_interval_ms
+            self._expires_from_ms = now_ms + wait_ms
+            logger.error(
+                "The wall clock of this machine has jumped forward by %.1f hours. Committed offsets and old records "
+                "expire by this clock: if it is wrong, set it right within %.0f minutes, because offsets wait so long",
+                jump_ms / 3_600_000,
+                wait_ms / 60_000,
+            )
+        return now_ms < self._expires_from_ms
 
     def _clean(self, item: GroupInShard[OffsetShard]) -> Pieces[None]:
         """Clean one group, and end when that is committed. So only one group of this task is held at a time."""

@@ -1,5 +1,6 @@
 """The expiry task against a whole coordinator: tombstones, the group's end, and what must be left alone."""
 
+import pytest
 from barnabas.offsets.kafka import REMOVALS_AT_ONCE
 from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode
@@ -122,3 +123,20 @@ def commit_request(group: str) -> messages.OffsetCommitRequest:
     make = messages.OffsetCommitRequest
     partition = make.OffsetCommitRequestPartition(partition_index=0, committed_offset=2, committed_metadata="")
     return make(group_id=group, topics=[make.OffsetCommitRequestTopic(name="t", partitions=[partition])])
+
+
+def test_a_wall_clock_that_jumps_expires_nothing_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    world = make_world()
+    world.commit("g", {("t", 0): 1})
+    world.clock.step_wall_clock(365 * 24 * 60 * MINUTE)
+    world.clock.advance(MINUTE)
+    world.coordinator.kafka_offsets.cleanup()
+    world.clock.advance(MINUTE // 2)
+    assert world.fetch("g") == {("t", 0): 1}
+    assert caplog.text.count("has jumped forward by 8760.0 hours") == 1
+    world.clock.step_wall_clock(-365 * 24 * 60 * MINUTE)
+    world.clock.advance(5 * MINUTE)
+    assert world.fetch("g") == {("t", 0): 1}
+    world.clock.step_wall_clock(365 * 24 * 60 * MINUTE)
+    world.clock.advance(3 * MINUTE)
+    assert world.fetch("g") == {}, "it stays so"

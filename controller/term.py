@@ -424,7 +424,8 @@ class Term:
         """Brokers wrote states: read them, and tell all brokers.
 
         Leaders of an old Kafka change the ISR. A broker that starts may have written a later leader epoch, or other
-        replicas in sync: then the replicas hear of it, and a leader is elected if there is none.
+        replicas in sync: then the replicas hear of it, a leader is elected if there is none, and those that are dead
+        leave the ISR, because they may wait for that.
         """
         names = await self._children(paths.ISR_CHANGES, self._isr_changed)
         if not names:
@@ -447,13 +448,20 @@ class Term:
         ]
         for partition in in_new_epoch:
             self._batch.add_leader_and_isr(state.replicas(partition), partition)
+        kept = [partition for partition in known if not state.is_being_deleted(partition[0])]
         leaderless = [
             partition
-            for partition in in_new_epoch
+            for partition in kept
             if state.partition_states.get(partition) is PartitionState.ONLINE and not state.has_online_leader(partition)
         ]
         await self._machines.move_partitions(leaderless, PartitionState.OFFLINE)
-        await self._machines.bring_online(in_new_epoch)
+        await self._machines.bring_online(kept)
+        await self._machines.leave_isrs(
+            (*partition, member)
+            for partition in kept
+            for member in state.states[partition].isr
+            if member not in state.brokers
+        )
         await self._batch.send()
         await self.tree.delete_all(notices)
 

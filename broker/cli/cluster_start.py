@@ -4,8 +4,7 @@ It decides what each broker is told (`plan`), and is otherwise a supervisor: it 
 hands on their logs with the number of the broker in each line, says at once when one dies, and stops them in order. It
 serves nothing itself. When it is gone, its brokers stop (`--exit-with-parent`).
 
-The data directory of a cluster holds a folder for each broker, named by its number, the coordination tree, and the
-file `cluster.properties`, which says how many brokers there are.
+What the data directory of a cluster holds is in `cluster_directory.py`.
 """
 
 import asyncio
@@ -20,11 +19,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, TextIO
 
+from barnabas.broker.cli import cluster_directory
 from barnabas.broker.cli.exits import ExitCode, Failure, fail, say
 from barnabas.broker.cli.start import CLUSTER_FILE, Order
 from barnabas.cluster.broker_client import BrokerClient
 from barnabas.cluster.metadata_cache import Endpoint
-from barnabas.config import properties
 from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.message import Message
@@ -33,7 +32,6 @@ from barnabas.runtime.ports import DirectoryLock, Env
 from barnabas.storage.directory_contents import TREE_FILE
 
 LOCK_FILE = ".lock"
-BROKERS_MAX = 100
 REPLICATION_FACTOR_MAX = 3  # of the defaults
 STOPS_WITHIN_MS = 60_000.0
 STOP_SAID_AFTER_MS = 5_000.0
@@ -60,26 +58,6 @@ class Plan:
 # ------------------------------------------------------------------ decide
 
 
-def _brokers_there(env: Env, data: str) -> int | None:
-    """How many brokers the cluster in this directory has; None: there is no cluster in it."""
-    path = f"{data}/{CLUSTER_FILE}"
-    try:
-        file = env.disk.open(path, read_only=True)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        fail(f"{path} cannot be read: {error.strerror}. Let this user read it.")
-    try:
-        count = properties.read(file.read(0, file.size()).decode()).values.get("brokers", "")
-    except (UnicodeDecodeError, properties.PropertiesError):
-        count = ""
-    finally:
-        file.close()
-    if not count.isascii() or not count.isdigit() or not 1 <= int(count) <= BROKERS_MAX:
-        fail(f"{path} does not say how many brokers there are: it wants a line such as brokers=3.")
-    return int(count)
-
-
 def plan(
     env: Env,
     brokers: int | None,
@@ -88,11 +66,13 @@ def plan(
     values: Mapping[str, str],
     by_user: Collection[str],
     given_up: Sequence[str],
+    *,
+    sets_aside: bool = False,
 ) -> Plan:
     """What each broker is told. What cannot be ends the command, with a sentence that says what to do.
 
     `brokers` is the number that the user said, `words` are told to all. `values` are all settings, `by_user` those that
-    the user has set. `given_up`: data directories that are lost.
+    the user has set. `given_up`: data directories that are lost. `sets_aside`: logs that the tree does not know.
     """
     if len(directories) != 1:
         fail("--brokers wants one data directory: name it with --data.", ExitCode.NOT_VALID)
@@ -100,13 +80,16 @@ def plan(
         if key in by_user:
             fail(f"--brokers numbers the brokers itself: leave out {key}.", ExitCode.NOT_VALID)
     data = directories[0]
-    count = _count(env, data, brokers)
+    count = cluster_directory.number_of_brokers(env, data, brokers)
     listeners = values.get("listeners") or DEFAULT_LISTENERS
     _check_ports(listeners, count)
     lost = {f"{data}/{number}": number for number in range(count)}
     for path in given_up:
         if path not in lost:
             fail(f"--give-up {path}: the brokers of this cluster have {', '.join(lost)}.", ExitCode.NOT_VALID)
+    if not sets_aside:
+        has_own_tree = not values.get("zookeeper.connect") and not values.get("coordination.path")
+        cluster_directory.check_folders(env, data, count, has_own_tree=has_own_tree)
     told = []
     for number in range(count):
         own = _settings(number, count, data, {**values, "listeners": listeners}, by_user)
@@ -114,33 +97,6 @@ def plan(
         said += [word for path in given_up if lost[path] == number for word in ("--give-up", path)]
         told.append((*words, *said))
     return Plan(data, tuple(told), _notes(count, values, by_user))
-
-
-def _count(env: Env, data: str, brokers: int | None) -> int:
-    """How many brokers there are, or shall be, in this directory."""
-    there = _brokers_there(env, data)
-    if there is not None and brokers not in (None, there):
-        fail(
-            f"{data} holds a cluster of {there} brokers, and --brokers says {brokers}. Start it without --brokers, or "
-            "name another directory with --data.",
-            ExitCode.NOT_VALID,
-        )
-    count = there if there is not None else brokers
-    if count is None or not 1 <= count <= BROKERS_MAX:
-        fail(f"--brokers wants a number from 1 to {BROKERS_MAX}.", ExitCode.NOT_VALID)
-    if there is None and env.disk.exists(f"{data}/{count}/meta.properties"):  # cluster.properties is lost
-        fail(
-            f"{data}/{count} is the directory of a broker too, and --brokers says {count}. Say how many brokers this "
-            "cluster has.",
-            ExitCode.NOT_VALID,
-        )
-    if there is None and env.disk.exists(f"{data}/meta.properties"):
-        fail(
-            f"{data} is the data directory of a single broker. Start it without --brokers, or name a new directory for "
-            "the cluster with --data.",
-            ExitCode.NOT_VALID,
-        )
-    return count
 
 
 def default_settings(brokers: int) -> dict[str, str]:

@@ -106,7 +106,10 @@ def _run_as_said(said: argparse.Namespace, parent: int, log: TextIO) -> int:
         for key, text in {**profile.settings, **given}.items():
             words += ["--set", f"{key}={text}"]
         words += ["--adopt"] * said.adopt + ["--set-aside"] * said.set_aside
-        plan = cluster_start.plan(env, said.brokers, directories, words, settings.values, settings.by_user, given_up)
+        plan = cluster_start.plan(
+            *(env, said.brokers, directories, words, settings.values, settings.by_user, given_up),
+            sets_aside=said.set_aside,
+        )
         for note in plan.notes:
             say(f"barnabas: {note}")
         supervisor = cluster_start.Supervisor(env, plan, order, log, restarts=said.restart)

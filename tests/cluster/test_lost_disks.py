@@ -67,6 +67,26 @@ def test_the_disk_of_the_broker_that_was_the_last_one(
     assert cluster.committed("g", "t", 0) == 30
 
 
+def test_all_are_killed_before_they_have_made_their_logs(make_cluster: MakeCluster, tmp_path: Path) -> None:
+    """Nobody has anything, and each says that the others were in sync before it."""
+    cluster = make_cluster()
+    cluster.create_topic("t", 3)
+    all_in_sync_of(cluster, "t")
+    for process in cluster.processes.values():
+        process.process.kill()
+    for node_id in range(3):
+        cluster.end_one(node_id, signal.SIGKILL)
+        for index in range(3):
+            if index != node_id:
+                shutil.rmtree(tmp_path / f"broker-{node_id}" / f"t-{index}")
+        if node_id == 0:
+            shutil.rmtree(tmp_path / "broker-0" / "t-0")
+    cluster.start_all()
+    all_in_sync_of(cluster, "t")
+    for index in range(3):
+        cluster.produce(cluster.producer("t", index), numbered(0))
+
+
 def test_the_last_one_went_on_alone_and_lost_its_disk(make_cluster: MakeCluster, tmp_path: Path) -> None:
     """What was acknowledged by several is there, although min.insync.replicas was lowered later."""
     cluster = make_cluster()

@@ -191,7 +191,7 @@ def test_the_others_logs_are_not_set_aside_because_the_tree_is_lost(start: Start
     refused = start("--port", "0")
     assert refused.event() == {}
     assert refused.process.wait(WITHIN_S) == 1
-    assert "/d/coordination.sqlite is new or lost" in refused.log.read_text()
+    assert "/d/coordination.sqlite is not there" in refused.log.read_text()
     for path in tmp_path.glob("coordination.sqlite*"):
         path.rename(tmp_path / "d" / path.name)
     again = start("--port", "0")

@@ -142,3 +142,42 @@ def test_a_cluster_whose_number_is_lost_is_not_started_with_fewer_brokers() -> N
     with pytest.raises(Failure, match="/d/2 is the directory of a broker too, and --brokers says 2"):
         planned(2, env=env)
     assert len(planned(3, env=env).words) == 3
+
+
+CLUSTER_ID = "lHccgAMyQc2WZM_vDFN1yQ"
+
+
+def with_folders(*folders: tuple[int, str], tree: bool = True, log: bool = True) -> Env:
+    """A directory with the folders of brokers, of which each says whose it is, in this order."""
+    env = sim_env()
+    for number, (node_id, cluster_id) in enumerate(folders):
+        env.disk.make_directory(f"/d/{number}/t-0" if log else f"/d/{number}")
+        file = env.disk.open(f"/d/{number}/meta.properties", create=True)
+        file.write(0, f"version=1\nnode.id={node_id}\ncluster.id={cluster_id}\n".encode())
+        file.close()
+    return made(env, "coordination.sqlite", "") if tree else env
+
+
+def test_folders_that_were_copied_or_are_of_another_cluster_are_refused_before_any_broker_starts() -> None:
+    assert planned(env=with_folders(*[(number, CLUSTER_ID) for number in range(3)]))
+    assert planned(env=with_folders((0, CLUSTER_ID))), "those that are missing are their brokers' business"
+    with pytest.raises(Failure, match="/d/2 is the directory of broker 0, copied or renamed"):
+        planned(env=with_folders((0, CLUSTER_ID), (1, CLUSTER_ID), (0, CLUSTER_ID)))
+    with pytest.raises(Failure, match=f"/d/0 is of cluster {CLUSTER_ID}, and /d/1 of cluster other"):
+        planned(env=with_folders((0, CLUSTER_ID), (1, "other"), (2, CLUSTER_ID)))
+
+
+def test_a_lost_tree_is_said_before_any_broker_starts() -> None:
+    folders = [(number, CLUSTER_ID) for number in range(3)]
+    lost = with_folders(*folders, tree=False)
+    with pytest.raises(Failure, match=r"--set coordination\.path=/d/coordination\.sqlite --adopt"):
+        planned(env=lost)
+    assert planned(env=lost, by_user={"coordination.path": "/tree"})
+    assert planned(env=lost, by_user={"zookeeper.connect": "h:2181"})
+    assert planned(env=with_folders(*folders, tree=False, log=False)), "nothing would be forgotten"
+
+
+def test_a_number_of_brokers_that_was_made_smaller_is_refused() -> None:
+    env = made(with_folders(*[(number, CLUSTER_ID) for number in range(3)]), CLUSTER_FILE, "brokers=2\n")
+    with pytest.raises(Failure, match=r"/d/2 is the directory of a broker too, and /d/cluster\.properties says 2"):
+        planned(None, env=env)

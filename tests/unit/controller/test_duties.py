@@ -7,6 +7,7 @@ from barnabas.cluster.leader_and_isr import LeaderAndIsr
 from barnabas.controller.controller import Controller
 from barnabas.controller.leader_elections import ElectionResult, ElectionType
 from barnabas.controller.requests import Answered
+from barnabas.coordination.payloads import encode_isr_change
 from barnabas.coordination.port import Create, Delete, NotEmptyError, Set
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import (
@@ -62,6 +63,26 @@ def test_controlled_shutdown(env, cluster):
         await cluster.settle()
         assert (await cluster.state("t", 2))[0] == 2
         assert await cluster.alter(3, {("t", 0): (1, 1, [3, 1, 2])}) == [(3, 1, 2, [1, 2, 3])]
+
+    env.run(story())
+
+
+@pytest.mark.parametrize(("isr", "after"), [([2, 3], (-1, 3, [2])), ([1], (1, 3, [1])), ([3, 1], (1, 3, [1]))])
+def test_a_broker_that_starts_says_that_others_are_in_sync_in_its_place(env, cluster, isr, after):
+    """Those wait to be taken out of the ISR before they register, and one that lives leads."""
+
+    async def story():
+        await cluster.create("t", {0: [2, 3, 1]})
+        await cluster.alter(2, {("t", 0): (0, 0, [2, 3])})
+        await cluster.die(3)
+        await cluster.die(2)
+        assert await cluster.state("t", 0) == (-1, 2, [2], 3)
+        said = json.dumps({"version": 1, "controller_epoch": 1, "leader": -1, "leader_epoch": 2, "isr": isr})
+        await cluster.tree.set("/brokers/topics/t/partitions/0/state", said.encode())
+        notice = encode_isr_change([("t", 0)])
+        await cluster.tree.create("/isr_change_notification/isr_change_", notice, sequential=True)
+        await cluster.settle()
+        assert (await cluster.state("t", 0))[:3] == after
 
     env.run(story())
 

@@ -37,7 +37,6 @@ class RequestContext:
     """
 
     __slots__ = (
-        "_frame_is_lent",
         "api_key",
         "api_version",
         "client_host",
@@ -45,6 +44,7 @@ class RequestContext:
         "correlation_id",
         "dialled_host",
         "dialled_port",
+        "frame_is_lent",
         "is_long",
         "listener_name",
     )
@@ -70,16 +70,16 @@ class RequestContext:
         self.listener_name = listener_name
         self.dialled_host = dialled_host
         self.dialled_port = dialled_port
-        self._frame_is_lent = frame_is_lent
+        self.frame_is_lent = frame_is_lent
         self.is_long = is_long
 
     def keep_frame(self) -> None:
         """The frame's memory is not used again while the request is handled."""
-        self._frame_is_lent = False
+        self.frame_is_lent = False
 
     def kept(self, records: Buffer) -> Buffer:
         """A `records` field of the request, copied if need be, that may be used after the handler has returned.
 
         The frame may be in the shared buffer, which the next read of any connection overwrites.
         """
-        return bytearray(records) if self._frame_is_lent else records
+        return bytearray(records) if self.frame_is_lent else records

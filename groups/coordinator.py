@@ -90,6 +90,7 @@ class Context(Protocol):
     api_version: int
     client_id: str | None
     client_host: str
+    is_long: bool
 
 
 class NoteRefusal(Protocol):

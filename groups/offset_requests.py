@@ -7,6 +7,7 @@ answers. Partitions that are refused before the group is looked up come first in
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from copy import copy
 from sys import intern
 from typing import TYPE_CHECKING
 
@@ -17,8 +18,9 @@ from barnabas.offsets.manager import Offsets
 from barnabas.offsets.records import NO_TOPIC_ID, CommittedOffset, GroupOffsets, TopicPartition, commit_error
 from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.parts import in_parts, join
 from barnabas.runtime.pending import Pending
-from barnabas.runtime.turns import Pieces
+from barnabas.runtime.turns import Pieces, chunks
 
 if TYPE_CHECKING:
     from barnabas.groups.coordinator import Context, GroupCoordinator
@@ -34,8 +36,11 @@ if TYPE_CHECKING:
     CommitReply = OffsetCommitResponse | Pending[OffsetCommitResponse]
     FetchReply = OffsetFetchResponse | Pending[OffsetFetchResponse]
     DeleteReply = OffsetDeleteResponse | Pending[OffsetDeleteResponse]
+    # The answer in case of success, the offsets to store, and the rows of partitions whose metadata is too long.
+    _Screened = tuple[OffsetCommitResponse, GroupOffsets, list[OffsetCommitResponse.OffsetCommitResponsePartition]]
 
 NO_OFFSET = CommittedOffset(-1)
+ROWS_PER_PIECE = 500  # of a long request: less than a millisecond
 REFUSED_OFFSET = "an offset of group %r for %r, partition %d"
 
 
@@ -44,8 +49,42 @@ REFUSED_OFFSET = "an offset of group %r for %r, partition %d"
 
 def offset_commit(coordinator: GroupCoordinator, request: OffsetCommitRequest, context: Context) -> CommitReply:
     """Check the request, then store the offsets. Answered when they are committed."""
+    if context.is_long:
+        return coordinator.turns.run(_long_commit(coordinator, request, context), to_the_end=True)
+    return _commit(coordinator, request, context, _screen_commit(coordinator, request, context))
+
+
+def _long_commit(
+    coordinator: GroupCoordinator, request: OffsetCommitRequest, context: Context
+) -> Pieces[OffsetCommitResponse]:
+    """Check the rows in pieces. The offsets are stored together, as in Kafka."""
+    response = messages.OffsetCommitResponse(topics=[])  # at first only with the rows that are refused
+    others = messages.OffsetCommitResponse(topics=[])
+    commits: GroupOffsets = {}
+    too_long: list[OffsetCommitResponse.OffsetCommitResponsePartition] = []
+    for part in in_parts(request, "topics", "partitions", ROWS_PER_PIECE):
+        yield
+        answer, of_part, too_long_in_part = _screen_commit(coordinator, part, context)
+        rest = messages.OffsetCommitResponse(topics=[copy(topic) for topic in answer.topics])
+        for topic, not_refused in zip(answer.topics, rest.topics, strict=True):
+            not_refused.partitions = [row for row in topic.partitions if not row.error_code]
+            topic.partitions = [row for row in topic.partitions if row.error_code]
+        join(response, answer, "topics", "partitions")
+        join(others, rest, "topics", "partitions")
+        for name, offsets in of_part.items():
+            commits.setdefault(name, {}).update(offsets)
+        too_long += too_long_in_part
+    for topic, not_refused in zip(response.topics, others.topics, strict=True):
+        topic.partitions += not_refused.partitions
+    reply = _commit(coordinator, request, context, (response, commits, too_long))
+    return (yield reply) if isinstance(reply, Pending) else reply
+
+
+def _commit(
+    coordinator: GroupCoordinator, request: OffsetCommitRequest, context: Context, screened: _Screened
+) -> CommitReply:
     version = context.api_version
-    response, commits, too_long = _screen_commit(coordinator, request, context)
+    response, commits, too_long = screened
     group_id = request.group_id
 
     def refuse(error: ErrorCode) -> OffsetCommitResponse:
@@ -103,9 +142,7 @@ def _commit_to_tree(
     return waiting
 
 
-def _screen_commit(
-    coordinator: GroupCoordinator, request: OffsetCommitRequest, context: Context
-) -> tuple[OffsetCommitResponse, GroupOffsets, list[OffsetCommitResponse.OffsetCommitResponsePartition]]:
+def _screen_commit(coordinator: GroupCoordinator, request: OffsetCommitRequest, context: Context) -> _Screened:
     """Separate the partitions that do not exist. Returns the answer in case of success, the offsets to store, and the
     rows of partitions whose metadata is too long. Those rows get their error only if the client may commit."""
     version = context.api_version
@@ -234,14 +271,17 @@ def _fetch_flat(
     asked: list[_Asked] | None = None
     if request.topics is not None:
         asked = [(topic.name, NO_TOPIC_ID, topic.partition_indexes) for topic in request.topics]
-    keys = _keys(asked)
+    keys = yield from _keys(asked)
     found: Offsets | Pending[Offsets]
     if version > 0:
         found = _get(coordinator, request.group_id, keys, request.require_stable)
     elif request.group_id == "":
         found = Offsets(ErrorCode.INVALID_GROUP_ID, {})
     else:
-        known = [key for key in keys or () if coordinator.topics.contains(*key)]
+        known = []
+        for piece in chunks(keys or (), ROWS_PER_PIECE):
+            yield
+            known += [key for key in piece if coordinator.topics.contains(*key)]
         found = coordinator.legacy_offsets.get(None, request.group_id, known)
     if isinstance(found, Pending):
         found = yield found
@@ -277,7 +317,8 @@ def _fetch_groups(
     for entry in request.groups:  # ask for all groups first, so that they wait at the same time
         yield
         asked = _asked_of_group(coordinator, entry, version)
-        found = _get(coordinator, entry.group_id, _keys(asked), request.require_stable)
+        keys = yield from _keys(asked)
+        found = _get(coordinator, entry.group_id, keys, request.require_stable)
         answers.append((entry.group_id, asked, found))
     response = messages.OffsetFetchResponse()
     for group_id, asked, found in answers:
@@ -358,10 +399,16 @@ def _offsets_of(
             yield index, committed, ErrorCode.NONE
 
 
-def _keys(asked: list[_Asked] | None) -> list[TopicPartition] | None:
+def _keys(asked: list[_Asked] | None) -> Pieces[list[TopicPartition] | None]:
     if asked is None:
         return None
-    return [(name, index) for name, _, indexes in asked if name is not None for index in indexes]
+    keys: dict[TopicPartition, None] = {}
+    for name, _, indexes in asked:
+        if name is not None:
+            for piece in chunks(indexes, ROWS_PER_PIECE):
+                keys.update(dict.fromkeys([(name, index) for index in piece]))
+                yield
+    return list(keys)
 
 
 def _all_topics(found: Offsets) -> list[_Asked]:

@@ -18,41 +18,39 @@ if TYPE_CHECKING:
 
 PARTITIONS_PER_PIECE = 20
 
+Topics = dict[str, DeleteRecordsResponse.DeleteRecordsTopicResult]
+
 
 def delete_records_failed(request: DeleteRecordsRequest, error: ErrorCode) -> DeleteRecordsResponse:
     """Every partition with the error."""
-    return respond(
-        DeleteRecordsResult(topic.name, partition.partition_index, error)
-        for topic in request.topics
-        for partition in topic.partitions
-    )
+    topics: Topics = {}
+    for topic in request.topics:
+        add_results(topics, [DeleteRecordsResult(topic.name, each.partition_index, error) for each in topic.partitions])
+    return DeleteRecordsResponse(topics=list(topics.values()))
 
 
 @api(ApiKey.DELETE_RECORDS, versions=(0, 2), failure=delete_records_failed)
 def delete_records(broker: "Broker", request: DeleteRecordsRequest, context: RequestContext) -> Reply:
     """Raise the log start; the answer comes when all live replicas have raised theirs, or after TimeoutMs."""
-    entries = [
-        (topic.name, partition.partition_index, partition.offset)
-        for topic in request.topics
-        for partition in topic.partitions
-    ]
-    return broker.turns.run(_delete(broker, entries, request.timeout_ms), to_the_end=True)
+    return broker.turns.run(_delete(broker, request), to_the_end=True)
 
 
-def _delete(broker: "Broker", entries: list[tuple[str, int, int]], timeout_ms: int) -> Pieces[DeleteRecordsResponse]:
+def _delete(broker: "Broker", request: DeleteRecordsRequest) -> Pieces[DeleteRecordsResponse]:
     outcomes = []
-    for piece in chunks(entries, PARTITIONS_PER_PIECE):
-        yield
-        outcomes.append(broker.replica_manager.delete_records(piece, timeout_ms))
-    results: list[DeleteRecordsResult] = []
+    for topic in request.topics:
+        for piece in chunks(topic.partitions, PARTITIONS_PER_PIECE):
+            yield
+            entries = [(topic.name, partition.partition_index, partition.offset) for partition in piece]
+            outcomes.append(broker.replica_manager.delete_records(entries, request.timeout_ms))
+    topics: Topics = {}
     for outcome in outcomes:
-        results += (yield outcome) if isinstance(outcome, Pending) else outcome
-    return respond(results)
+        yield
+        add_results(topics, (yield outcome) if isinstance(outcome, Pending) else outcome)
+    return DeleteRecordsResponse(topics=list(topics.values()))
 
 
-def respond(results: Iterable[DeleteRecordsResult]) -> DeleteRecordsResponse:
-    """The response, with the results grouped by topic."""
-    topics: dict[str, DeleteRecordsResponse.DeleteRecordsTopicResult] = {}
+def add_results(topics: Topics, results: Iterable[DeleteRecordsResult]) -> None:
+    """Add results to the answers, which are grouped by topic."""
     for result in results:
         topic = topics.get(result.topic)
         if topic is None:
@@ -62,4 +60,3 @@ def respond(results: Iterable[DeleteRecordsResult]) -> DeleteRecordsResponse:
                 partition_index=result.index, low_watermark=result.low_watermark, error_code=result.error
             )
         )
-    return DeleteRecordsResponse(topics=list(topics.values()))

@@ -13,11 +13,13 @@ from barnabas.broker.dispatch import api
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import ListOffsetsRequest, ListOffsetsResponse
+from barnabas.runtime.turns import chunks
 
 if TYPE_CHECKING:
     from barnabas.broker.broker import Broker
 
 FIRST_VERSION_WITH_LEADER_EPOCH = 4
+COUNTED_PER_PIECE = 1000
 
 Answer = ListOffsetsResponse.ListOffsetsPartitionResponse
 
@@ -55,9 +57,11 @@ def _list_offsets(
     broker: "Broker", request: ListOffsetsRequest, context: RequestContext
 ) -> Generator[None, None, ListOffsetsResponse]:
     version = context.api_version
-    asked = Counter(
-        (topic.name, partition.partition_index) for topic in request.topics for partition in topic.partitions
-    )
+    asked: Counter[tuple[str, int]] = Counter()
+    for topic in request.topics:
+        for partitions in chunks(topic.partitions, COUNTED_PER_PIECE):
+            asked.update((topic.name, partition.partition_index) for partition in partitions)
+            yield
     refused: set[tuple[str, int]] = set()
     manager = broker.replica_manager
     topics = []

@@ -16,12 +16,13 @@ from barnabas.cluster.metadata_cache import NO_TOPIC_ID, PartitionMetadata
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import MetadataRequest, MetadataResponse
-from barnabas.runtime.turns import Pieces
+from barnabas.runtime.turns import Pieces, chunks
 
 if TYPE_CHECKING:
     from barnabas.broker.broker import Broker
 
 NOT_ASKED = -(2**31)
+NAMES_PER_PIECE = 500  # looked at
 # All operations that a resource of the kind has, as bits. There is no authorizer, so every client may do them all.
 TOPIC_OPERATIONS = 3576  # read, write, create, delete, alter, describe, describe configs, alter configs
 CLUSTER_OPERATIONS = 8096  # create, alter, describe, cluster action, describe configs, alter configs, idempotent write
@@ -44,10 +45,7 @@ def metadata_failed(request: MetadataRequest, error: ErrorCode) -> MetadataRespo
 def metadata(broker: "Broker", request: MetadataRequest, context: RequestContext) -> Reply:
     """What the metadata cache knows of the topics that are asked for, with the addresses that this client can use."""
     if request.topics and request.allow_auto_topic_creation and broker.config.auto_create_topics_enable:
-        cache = broker.metadata_cache
-        absent = [topic.name for topic in request.topics if topic.name is not None and topic.name not in cache.topics]
-        if absent and not by_id(request.topics):
-            return broker.turns.run(_after_creations(broker, request, context, absent))
+        return broker.turns.run(_after_creations(broker, request, context))
     return broker.turns.run(_metadata(broker, request, context, {}))
 
 
@@ -56,15 +54,21 @@ def by_id(topics: Iterable[MetadataRequest.MetadataRequestTopic]) -> bool:
     return any(topic.topic_id != NO_TOPIC_ID or topic.name is None for topic in topics)
 
 
-def _after_creations(
-    broker: "Broker", request: MetadataRequest, context: RequestContext, absent: list[str]
-) -> Pieces[MetadataResponse]:
+def _after_creations(broker: "Broker", request: MetadataRequest, context: RequestContext) -> Pieces[MetadataResponse]:
     """Begin to create what is absent, and answer when that is done."""
     refusals: dict[str, ErrorCode] = {}
-    for name in absent:
+    absent: dict[str, None] = {}
+    is_by_id = False
+    for topics in chunks(request.topics or (), NAMES_PER_PIECE):
         yield
-        refusals[name] = broker.auto_topics.create(name)
-    yield broker.auto_topics.creations_ended(absent)
+        is_by_id = is_by_id or by_id(topics)
+        there = broker.metadata_cache.topics
+        absent.update({topic.name: None for topic in topics if topic.name is not None and topic.name not in there})
+    if absent and not is_by_id:
+        for name in absent:
+            yield
+            refusals[name] = broker.auto_topics.create(name)
+        yield broker.auto_topics.creations_ended(list(absent))
     return (yield from _metadata(broker, request, context, refusals))
 
 
@@ -74,7 +78,13 @@ def _metadata(
     """The answer. `refusals`: the errors of the topics that were to be created, by name."""
     version = context.api_version
     asked = request.topics
-    if asked and 10 <= version < 12 and by_id(asked):
+    names: dict[str, None] = {}
+    ids: dict[bytes, None] = {}
+    for entries in chunks(asked or (), NAMES_PER_PIECE):
+        ids.update({entry.topic_id: None for entry in entries if entry.topic_id != NO_TOPIC_ID or entry.name is None})
+        names.update({entry.name: None for entry in entries if entry.name is not None})
+        yield
+    if ids and 10 <= version < 12:
         return metadata_failed(request, ErrorCode.INVALID_REQUEST)  # the field is there; ids work from 12 on
     cache = broker.metadata_cache
     topics: list[MetadataResponse.MetadataResponseTopic] = []
@@ -82,17 +92,15 @@ def _metadata(
     operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_ASKED
     if asked is None or (version == 0 and not asked):
         names = dict.fromkeys(cache.topics)
-    else:
+    elif ids:
         names = {}
-        ids = {entry.topic_id: None for entry in asked if entry.topic_id != NO_TOPIC_ID or entry.name is None}
         for topic_id in ids:
+            yield
             name = cache.topic_name(topic_id)
             if name is None:
                 topics.append(Topic(name=None, topic_id=topic_id, error_code=ErrorCode.UNKNOWN_TOPIC_ID))
             else:
                 names[name] = None
-        if not ids:
-            names = {entry.name: None for entry in asked if entry.name is not None}
     for name in names:
         yield
         if cache.contains(name):

@@ -28,6 +28,7 @@ from barnabas.protocol.batch_layout import (
 )
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import ProduceRequest, ProduceResponse
+from barnabas.protocol.parts import count_rows, in_parts, join
 from barnabas.runtime.pending import CarriedOut, Pending
 from barnabas.runtime.ports import Buffer
 from barnabas.runtime.turns import Pieces, chunks
@@ -78,6 +79,8 @@ def produce_failed(request: ProduceRequest, error: ErrorCode) -> ProduceResponse
 @api(ApiKey.PRODUCE, versions=(3, 13), announced=(0, 13), failure=produce_failed)
 def produce(broker: Broker, request: ProduceRequest, context: RequestContext) -> Reply:
     """Append to each partition. The answer goes out when the outcome of all is known."""
+    if context.is_long and count_rows(request, "topic_data", "partition_data") > APPENDS_PER_PIECE:
+        return broker.turns.run(_produce_in_parts(broker, request, context), to_the_end=True)
     version = context.api_version
     acks = request.acks
     acks_error = ErrorCode.NONE if -1 <= acks <= 1 else ErrorCode.INVALID_REQUIRED_ACKS
@@ -150,6 +153,30 @@ def produce(broker: Broker, request: ProduceRequest, context: RequestContext) ->
     outcome = append(entries)
     # The records are in the logs, and the answer waits for replicas.
     return outcome.map(answer_to, CarriedOut) if isinstance(outcome, Pending) else answer_to(outcome)
+
+
+def _produce_in_parts(broker: Broker, request: ProduceRequest, context: RequestContext) -> Pieces[Reply]:
+    """Do a request of very many partitions as several requests, and answer when all are done."""
+    if context.frame_is_lent:  # so it is not large
+        for topic in request.topic_data:
+            for partition in topic.partition_data:
+                partition.records = partition.records and context.kept(partition.records)
+        context.keep_frame()
+    replies: list[Reply] = []
+    for part in in_parts(request, "topic_data", "partition_data", APPENDS_PER_PIECE):
+        yield
+        replies.append(produce(broker, part, context))
+    response = ProduceResponse(responses=[])
+    is_refused = False
+    for reply in replies:
+        answer = (yield reply) if isinstance(reply, Pending) else reply
+        if isinstance(answer, ProduceResponse):
+            join(response, answer, "responses", "partition_responses")
+            known = {endpoint.node_id for endpoint in response.node_endpoints}
+            response.node_endpoints += [each for each in answer.node_endpoints if each.node_id not in known]
+        else:
+            is_refused = is_refused or answer is CLOSE
+    return response if request.acks else CLOSE if is_refused else None
 
 
 def appends_per_piece(entries: Sequence[tuple[str, int, Buffer]]) -> int:

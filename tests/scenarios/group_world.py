@@ -167,7 +167,7 @@ class GroupWorld:
 
     def call(self, name: str, request: Any, version: int, client_id: str = "client") -> Any:
         """Send a request; returns the answer, or the Pending of it."""
-        context = SimpleNamespace(api_version=version, client_id=client_id, client_host="/127.0.0.1")
+        context = SimpleNamespace(api_version=version, client_id=client_id, client_host="/127.0.0.1", is_long=False)
 
         async def on_the_loop() -> Any:
             return getattr(self.coordinator, name)(request, context)

@@ -6,6 +6,10 @@ from typing import Any
 import pytest
 from barnabas.broker import connection
 from barnabas.broker.api import fetch as fetch_api
+from barnabas.broker.api import list_offsets as list_offsets_api
+from barnabas.broker.api import metadata as metadata_api
+from barnabas.broker.api import produce as produce_api
+from barnabas.groups import offset_requests
 from barnabas.protocol import frames, messages
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
@@ -33,6 +37,10 @@ def _long_begins_early(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch_api, "AT_ONCE_MAX", 10)
     monkeypatch.setattr(fetch_api, "PARTITIONS_PER_PIECE", 4)
     monkeypatch.setattr(fetching, "PARTITIONS_PER_PIECE", 4)
+    monkeypatch.setattr(produce_api, "APPENDS_PER_PIECE", 4)
+    monkeypatch.setattr(list_offsets_api, "COUNTED_PER_PIECE", 4)
+    monkeypatch.setattr(metadata_api, "NAMES_PER_PIECE", 4)
+    monkeypatch.setattr(offset_requests, "ROWS_PER_PIECE", 4)
 
 
 # --- the connection ---
@@ -366,3 +374,111 @@ def test_a_long_session_goes_on_with_short_requests(wide: World) -> None:
 
     wide.env.run(run())
     assert len(wide.broker.fetch_sessions) == 0
+
+
+# --- the other APIs ---
+
+
+def requests_for(topic: str, indexes: list[int]) -> "dict[str, tuple[ApiKey, int, Any]]":
+    """Requests that name partitions, by name: API, version, message."""
+    produce, commit, offsets = messages.ProduceRequest, messages.OffsetCommitRequest, messages.OffsetFetchRequest
+    delete, epochs = messages.DeleteRecordsRequest, messages.OffsetForLeaderEpochRequest
+    records = bytes(build([Record(value=b"value")], base_offset=0))
+    produced = [produce.PartitionProduceData(index=i, records=records if i % 3 else b"wrong") for i in indexes]
+    listed = [lists.ListOffsetsPartition(partition_index=i, timestamp=-2) for i in indexes]
+    row = commit.OffsetCommitRequestPartition
+    committed = [
+        row(partition_index=i, committed_offset=i, committed_metadata="m" * 5000 if i % 7 == 0 else "") for i in indexes
+    ]
+    deleted = [delete.DeleteRecordsPartition(partition_index=i, offset=0) for i in indexes]
+    looked_up = [epochs.OffsetForLeaderPartition(partition=i, leader_epoch=0) for i in indexes]
+    of_group = [offsets.OffsetFetchRequestTopics(name=topic, partition_indexes=indexes)]
+    metadata = messages.MetadataRequest
+    names = [topic, *(f"absent{i}" for i in indexes), topic]
+
+    def producing(acks: int) -> Any:
+        data = [produce.TopicProduceData(name=topic, partition_data=produced)]
+        return produce(acks=acks, timeout_ms=1000, topic_data=data)
+
+    return {
+        "produce": (ApiKey.PRODUCE, 9, producing(-1)),
+        "produce-1": (ApiKey.PRODUCE, 9, producing(1)),
+        "list-offsets": (ApiKey.LIST_OFFSETS, 7, lists(topics=[lists.ListOffsetsTopic(name=topic, partitions=listed)])),
+        "commit": (
+            ApiKey.OFFSET_COMMIT,
+            8,
+            commit(group_id="g", topics=[commit.OffsetCommitRequestTopic(name=topic, partitions=committed)]),
+        ),
+        "offset-fetch": (
+            ApiKey.OFFSET_FETCH,
+            8,
+            offsets(groups=[offsets.OffsetFetchRequestGroup(group_id="g", topics=of_group)]),
+        ),
+        "metadata": (
+            ApiKey.METADATA,
+            9,
+            metadata(
+                topics=[metadata.MetadataRequestTopic(name=name) for name in names], allow_auto_topic_creation=False
+            ),
+        ),
+        "delete-records": (
+            ApiKey.DELETE_RECORDS,
+            2,
+            delete(topics=[delete.DeleteRecordsTopic(name=topic, partitions=deleted)], timeout_ms=1000),
+        ),
+        "leader-epochs": (
+            ApiKey.OFFSET_FOR_LEADER_EPOCH,
+            4,
+            epochs(replica_id=-2, topics=[epochs.OffsetForLeaderTopic(topic=topic, partitions=looked_up)]),
+        ),
+    }
+
+
+NAMES = list(requests_for("", []))
+
+
+@pytest.mark.parametrize("topic", ["wide", "nowhere"])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_long_request_gets_the_answer_of_a_short_one(
+    wide: World, monkeypatch: pytest.MonkeyPatch, name: str, topic: str
+) -> None:
+    wide.ask(ApiKey.FIND_COORDINATOR, 3, messages.FindCoordinatorRequest(key="g"))
+    indexes = [*range(ROWS + 3), 5, 5, -1, 2**31 - 1]
+    key, version, request = requests_for(topic, indexes)[name]
+
+    def answer() -> Any:
+        found = wide.ask(key, version, request)
+        if key is ApiKey.PRODUCE:
+            for row in found.responses[0].partition_responses:
+                row.base_offset = min(row.base_offset, 0)  # the second time it is another one
+        return found
+
+    monkeypatch.setattr(connection, "DECODED_AT_ONCE_BYTES_MAX", 1 << 30)
+    short = answer()
+    monkeypatch.setattr(connection, "DECODED_AT_ONCE_BYTES_MAX", 400)
+    assert answer() == short
+    (rows,) = (getattr(short, field) for field in ("topics", "responses", "groups") if getattr(short, field, None))
+    assert rows
+
+
+@pytest.mark.parametrize("has_wrong", [False, True])
+def test_a_long_produce_without_an_answer(wide: World, has_wrong: bool) -> None:
+    """Its records are appended. If some are refused, the connection is closed."""
+    before = end_of(wide, 1)
+    produce = messages.ProduceRequest
+    records = bytes(build([Record(value=b"value")], base_offset=0))
+    rows = [produce.PartitionProduceData(index=i, records=records) for i in range(ROWS)]
+    if has_wrong:
+        rows[3].records = b"wrong"
+    data = [produce.TopicProduceData(name="wide", partition_data=rows)]
+
+    async def run() -> bool:
+        client = await wide.connect()
+        client.send(ApiKey.PRODUCE, 9, produce(acks=0, timeout_ms=1000, topic_data=data))
+        await wide.env.clock.sleep(1000)
+        closed = client.closed
+        client.transport.close()
+        return closed
+
+    assert wide.env.run(run()) == has_wrong
+    assert end_of(wide, 1) == before + 1

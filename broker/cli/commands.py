@@ -9,7 +9,10 @@ from barnabas.broker.cli.exits import ExitCode, fail
 from barnabas.broker.cli.terminal import Group
 
 # In the order of `--help`: the first commands are those that a newcomer needs first.
-COMMANDS = ("start", "status", "cluster", "demo", "topics", "produce", "consume", "groups", "offsets", "configs")
+COMMANDS = (
+    *("start", "status", "cluster", "demo", "topics", "produce", "consume", "groups", "offsets", "configs"),
+    "pipeline",
+)
 
 # The base class of click's errors of usage. typer exports only its subclasses.
 USAGE_ERROR: type[Any] = typer.BadParameter.__mro__[1]

@@ -115,15 +115,15 @@ class History:
         return {"log_partition": partition, "log_offset": self._log_ends[partition] - 1, "log_timestamp": at_ms}
 
 
-def random_histories(seeds: Iterable[int]) -> History:
-    """A small history for each seed, with groups and topics of its own."""
+def random_histories(seeds: Iterable[int], *, late: bool = True) -> History:
+    """A small history for each seed, with groups and topics of its own; some commits have times that are past."""
     history = History()
     for seed in seeds:
-        _add_random(history, seed)
+        _add_random(history, seed, 70_000 if late else 0)
     return history
 
 
-def _add_random(history: History, seed: int, steps: int = 150) -> None:
+def _add_random(history: History, seed: int, late_ms: int, steps: int = 150) -> None:
     """Few groups and partitions, and everything that can happen to an offset: late and equal times, jumps back and
     forward, tombstones, expiry times, commits past the end, generations with and without members."""
     random = Random(seed)
@@ -146,9 +146,9 @@ def _add_random(history: History, seed: int, steps: int = 150) -> None:
             end, before = ends[topic, partition], offsets[group, topic, partition]
             offset = random.choice((end, end, before, random.randrange(end + 1), min(end, before + 2), end + 5))
             offsets[group, topic, partition] = offset
-            late_ms = random.choice((0, 0, 0, 70_000))
+            at_ms = now_ms - random.choice((0, 0, 0, late_ms))
             expire_ms = random.choice((None, None, now_ms + 600_000))
-            history.commit(now_ms - late_ms, group, topic, partition, offset, expire_ms)
+            history.commit(at_ms, group, topic, partition, offset, expire_ms)
         elif what < 0.95:
             history.commit(now_ms, group, topic, partition, None)
         else:

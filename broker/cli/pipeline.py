@@ -1,0 +1,195 @@
+"""`barnabas pipeline`: offsets, lag and health of groups over time, as Parquet tables, by Spark.
+
+Spark is imported when a job runs. The jobs themselves are in `barnabas.pipeline`.
+"""
+
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+from barnabas.broker.cli.exits import ExitCode, fail, say
+from barnabas.broker.cli.terminal import AsJson, new_app, print_json, print_table
+
+app = new_app("""Offsets, lag and health of groups over time, as Parquet tables, by Spark.
+
+    \b
+    pip install 'barnabas[spark]'                                        and Java 17 or newer
+    barnabas pipeline offsets --source 127.0.0.1:9092 --out ./tables     every commit, by day
+    barnabas pipeline lag --source ./data --out ./tables                 how far behind, minute by minute
+    barnabas pipeline health --source ./data --out ./tables              when each group was not well
+
+    Each job reads brokers, or data directories (also while their brokers run), and ends with a short table.
+    """)
+
+Source = Annotated[
+    str,
+    typer.Option("--source", "-s", metavar="HOST:PORT|DIR", help="Brokers or data directories; several with commas."),
+]
+Out = Annotated[str, typer.Option("--out", "-o", metavar="DIR", help="Where the tables go: DIR/NAME of the job.")]
+Memory = Annotated[str, typer.Option("--memory", metavar="SIZE", help="Memory of Spark on this machine, such as 4g.")]
+Every = Annotated[int, typer.Option("--every", min=1, max=86_400, metavar="SECONDS", help="A look every so many.")]
+Setting = Annotated[
+    list[str] | None, typer.Option("--spark", metavar="KEY=VALUE", help="A setting of Spark; repeat it for several.")
+]
+DEFAULT_MEMORY = "2g"
+HOUR_S = 3600
+
+
+@app.command()
+def offsets(
+    source: Source,
+    out: Out,
+    at: Annotated[
+        datetime | None, typer.Option(help="Show what was committed at this time (UTC), not in the end.")
+    ] = None,
+    memory: Memory = DEFAULT_MEMORY,
+    setting: Setting = None,
+    as_json: AsJson = False,
+) -> None:
+    """Add every commit that is not there yet to DIR/offsets, by day.
+
+    Running it again adds only what is new. It shows what was committed in the end, or at some time.
+
+    \b
+    barnabas pipeline offsets --source 127.0.0.1:9092 --out ./tables
+    barnabas pipeline offsets --source ./data --out ./tables --at 2026-11-21T12:00:00
+    """
+    when = None if at is None else at.replace(tzinfo=at.tzinfo or UTC)
+    _run("offsets", source, out, memory, setting, as_json, at=when)
+
+
+@app.command()
+def lag(
+    source: Source,
+    out: Out,
+    every: Every = 60,
+    memory: Memory = DEFAULT_MEMORY,
+    setting: Setting = None,
+    as_json: AsJson = False,
+) -> None:
+    """How far behind each group was, in records and seconds, at the end of every minute.
+
+    \b
+    barnabas pipeline lag --source ./data --out ./tables
+    barnabas pipeline lag --source ./data --out ./tables --every 600
+    """
+    _run("lag", source, out, memory, setting, as_json, every_s=every)
+
+
+@app.command()
+def audit(
+    source: Source,
+    out: Out,
+    clocks_differ: Annotated[
+        float, typer.Option(min=0, metavar="SECONDS", help="By how much clocks of producers may be behind or ahead.")
+    ] = 60,
+    memory: Memory = DEFAULT_MEMORY,
+    setting: Setting = None,
+    as_json: AsJson = False,
+) -> None:
+    """Records that a group read twice or never, and commits that it should not have made.
+
+    \b
+    barnabas pipeline audit --source ./data --out ./tables
+    """
+    _run("audit", source, out, memory, setting, as_json, clocks_differ_s=clocks_differ)
+
+
+@app.command()
+def health(
+    source: Source,
+    out: Out,
+    every: Every = 60,
+    retention: Annotated[
+        float, typer.Option(min=0, metavar="HOURS", help="offsets.retention.minutes of the brokers, in hours.")
+    ] = 168,
+    soon: Annotated[float, typer.Option(min=0, metavar="HOURS", help="Offsets that expire within this time.")] = 24,
+    memory: Memory = DEFAULT_MEMORY,
+    setting: Setting = None,
+    as_json: AsJson = False,
+) -> None:
+    """When each group stopped, stalled, rewound or fell behind, rebalanced all the time, or was about to lose offsets.
+
+    \b
+    barnabas pipeline health --source ./data --out ./tables
+    """
+    seconds = {"retention_s": int(retention * HOUR_S), "soon_s": int(soon * HOUR_S)}
+    _run("health", source, out, memory, setting, as_json, every_s=every, **seconds)
+
+
+@app.command()
+def capacity(
+    source: Source,
+    out: Out,
+    retention: Annotated[
+        float | None, typer.Option(min=0, metavar="HOURS", help="What would a retention of so many hours remove?")
+    ] = None,
+    free: Annotated[
+        int | None, typer.Option(min=0, metavar="BYTES", help="Free bytes of all disks: when will they be full?")
+    ] = None,
+    replicas: Annotated[int, typer.Option(min=1, metavar="N", help="Replicas of the topics.")] = 1,
+    keys: Annotated[bool, typer.Option(help="Also find the keys with the most records (reads all records).")] = False,
+    memory: Memory = DEFAULT_MEMORY,
+    setting: Setting = None,
+    as_json: AsJson = False,
+) -> None:
+    """How topics and groups grow, what retention takes, when disks are full, and where the load is uneven.
+
+    \b
+    barnabas pipeline capacity --source ./data --out ./tables --free 50000000000 --replicas 3
+    """
+    retention_ms = None if retention is None else int(retention * HOUR_S * 1000)
+    words = {"retention_ms": retention_ms, "free_bytes": free, "replicas": replicas, "keys": keys}
+    _run("capacity", source, out, memory, setting, as_json, **words)
+
+
+def _run(job: str, source: str, out: str, memory: str, setting: list[str] | None, as_json: bool, **words: Any) -> None:
+    """Run a job, show its progress and its table, and end with its exit code."""
+    from barnabas.broker.cli.exits import key_values
+    from barnabas.pipeline.session import start_session, what_is_missing
+    from barnabas.pipeline.source import source_of
+
+    spark_settings = {"spark.driver.memory": memory, **key_values(setting or (), "--spark")}
+    try:
+        where = source_of(source)
+    except ValueError as error:
+        fail(f"--source {error}.", ExitCode.NOT_VALID)
+    missing = what_is_missing()
+    if missing:
+        fail(f"{missing}.")
+
+    from barnabas.pipeline.progress import shown
+    from barnabas.pipeline.runs import RUNS, Run
+    from barnabas.pipeline.sources import register
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    spark = start_session(f"barnabas {job}", spark_settings)
+    try:
+        register(spark)
+        with shown(spark, job):
+            summary = RUNS[job](Run(spark, where, out.rstrip("/"), words))
+    except (PySparkException, Py4JError) as error:
+        fail(_sentence(str(error)))
+    finally:
+        spark.stop()
+    if as_json:
+        names = [column.removeprefix("#").replace(" ", "_") for column in summary.columns]
+        print_json({"summary": summary.sentence, "rows": [dict(zip(names, row)) for row in summary.rows]})
+    else:
+        print(summary.sentence)
+        if summary.rows:
+            print()
+            print_table(summary.columns, summary.rows)
+    if summary.has_failed:
+        raise typer.Exit(ExitCode.FAILED)
+    if summary.is_empty:
+        say(f"Nothing was there to read in {source}.")
+        raise typer.Exit(ExitCode.NOTHING_THERE)
+
+
+def _sentence(error: str) -> str:
+    """What was wrong, of an error of Spark: the last exception of Python in it, else its first line."""
+    lines = [line.strip() for line in error.splitlines() if line.strip()]
+    raised = [line for line in lines if line.split(":")[0].endswith(("Error", "Exception")) and ": " in line]
+    return raised[-1] if raised else lines[0]

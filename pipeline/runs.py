@@ -1,0 +1,180 @@
+"""What `barnabas pipeline NAME` runs: reads the tables that a job needs, writes what it says, and sums it up."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from barnabas.pipeline.history_folder import HistoryFolder
+from barnabas.pipeline.jobs import audit, capacity, health, lag, offsets
+from barnabas.pipeline.source import Source
+from pyspark import StorageLevel
+from pyspark.sql import Window
+from pyspark.sql import functions as F
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+ROWS_MAX = 20  # of a summary
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What is said at the end: a sentence and a short table. Columns that begin with `#` hold numbers."""
+
+    sentence: str
+    columns: Sequence[str] = ()
+    rows: Sequence[Sequence[Any]] = ()
+    is_empty: bool = False  # nothing was there to work on
+    has_failed: bool = False  # `verify` found damage
+
+
+@dataclass
+class Run:
+    """One run of a job."""
+
+    spark: "SparkSession"
+    source: Source
+    out: str
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def table(self, name: str, **options: str) -> "DataFrame":
+        """A table of the source, which is read once and then kept on the disks of Spark."""
+        return self.source.table(self.spark, name, **options).persist(StorageLevel.DISK_ONLY)
+
+    def write(self, name: str, rows: "DataFrame", *partition_by: str) -> "DataFrame":
+        """Write a table in place of what an earlier run has written there, and read it back."""
+        path = f"{self.out}/{name}"
+        rows.write.mode("overwrite").partitionBy(*partition_by).parquet(path)
+        return self.spark.read.schema(rows.schema).parquet(path)
+
+
+def run_offsets(run: Run) -> Summary:
+    """Add new commits to the history."""
+    folder = HistoryFolder(run.spark, f"{run.out}/offsets")
+    added = folder.append(run.source.table(run.spark, "commits"))
+    compacted = folder.compact()
+    history = folder.read()
+    at = run.settings.get("at")
+    current = offsets.committed(history, at).persist()
+    rows = (
+        current.groupBy("group_id", "topic")
+        .agg(F.count("*").alias("partitions"), F.sum("offset").alias("offsets"), F.max("log_timestamp").alias("last"))
+        .orderBy("group_id", "topic")
+    )
+    when = "now" if at is None else f"at {_time(at)}"
+    sentence = f"{added:,} commits added, {history.count():,} in {run.out}/offsets"
+    if compacted:
+        sentence += f"; the files of {compacted} folders were put together"
+    return Summary(
+        f"{sentence}. Committed {when}:",
+        ("group", "topic", "#partitions", "#sum of offsets", "last commit"),
+        [(row[0], row[1], row[2], row[3], _time(row[4])) for row in rows.take(ROWS_MAX)],
+        is_empty=not added and history.isEmpty(),
+    )
+
+
+def run_lag(run: Run) -> Summary:
+    """The lag of every group at the end of every window."""
+    commits, batches = run.table("commits"), run.table("batches", topics="*")
+    rows = run.write("lag", lag.lag(commits, batches, run.settings["every_s"]))
+    last = Window.partitionBy("group_id", "topic", "partition").orderBy(F.col("at").desc())
+    newest = rows.withColumn("number", F.row_number().over(last)).where("number = 1")
+    totals = newest.groupBy("group_id", "topic").agg(
+        F.sum("lag_records").alias("records"), F.max("lag_seconds").alias("seconds")
+    )
+    peaks = rows.groupBy("group_id", "topic", "at").agg(F.sum("lag_records").alias("peak"))
+    peaks = peaks.groupBy("group_id", "topic").agg(F.max(F.struct("peak", "at")).alias("peak"))
+    found = totals.join(peaks, ["group_id", "topic"]).orderBy(F.col("records").desc_nulls_last(), "group_id")
+    return Summary(
+        f"{rows.count():,} rows in {run.out}/lag. At the end:",
+        ("group", "topic", "#lag", "#seconds behind", "#largest lag", "at"),
+        [
+            (row.group_id, row.topic, row.records, _number(row.seconds), row.peak.peak, _time(row.peak.at))
+            for row in found.take(ROWS_MAX)
+        ],
+        is_empty=commits.isEmpty(),
+    )
+
+
+def run_audit(run: Run) -> Summary:
+    """What the commits say that should not be."""
+    commits, groups, batches = run.table("commits"), run.table("groups"), run.table("batches", topics="*")
+    rows = run.write("audit", audit.audit(commits, groups, batches, run.settings["clocks_differ_s"]))
+    found = (
+        rows.groupBy("group_id", "finding")
+        .agg(F.count("*").alias("times"), F.sum("records").alias("records"), F.max("at").alias("last"))
+        .orderBy("group_id", "finding")
+    )
+    return Summary(
+        f"{rows.count():,} findings in {run.out}/audit.",
+        ("group", "finding", "#times", "#records", "last"),
+        [(*row[:4], _time(row.last)) for row in found.take(ROWS_MAX)],
+        is_empty=commits.isEmpty(),
+    )
+
+
+def run_health(run: Run) -> Summary:
+    """Every change of the health of groups."""
+    commits, groups, batches = run.table("commits"), run.table("groups"), run.table("batches", topics="*")
+    rows = run.write("health", health.health(commits, groups, batches, **run.settings))
+    on = ("group_id", "topic", "partition", "check")
+    last = Window.partitionBy(*on).orderBy(F.col("at").desc())
+    bad = rows.withColumn("number", F.row_number().over(last)).where("number = 1 and status != 'OK'")
+    found = (
+        bad.groupBy("group_id", "topic", "check", "status")
+        .agg(F.sort_array(F.collect_list("partition")).alias("partitions"), F.min("at").alias("since"))
+        .orderBy("group_id", "topic", "check")
+    )
+    return Summary(
+        f"{rows.count():,} changes in {run.out}/health. Not well at the end:",
+        ("group", "topic", "check", "status", "partitions", "since"),
+        [
+            (row.group_id, row.topic, row.check, row.status, " ".join(map(str, row.partitions)), _time(row.since))
+            for row in found.take(ROWS_MAX)
+        ],
+        is_empty=commits.isEmpty() and groups.isEmpty(),
+    )
+
+
+def run_capacity(run: Run) -> Summary:
+    """Growth of topics and groups, and what will become of it."""
+    commits, batches = run.table("commits"), run.table("batches", topics="*")
+    now, free_bytes = datetime.now(UTC), run.settings["free_bytes"]
+    run.write("capacity/growth", capacity.growth(batches, commits))
+    topics = run.write("capacity/topics", capacity.topics(batches, now, run.settings["retention_ms"]))
+    if run.settings["keys"]:
+        run.write("capacity/keys", capacity.keys(run.source.table(run.spark, "records")))
+    sentence = f"{topics.count()} topics in {run.out}/capacity."
+    if free_bytes is not None:
+        full = run.write("capacity/full", capacity.full_at(topics, free_bytes, run.settings["replicas"], now)).first()
+        when = "never" if full.full_at is None else f"on {_time(full.full_at)}"
+        sentence += f" The free {free_bytes:,} bytes will be full {when}."
+    found = topics.orderBy(F.col("bytes").desc())
+    return Summary(
+        sentence,
+        ("topic", "#partitions", "#records", "#bytes", "#bytes a day", "#largest share"),
+        [
+            (row.topic, row.partitions, row.records, row.bytes, _number(row.bytes_per_day), f"{row.largest_share:.2f}")
+            for row in found.take(ROWS_MAX)
+        ],
+        is_empty=batches.isEmpty(),
+    )
+
+
+def _time(at: datetime | None) -> str | None:
+    """A time as people write it; Spark gives out the time zone of this machine."""
+    return None if at is None else at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _number(value: float | None) -> str | None:
+    return None if value is None else f"{value:,.0f}"
+
+
+RUNS: dict[str, Callable[[Run], Summary]] = {
+    "offsets": run_offsets,
+    "lag": run_lag,
+    "audit": run_audit,
+    "health": run_health,
+    "capacity": run_capacity,
+}

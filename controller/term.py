@@ -109,7 +109,11 @@ class Term:
         batch.add_update_metadata(state.brokers, ())
         await batch.send()
         state.begin()
-        online = [r for r, known in state.replica_states.items() if known is ReplicaState.ONLINE]
+        online = [  # a replica that is to be deleted may be gone: a leader without records would cut the others' logs
+            replica
+            for replica, known in state.replica_states.items()
+            if known is ReplicaState.ONLINE and not state.is_being_deleted(replica[0])
+        ]
         offline = [r for r, known in state.replica_states.items() if known is ReplicaState.OFFLINE]
         batch.add_full_metadata(state.brokers)
         await self._machines.bring_online(state.in_states(PartitionState.NEW, PartitionState.OFFLINE))

@@ -425,6 +425,29 @@ def test_a_wish_to_delete_a_topic_that_was_made_again_is_void(env, cluster, met)
     env.run(story())
 
 
+def test_a_new_controller_does_not_have_replicas_made_again_that_are_being_deleted(env, cluster):
+    async def story():
+        await cluster.create("t", {0: [1, 2]})
+        await cluster.create("u", {0: [1, 2]})
+        cluster.channels.deaf.add(2)
+        await cluster.tree.create("/admin/delete_topics/t")
+        await cluster.settle()
+        await cluster.controller.stop()
+        await cluster.tree.delete("/controller")
+        cluster.channels.take()
+        cluster.channels.deaf.clear()
+        cluster.controller = Controller(env, cluster.host.config, 1, cluster.tree, cluster.channels)
+        await cluster.controller.start()
+        await cluster.settle()
+        told = cluster.channels.take()
+        assert {broker for broker, kind, states in told if kind == "lead" and ("u", 0) in states} == {1, 2}
+        assert not [broker for broker, kind, states in told if kind == "lead" and ("t", 0) in states]
+        assert {broker for broker, kind, states in told if kind == "stop" and states.get(("t", 0))} == {1, 2}
+        assert await cluster.tree.exists("/brokers/topics/t") is None
+
+    env.run(story())
+
+
 def test_the_wish_goes_with_the_topic_in_one_change(env, cluster):
     async def story():
         await cluster.create("t", {index: [2] for index in range(99)})

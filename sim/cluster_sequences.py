@@ -7,36 +7,24 @@ comes together, so each of these sequences has a name.
 
 from typing import TYPE_CHECKING
 
-from barnabas.coordination import paths
-from barnabas.coordination.payloads import ControllerNode
-from barnabas.protocol import record_batch
-from barnabas.protocol.api_keys import ApiKey
-from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.messages import CreateTopicsRequest, DeleteTopicsRequest, ProduceRequest
-from barnabas.protocol.record_batch import Record
-from barnabas.sim.clients.connection import LostError
-from barnabas.sim.clients.routed import Routed, errors_in
+from barnabas.groups.hashing import partition_for
+from barnabas.sim.clients.phoenix import Phoenix
+from barnabas.sim.clients.visitor import Visitor
+from barnabas.sim.cluster_choices import LOOK_MS, Choices
 from barnabas.sim.coordination import Fate
-from barnabas.sim.ledger import TopicPartition
+from barnabas.sim.history import OFFSETS_TOPIC
 from barnabas.sim.tree_service import TREE
 
 if TYPE_CHECKING:
     from barnabas.sim.cluster_weather import ClusterWeather, Happening
     from barnabas.sim.cluster_world import ClusterWorld
-    from barnabas.sim.host import Host
-
-OFFSETS = "__consumer_offsets"
-LOOK_MS = 5.0
-PHOENIX = "phoenix"  # a topic that is deleted and made again
 
 
-class Sequences:
+class Sequences(Choices):
     """The sequences, by name, with how often each comes."""
 
     def __init__(self, world: "ClusterWorld", weather: "ClusterWeather") -> None:
-        self._world = world
-        self._weather = weather
-        self._rng = weather.rng
+        super().__init__(world, weather)
         self.kinds: dict[str, tuple[int, Happening]] = {
             "leader dies before a follower is back": (2, self._kill_follower_then_leader),
             "leader goes on behind another": (2, self._resume_behind_another),
@@ -48,36 +36,6 @@ class Sequences:
             "slow coordinator": (2, self._slow_the_coordinator),
             "leaders come and go": (2, self._change_leaders_without_followers),
         }
-
-    # -- choices
-
-    def _a_led_partition(self, topic: str | None = None) -> "tuple[TopicPartition, Host, list[Host]] | None":
-        """A partition, its leader and its other replicas; None: there is none with a leader."""
-        hosts = self._world.hosts
-        led = [
-            (key, state.leader)
-            for key, state in sorted(self._world.states().items())
-            if state.leader >= 0 and topic in (None, key[0])
-        ]
-        if not led:
-            return None
-        key, leader = self._rng.choice(led)
-        return key, hosts[leader], [host for node, host in hosts.items() if node != leader]
-
-    def _controller(self) -> "Host | None":
-        node = self._world.tree.find(paths.CONTROLLER)
-        return None if node is None else self._world.hosts[ControllerNode.decode(node.data).broker_id]
-
-    async def _sleep(self, low_ms: float, high_ms: float) -> None:
-        await self._world.clock.sleep(self._rng.uniform(low_ms, high_ms))
-
-    def _kill(self, host: "Host") -> None:
-        self._world.note(f"{host.name} is killed")
-        host.kill()
-
-    async def _bring_up(self, *hosts: "Host") -> None:
-        for host in hosts:
-            await self._world.bring_up(host)
 
     # -- followers and leaders
 
@@ -307,75 +265,53 @@ class Sequences:
     async def _make_a_topic_again(self) -> None:
         """A topic is deleted while a replica's broker is down, and made again as soon as that is possible."""
         world, rng = self._world, self._rng
-        operator = Routed(world, "operator")
-        if not await self._until_made(operator):
+        phoenix = Phoenix(world, "operator")
+        if not await phoenix.make():
             return
-        await self._write(operator, 3)
+        await phoenix.write(3)
         host = rng.choice(list(world.hosts.values()))
         if rng.random() < 0.7:
             self._kill(host)
             await self._sleep(0, 2 * world.tree.session_timeout_ms)
-        for _ in range(10):
-            request = DeleteTopicsRequest(topic_names=[PHOENIX], timeout_ms=100)
-            if await self._ask(operator, ApiKey.DELETE_TOPICS, 4, request):
-                break
+        await phoenix.delete()
         world.spawn(world.bring_up(host))
-        if await self._until_made(operator):
-            await self._write(operator, 3)
+        if await phoenix.make_again():
+            await phoenix.write(3)
         await self._bring_up(host)
         await self._sleep(0, 3_000)
-        operator.hang_up()
-
-    async def _until_made(self, operator: Routed) -> bool:
-        for _ in range(100):
-            topic = CreateTopicsRequest.CreatableTopic(name=PHOENIX, num_partitions=1, replication_factor=3)
-            request = CreateTopicsRequest(topics=[topic], timeout_ms=5_000)
-            if await self._ask(operator, ApiKey.CREATE_TOPICS, 5, request):
-                return True
-            await self._world.clock.sleep(50)
-        return False
-
-    async def _write(self, operator: Routed, batches: int) -> None:
-        """A few records. Nobody reads them; what is committed is inspected."""
-        for number in range(batches):
-            now_ms = self._world.clock.now_ms()
-            data = record_batch.build(
-                [Record(offset=0, timestamp=now_ms, key=None, value=f"phoenix {number}".encode(), headers=[])]
-            )
-            partition = ProduceRequest.PartitionProduceData(index=0, records=bytes(data))
-            topic = ProduceRequest.TopicProduceData(name=PHOENIX, partition_data=[partition])
-            request = ProduceRequest(acks=-1, timeout_ms=2_000, topic_data=[topic])
-            for _ in range(10):
-                if await self._ask(operator, ApiKey.PRODUCE, 8, request):
-                    break
-                await self._world.clock.sleep(100)
-
-    async def _ask(self, operator: Routed, api: ApiKey, version: int, request: object) -> bool:
-        """Whether it is done, now or earlier."""
-        try:
-            errors = errors_in(await operator.ask(api, version, request))
-        except LostError:
-            operator.hang_up()
-            await self._world.clock.sleep(100)
-            return False
-        if ErrorCode.NOT_CONTROLLER in errors or ErrorCode.NOT_LEADER_OR_FOLLOWER in errors:
-            operator.hang_up()
-        return not errors
+        phoenix.hang_up()
 
     # -- coordinators
 
     async def _slow_the_coordinator(self) -> None:
-        """The brokers become slow, and a coordinator dies: the next one needs time to load, while clients ask it."""
-        found = self._a_led_partition(OFFSETS)
+        """The brokers become slow, and a coordinator dies that has just said of an offset that it is committed.
+
+        The next coordinator needs time to load, while clients ask it.
+        """
+        found = self._a_led_partition(OFFSETS_TOPIC)
         if found is None:
             return
-        world, (_, leader, others) = self._world, found
+        world, (key, leader, others) = self._world, found
         slowness = self._rng.choice((20.0, 100.0, 500.0))
         world.note(f"processors take {slowness:.0f} times as long")
-        for host in others:
+        visitors = [Visitor(world, host) for host in others]
+        for host, visitor in zip(others, visitors):
             host.slow_the_processor(slowness)
+            await visitor.look_at_groups(1)
+        count = sum(key[0] == OFFSETS_TOPIC for key in world.states())
+        before = self._committed(key[1], count)
+        await self._until(lambda: self._committed(key[1], count) != before, 5_000)
         self._kill(leader)
+        for visitor in visitors:
+            world.spawn(visitor.look_at_groups(100))
         await self._sleep(0, 3 * world.tree.session_timeout_ms)
         for host in others:
             host.slow_the_processor(0)
         await self._bring_up(leader)
+        for visitor in visitors:
+            visitor.hang_up()
+
+    def _committed(self, partition: int, count: int) -> int:
+        """What has been committed by the groups of one of the partitions: another number after each commit."""
+        acknowledged = self._world.ledger.commits.acknowledged
+        return sum(offset for owned, offset in acknowledged.items() if partition_for(owned[0], count) == partition)

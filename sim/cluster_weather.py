@@ -11,6 +11,7 @@ import random
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
+from barnabas.sim.cluster_late_frames import LateFrames
 from barnabas.sim.cluster_sequences import Sequences
 from barnabas.sim.coordination import Fate
 from barnabas.sim.tree_service import TREE
@@ -26,6 +27,7 @@ TAKES_RECORDS = (  # where appends are not synced
     "power in an operation",
     "power of a follower and then the leader",
     "restart beside the former session",
+    "late fetch of a former life",
 )
 
 
@@ -55,6 +57,7 @@ class ClusterWeather:
             "clock step": (1, self._step_clock),
             "slow disk": (2, self._slow_disk),
             **Sequences(world, self).kinds,
+            **LateFrames(world, self).kinds,
         }
         unknown = [name for name in chosen if name not in self._kinds]
         if unknown:

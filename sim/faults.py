@@ -8,8 +8,19 @@ The product has no switches for this: `planting.py` replaces the functions.
 from typing import NamedTuple
 
 
+class Change(NamedTuple):
+    """One more wrong line of a fault."""
+
+    where: str
+    right: str
+    wrong: str
+
+
 class Fault(NamedTuple):
-    """One wrong line. `campaign` is the simulation that must find it: `world`, `storage` or `cluster`."""
+    """One wrong line. `campaign` is the simulation that must find it: `world`, `storage` or `cluster`.
+
+    Where one guard stands behind another, no harm is done until both are gone: `also` has the other lines.
+    """
 
     name: str
     campaign: str
@@ -19,6 +30,7 @@ class Fault(NamedTuple):
     invariant: str  # the invariant that a checker must report; any other violation does not count
     seed: int  # with it the run reports this, and holds without the fault
     focus: str = ""  # steps of the storage workload that begin so, or kinds of a cluster's troubles; "": of all kinds
+    also: tuple[Change, ...] = ()
 
 
 FAULTS = (

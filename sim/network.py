@@ -90,6 +90,11 @@ class SimTransport(asyncio.Transport):
         self._high = high if high is not None else (4 * low if low is not None else 64 * 1024)
         self._low = low if low is not None else self._high // 4
 
+    @property
+    def under_way(self) -> tuple[bytes, ...]:
+        """What was written, and has not arrived."""
+        return tuple(self._outgoing)
+
     def _ask_delivery(self) -> None:
         if not self._delivery_asked:
             self._delivery_asked = True
@@ -239,6 +244,21 @@ class SimTransport(asyncio.Transport):
 
     def die_late(self, delay_ms: float) -> int:
         """As `die`, but the other end gets what was written, and the reset, only after a delay. Returns the bytes."""
+        late_bytes = self._outgoing_bytes
+        self._network.call_later(delay_ms, self._vanish_late())
+        return late_bytes
+
+    def part(self) -> Callable[[], None]:
+        """This end loses the connection. When the result is called, the other end gets what was written, and a reset.
+
+        So it is when a connection is given up while its bytes wait somewhere on their way.
+        """
+        self._tell_lost(ConnectionResetError(104, "simulated"))
+        self._lost = self._closing = True
+        self._network.forget(self)
+        return self._vanish_late()
+
+    def _vanish_late(self) -> Callable[[], None]:
         late, peer = list(self._outgoing), self.peer
         self.vanish()
         self._is_late = True
@@ -250,10 +270,9 @@ class SimTransport(asyncio.Transport):
                     if self._network.on_delivery is not None:
                         self._network.on_delivery(self, chunk)
                     self._network.hand_over(peer.owner, peer.receive, chunk)
-                peer.lose(ConnectionResetError(104, "its process is dead"))
+                peer.lose(ConnectionResetError(104, "simulated"))
 
-        self._network.call_later(delay_ms, arrive)
-        return sum(map(len, late))
+        return arrive
 
     def send_again(self) -> None:
         """The network works again: send the bytes that were written meanwhile."""

@@ -10,12 +10,12 @@ import inspect
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from typing import Any
 
 from barnabas.sim import cluster_world, storage, world
-from barnabas.sim.faults import Fault
+from barnabas.sim.faults import Change, Fault
 from barnabas.sim.violation import Violation
 
 SEEDS_MAX = 300
@@ -59,19 +59,27 @@ def find_seed(fault: Fault, seeds: Iterable[int]) -> tuple[int | None, dict[str,
 
 @contextmanager
 def planted(fault: Fault) -> Iterator[None]:
-    """While the context lasts, the product is wrong in this place. LookupError unless the text is there once."""
-    owner, name = _find(fault.where)
+    """While the context lasts, the product is wrong in these places. LookupError unless each text is there once."""
+    with ExitStack() as changes:
+        for change in (Change(fault.where, fault.right, fault.wrong), *fault.also):
+            changes.enter_context(_changed(change, fault.name))
+        yield
+
+
+@contextmanager
+def _changed(change: Change, name_of_fault: str) -> Iterator[None]:
+    owner, name = _find(change.where)
     original = vars(owner)[name]
     function = getattr(original, "__func__", original)  # of a static method or a class method
     if isinstance(original, property):
         assert original.fget is not None
         function = original.fget
     source = textwrap.dedent(inspect.getsource(function))
-    if source.count(fault.right) != 1:
-        raise LookupError(f"{fault.where} has {source.count(fault.right)} times {fault.right!r}")
+    if source.count(change.right) != 1:
+        raise LookupError(f"{change.where} has {source.count(change.right)} times {change.right!r}")
     code = compile(
-        source.replace(fault.right, fault.wrong),
-        f"<{fault.name}>",
+        source.replace(change.right, change.wrong),
+        f"<{name_of_fault}>",
         "exec",
         flags=__future__.annotations.compiler_flag,
         dont_inherit=True,

@@ -13,7 +13,7 @@ from barnabas.cluster.lease import Lease
 from barnabas.replication.fetching import Fetching
 from barnabas.sim import planting
 from barnabas.sim.cluster_faults import CLUSTER_FAULTS
-from barnabas.sim.faults import FAULTS, Fault
+from barnabas.sim.faults import FAULTS, Change, Fault
 from barnabas.sim.violation import Violation
 
 ALL_FAULTS = (*FAULTS, *CLUSTER_FAULTS)
@@ -68,6 +68,28 @@ def test_a_fault_whose_text_is_gone_is_an_error() -> None:
     fault = FAULTS[0]._replace(where="storage.log:Log.roll", right="no such text", wrong="pass")
     with pytest.raises(LookupError, match="has 0 times"), planting.planted(fault):
         pass
+
+
+def test_a_fault_of_several_lines_changes_all_and_gives_all_back() -> None:
+    more = Change("cluster.lease:Lease.holds", "return True", "return -7")
+    fault = FAULTS[0]._replace(
+        where="replication.fetching:Fetching.upper_bound",
+        right="return partition.log.high_watermark",
+        wrong="return -7",
+        also=(more,),
+    )
+    before = vars(Lease)["holds"], vars(Fetching)["upper_bound"]
+    with planting.planted(fault):
+        assert all(
+            one is not other for one, other in zip(before, (vars(Lease)["holds"], vars(Fetching)["upper_bound"]))
+        )
+    assert before == (vars(Lease)["holds"], vars(Fetching)["upper_bound"])
+    with (
+        pytest.raises(LookupError, match="has 0 times"),
+        planting.planted(fault._replace(also=(more._replace(right="?"),))),
+    ):
+        pass
+    assert before == (vars(Lease)["holds"], vars(Fetching)["upper_bound"])
 
 
 @pytest.mark.parametrize(

@@ -172,6 +172,28 @@ def test_bytes_of_a_former_life_arrive_after_its_successor_has_connected(machine
     machines.run(story())
 
 
+def test_bytes_of_a_connection_that_was_given_up_arrive_when_the_test_says_so(machines: Machines) -> None:
+    async def story() -> None:
+        network = machines.env.network
+        near, far = await machines.connect(*machines.lives)
+        network.block("broker0", "broker1")
+        near.transport.write(b"given up")
+        arrive = near.transport.part()  # type: ignore[attr-defined]
+        network.unblock("broker0", "broker1")
+        near.transport.write(b"never sent")
+        again, far_again = await machines.connect(*machines.lives)
+        again.transport.write(b"sent again")
+        machines.hosts[0].kill()  # which resets only the connections that it has
+        await machines.sleep(10_000)
+        assert (near.lost, far.got, far.lost) == (1, b"", 0)
+        assert (far_again.got, far_again.lost) == (b"", 1)
+        arrive()
+        await machines.sleep(10)
+        assert (near.lost, far.got, far.lost) == (1, b"given up", 1)
+
+    machines.run(story())
+
+
 @pytest.mark.parametrize("trouble", ["kill", "pause", "cut", "deaf"])
 def test_a_session_lives_on_for_its_time_and_not_longer(machines: Machines, trouble: str) -> None:
     async def story() -> None:

@@ -430,6 +430,16 @@ CLUSTER_FAULTS = (
             ),
         ),
     ),
+    Fault(
+        "logs that part twice are cut once",
+        "cluster",
+        "replication.truncation:truncation_by_epoch",
+        "return Truncation(min(own_end_offset, log_end_offset), is_final=False)",
+        "return Truncation(min(leader_end_offset, log_end_offset))",
+        "all replicas come into sync",
+        1,
+        "leaders with unlike followers",
+    ),
     # Late frames (cluster_late_frames.py)
     Fault(
         "ISR of a late request is written",

@@ -13,11 +13,13 @@ from barnabas.sim.clients.visitor import Visitor
 from barnabas.sim.cluster_choices import LOOK_MS, Choices
 from barnabas.sim.coordination import Fate
 from barnabas.sim.history import OFFSETS_TOPIC
+from barnabas.sim.ledger import TopicPartition
 from barnabas.sim.tree_service import TREE
 
 if TYPE_CHECKING:
     from barnabas.sim.cluster_weather import ClusterWeather, Happening
     from barnabas.sim.cluster_world import ClusterWorld
+    from barnabas.sim.host import Host
 
 
 class Sequences(Choices):
@@ -35,6 +37,7 @@ class Sequences(Choices):
             "topic made again": (1, self._make_a_topic_again),
             "slow coordinator": (2, self._slow_the_coordinator),
             "leaders come and go": (2, self._change_leaders_without_followers),
+            "leaders with unlike followers": (1, self._change_leaders_with_unlike_followers),
         }
 
     # -- followers and leaders
@@ -91,6 +94,46 @@ class Sequences(Choices):
             await self._sleep(0, 1.5 * world.tree.session_timeout_ms)
             await self._bring_up(leader)
             await self._sleep(0, 1_000)
+
+    async def _change_leaders_with_unlike_followers(self) -> None:
+        """The second leader lacks the last epoch of the first one, which the third leader has.
+
+        So the second and the third one each have an epoch that the other one does not know (KIP-279).
+        """
+        world, network = self._world, self._world.network
+
+        def is_led_by_the_first(key: TopicPartition, leader: "Host") -> bool:
+            replicas = self._replicas(key)
+            return len(self._isr(key)) == len(replicas) == len(world.hosts) and world.hosts[replicas[0]] is leader
+
+        found = self._a_led_partition(None, is_led_by_the_first)
+        if found is None or not world.all_serve:
+            return
+        key, first, _ = found
+        second, third = (world.hosts[node] for node in self._replicas(key)[1:])
+        begun_ms = 2 * world.tree.session_timeout_ms
+        self._kill(third)  # which begins an epoch
+        await self._until(lambda: self._node(third) not in self._isr(key), begun_ms)
+        world.note(f"of the new epoch of {first.name}, the leader of {key}, {second.name} gets nothing")
+        network.block(first.name, second.name)
+        await self._bring_up(third)
+        await self._until(lambda: self._node(third) in self._isr(key), 2_000)
+        await self._sleep(200, 800)
+        network.block(second.name, third.name)
+        self._kill(first)
+        network.unblock(first.name, second.name)
+        await self._until(lambda: self._is_led_by(key, second), begun_ms)
+        await self._sleep(300, 1_500)
+        self._kill(second)
+        network.unblock(second.name, third.name)
+        await self._until(lambda: self._is_led_by(key, third), begun_ms)
+        await self._sleep(0, 500)
+        await self._bring_up(first, second)
+        await self._sleep(0, 2_000)
+
+    def _is_led_by(self, key: TopicPartition, host: "Host") -> bool:
+        state = self._state(key)
+        return state is not None and state.leader == self._node(host)
 
     async def _resume_behind_another(self) -> None:
         """A leader stands still until another one is elected, and goes on at once: requests wait in its sockets."""

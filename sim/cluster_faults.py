@@ -121,7 +121,8 @@ CLUSTER_FAULTS = (
         "self.leader_epochs.assign(epoch, header.base_offset)",
         "pass",
         "the whole ISR has what is committed",
-        4,
+        1,
+        "leaders with unlike followers",
     ),
     # Epochs, fences, lives
     Fault(

@@ -99,12 +99,11 @@ class _Watched:
 class _Committed:
     """What the leaders of a partition have committed."""
 
-    __slots__ = ("batches", "end", "is_compacted")
+    __slots__ = ("batches", "end")
 
     def __init__(self) -> None:
         self.end = 0
         self.batches: dict[int, _Batch] = {}  # by base offset
-        self.is_compacted = False
 
 
 class ClusterInspector:
@@ -122,6 +121,7 @@ class ClusterInspector:
         self._assignments: dict[Key, tuple[int, ...]] = {}
         self._states: dict[Key, _State] = {}
         self._versions: dict[Key, dict[int, _State]] = {}  # all states that a node has had
+        self._compacted: dict[str, None] = {}  # topics; a log may not know it yet, while others are compacted already
         self._unclean: dict[str, bool] = {}  # topics whose settings name unclean.leader.election.enable
         self._leaders: dict[tuple[Key, int], int] = {}  # (partition, leader epoch) -> broker
         self._registered: dict[int, Life] = {}
@@ -221,8 +221,10 @@ class ClusterInspector:
             elif path == paths.CONTROLLER_EPOCH and data is not None:
                 self._controller_epoch = decode_controller_epoch(data)
             elif parts[1] == "config" and len(parts) == 4 and parts[2] == "topics":
-                value = decode_config(data).get("unclean.leader.election.enable") if data is not None else None
-                self._unclean[parts[3]] = value == "true"
+                config = decode_config(data) if data is not None else {}
+                self._unclean[parts[3]] = config.get("unclean.leader.election.enable") == "true"
+                if "compact" in config.get("cleanup.policy", ""):
+                    self._compacted[parts[3]] = None
 
     def _read_assignment(self, topic: str, data: bytes | None) -> None:
         if data is None:
@@ -398,7 +400,6 @@ class ClusterInspector:
         committed = self._committed.get(key)
         if committed is None:
             committed = self._committed[key] = _Committed()
-            committed.is_compacted = "compact" in partition.log.config.cleanup_policy
         if key in self.excused:
             committed.end = max(committed.end, high_watermark)
             return
@@ -501,10 +502,11 @@ class ClusterInspector:
     def _compare(self, key: Key, replica: _Replica, end: int, life: Life) -> None:
         committed = self._committed[key]
         known = committed.batches
+        is_compacted = key[0] in self._compacted
         expected = max(replica.compared, replica.log.log_start_offset)  # retention may have taken what was before
         for base_offset, batch in self._batches(replica, end, life):
             right = known.get(base_offset)
-            if committed.is_compacted:
+            if is_compacted:
                 is_equal = right is None or batch.records != right.records or batch == right
             else:
                 is_equal = batch == right and base_offset <= expected
@@ -512,7 +514,7 @@ class ClusterInspector:
                 detail = f"{_name(key)} on {life.broker.node_id} at {base_offset}: {batch}, committed is {right}"
                 raise Violation("equal bytes below the high watermark", detail)
             expected = batch.last_offset + 1
-        if expected < end and not committed.is_compacted:
+        if expected < end and not is_compacted:
             detail = f"{_name(key)} on {life.broker.node_id}: nothing at {expected}, committed is {committed.end}"
             raise Violation("equal bytes below the high watermark", detail)
         replica.compared = max(replica.compared, end)

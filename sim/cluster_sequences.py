@@ -204,7 +204,7 @@ class Sequences(Choices):
         pair = (leader.name, slow.name) if self._rng.random() < 0.5 else (slow.name, leader.name)
         if self._rng.random() < 0.5:  # it is the far one that stops: what it has fetched is told late
             leader = slow
-        is_whole = world.all_serve and world.are_all_in_sync() and not world.overlaps
+        is_whole = world.is_whole()
         world.network.extra_latency_ms[pair] = self._rng.choice((100.0, 500.0, 2_000.0))
         await self._sleep(0, 3_000)
         world.note(f"{leader.name} is stopped; {pair[0]} -> {pair[1]} takes {world.network.extra_latency_ms[pair]} ms")

@@ -148,7 +148,7 @@ class ClusterWeather:
         world, host = self._world, self._host()
         world.note(f"{host.name} is stopped")
         # Another trouble at the same time may kill it meanwhile, or keep it from the controller.
-        is_cluster_whole = world.all_serve and world.are_all_in_sync() and not world.overlaps
+        is_cluster_whole = world.is_whole()
         await world.stop(host)
         if is_cluster_whole:
             world.inspector.note_stopped(next(node for node, other in world.hosts.items() if other is host))

@@ -55,6 +55,7 @@ BETWEEN_QUIET_TROUBLES_MS = (10 * 60_000.0, 90 * 60_000.0)
 QUIET_TIMES_MS = ((3_000, 1_500.0), (10_000, 6_000.0), (30_000, 9_000.0), *[(30_000, 18_000.0)] * 6)
 AFTER_QUIET_MS = 250_000.0  # longer than any client rests
 RETENTION_CHECK_MS = 60_000
+READS = 5_000  # at the end, of one partition; each takes what is left of a segment at most
 SETTINGS = {
     "group.initial.rebalance.delay.ms": "500",
     "group.min.session.timeout.ms": "1000",
@@ -233,6 +234,11 @@ class ClusterWorld(Simulation):
             if len(parts) == 7:  # /brokers/topics/<topic>/partitions/<index>/state
                 found[parts[3], int(parts[5])] = PartitionState.decode(data)
         return found
+
+    def is_whole(self) -> bool:
+        """Whether nothing keeps a broker from leaving in order: all replicas are in sync, and no session is over."""
+        sessions = [life.coordination.session_id for life in self.lives]
+        return self.are_all_in_sync() and not self.overlaps and all(one in self.tree.sessions for one in sessions)
 
     def are_all_in_sync(self) -> bool:
         """Whether all brokers serve, and the tree says that every partition has a leader and all replicas in sync."""
@@ -516,7 +522,7 @@ class ClusterWorld(Simulation):
         for key in KEYS + SELDOM:
             position: int | None = None
             end: int | None = None
-            for _ in range(200):
+            for _ in range(READS):
                 try:
                     if end is None:
                         end = await reader.list_offset(key, -1)

@@ -119,11 +119,12 @@ class _Fetch:
     def response(self, results: list[FetchResult]) -> FetchResponse:
         """The answer: all partitions, or in an incremental session those with news."""
         response = FetchResponse(session_id=0 if self.session is None else self.session.id)
-        if self._is_overtaken():
+        if self.session is not None and self._is_overtaken(self.session):
             response.error_code = ErrorCode.INVALID_FETCH_SESSION_EPOCH
             return response
         last_key = self._add_results(response, None, zip(self.asked, results, strict=True))
-        self._add_refusals(response, last_key, self.refusals)
+        if self.refusals:
+            self._add_refusals(response, last_key, self.refusals)
         return response
 
     def in_pieces(self, params: FetchParams, wanted: Sequence[SessionPartition]) -> Pieces[Reply]:
@@ -136,7 +137,7 @@ class _Fetch:
         last_key: bytes | str | None = None
         for first in range(0, len(results), PARTITIONS_PER_PIECE):
             yield
-            if self._is_overtaken():
+            if self.session is not None and self._is_overtaken(self.session):
                 return FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH, session_id=response.session_id)
             end = first + PARTITIONS_PER_PIECE
             last_key = self._add_results(
@@ -148,9 +149,9 @@ class _Fetch:
         version, correlation_id = self.context.api_version, self.context.correlation_id
         return (yield from encode_response_in_pieces(ApiKey.FETCH, version, correlation_id, response))
 
-    def _is_overtaken(self) -> bool:
+    def _is_overtaken(self, session: FetchSession) -> bool:
         """Whether a later request, of another connection, has changed the session: what this one asked is not in it."""
-        return self.session is not None and self.session.epoch != self.session_epoch
+        return session.epoch != self.session_epoch
 
     def _add_results(
         self,
@@ -260,17 +261,19 @@ def fetch(broker: "Broker", request: FetchRequest, context: RequestContext) -> R
         return broker.turns.run(_fetch_long(broker, request, context))
     by_id = context.api_version >= FIRST_VERSION_WITH_TOPIC_IDS
     asked: Sequence[SessionPartition] = [
-        _asked(topic, partition, by_id) for topic in request.topics for partition in topic.partitions
+        each for topic in request.topics for each in _asked(topic, topic.partitions, by_id)
     ]
+    session: FetchSession | None = None
     is_first = request.session_epoch == EPOCH_INITIAL
-    session = _session(broker, request, context, {each.key: each for each in asked} if is_first else None)
-    if isinstance(session, ErrorCode):
-        return FetchResponse(error_code=session)
-    if session is not None:
-        if not is_first:
-            session.update(asked, _forgotten(request, by_id))
-        asked = session.to_read()
-        session = _if_it_goes_on(broker, session, is_first)
+    if request.session_epoch != EPOCH_FINAL or request.session_id:
+        found = _session(broker, request, context, {each.key: each for each in asked} if is_first else {})
+        if isinstance(found, ErrorCode):
+            return FetchResponse(error_code=found)
+        if found is not None:
+            if not is_first:
+                found.update(asked, _forgotten(request, by_id))
+            asked = found.to_read()
+            session = _if_it_goes_on(broker, found, is_first)
     params = _params(broker, request, context)
     work = _Fetch(broker, context, session, is_first)
     if session is not None and session.follower is not None:
@@ -289,10 +292,9 @@ def _fetch_long(broker: "Broker", request: FetchRequest, context: RequestContext
     by_id = context.api_version >= FIRST_VERSION_WITH_TOPIC_IDS
     asked: dict[PartitionKey, SessionPartition] = {}
     for topic in request.topics:
-        for partition in topic.partitions:
+        for partitions in chunks(topic.partitions, PARTITIONS_PER_PIECE):
             yield
-            each = _asked(topic, partition, by_id)
-            asked[each.key] = each
+            asked.update({each.key: each for each in _asked(topic, partitions, by_id)})
     is_first = request.session_epoch == EPOCH_INITIAL
     session = _session(broker, request, context, asked)
     if isinstance(session, ErrorCode):
@@ -316,17 +318,22 @@ def _fetch_long(broker: "Broker", request: FetchRequest, context: RequestContext
     return (yield reply) if isinstance(reply, Pending) else reply
 
 
-def _asked(topic: FetchRequest.FetchTopic, partition: FetchRequest.FetchPartition, by_id: bool) -> SessionPartition:
-    return SessionPartition(
-        None if by_id else topic.topic,
-        partition.partition,
-        partition.fetch_offset,
-        partition.partition_max_bytes,
-        topic_id=topic.topic_id,
-        log_start_offset=partition.log_start_offset,
-        current_leader_epoch=partition.current_leader_epoch,
-        last_fetched_epoch=partition.last_fetched_epoch,
-    )
+def _asked(
+    topic: FetchRequest.FetchTopic, partitions: Iterable[FetchRequest.FetchPartition], by_id: bool
+) -> list[SessionPartition]:
+    return [
+        SessionPartition(
+            None if by_id else topic.topic,
+            partition.partition,
+            partition.fetch_offset,
+            partition.partition_max_bytes,
+            topic_id=topic.topic_id,
+            log_start_offset=partition.log_start_offset,
+            current_leader_epoch=partition.current_leader_epoch,
+            last_fetched_epoch=partition.last_fetched_epoch,
+        )
+        for partition in partitions
+    ]
 
 
 def _replica_id(request: FetchRequest, version: int) -> int:
@@ -337,7 +344,7 @@ def _session(
     broker: "Broker",
     request: FetchRequest,
     context: RequestContext,
-    asked: dict[PartitionKey, SessionPartition] | None,
+    asked: dict[PartitionKey, SessionPartition],
 ) -> FetchSession | ErrorCode | None:
     """The session of the request: a new one for what is asked, the one that it names, or none."""
     sessions = broker.fetch_sessions
@@ -347,7 +354,7 @@ def _session(
         return sessions.resume(request.session_id, request.session_epoch, uses_topic_ids=by_id, now_ms=now_ms)
     if request.session_id:
         sessions.close(request.session_id)
-    if request.session_epoch == EPOCH_FINAL or asked is None:
+    if request.session_epoch == EPOCH_FINAL:
         return None
     replica_id = _replica_id(request, context.api_version)
     session = sessions.open(asked, privileged=replica_id >= 0, uses_topic_ids=by_id, now_ms=now_ms)

@@ -4,6 +4,9 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Protocol
 
 NEVER = float("-inf")
+# A follower that the controller does not let into the ISR is proposed again after a while, which grows.
+PROPOSED_AGAIN_MS = 250.0
+PROPOSED_AGAIN_MAX_MS = 4_000.0
 
 
 class Session(Protocol):
@@ -25,11 +28,15 @@ class RemoteReplica:
         "last_fetch_ms",
         "log_end_offset",
         "log_start_offset",
+        "proposed_again_ms",
+        "refused_for_ms",
         "replica_id",
     )
 
     def __init__(self, replica_id: int) -> None:
         self.replica_id = replica_id
+        self.proposed_again_ms = NEVER  # not before this time
+        self.refused_for_ms = 0.0
         self.broker_epoch = -1  # of the life in which it fetched last
         self.idle_in: Session | None = None  # it has everything, and each fetch of that session proves this anew
         self.log_end_offset = -1  # unknown until its first fetch
@@ -41,6 +48,7 @@ class RemoteReplica:
     def begin_epoch(self, now_ms: float, *, in_isr: bool, leader_is_new: bool, leader_end_offset: int) -> None:
         """Begin a leader epoch: a new leader knows nothing of its followers, an old one keeps what it knew."""
         self.idle_in = None
+        self.end_refusal()
         if leader_is_new:
             self.log_end_offset = -1
             self.log_start_offset = -1
@@ -69,6 +77,16 @@ class RemoteReplica:
         self.last_fetch_leader_end_offset = leader_end_offset
         self.last_fetch_ms = now_ms
         return moved
+
+    def refuse(self, now_ms: float) -> None:
+        """The controller does not let it into the ISR now."""
+        self.refused_for_ms = min(max(2 * self.refused_for_ms, PROPOSED_AGAIN_MS), PROPOSED_AGAIN_MAX_MS)
+        self.proposed_again_ms = now_ms + self.refused_for_ms
+
+    def end_refusal(self) -> None:
+        """Perhaps it may enter the ISR now."""
+        self.proposed_again_ms = NEVER
+        self.refused_for_ms = 0.0
 
     @property
     def caught_up_ms(self) -> float:

@@ -371,13 +371,16 @@ class Partition:
         replica = self.remote.get(replica_id)
         if replica is None:
             return
-        replica.broker_epoch = broker_epoch
+        if replica.broker_epoch != broker_epoch:  # another life of the follower
+            replica.broker_epoch = broker_epoch
+            replica.end_refusal()
         if replica.idle_in is not None:  # in another session, which must say again where the follower is
             self._wake_later()
         moved = replica.fetched(fetch_offset, log_start_offset, leader_end_offset, now_ms)
         if (
             replica_id not in self.isr
             and self.pending_isr is None
+            and now_ms >= replica.proposed_again_ms
             and isr_policy.may_join(replica, self.isr, self.log.high_watermark, self.leader_epoch_start_offset)
             and self._host.is_alive(replica_id)
         ):
@@ -434,7 +437,10 @@ class Partition:
 
     def isr_refused(self) -> None:
         """The controller does not want what was proposed: the confirmed ISR counts."""
-        self.pending_isr = None
+        proposed, self.pending_isr = self.pending_isr, None
+        for member in () if proposed is None else proposed.isr:
+            if member not in self.isr and member in self.remote:
+                self.remote[member].refuse(self._host.clock.monotonic_ms())
         if self.raise_high_watermark():
             self._wake_later()
 

@@ -1,5 +1,7 @@
 """The leader's side of followers' fetches: what is read, who is caught up, and frames of a former life."""
 
+import itertools
+
 import pytest
 from barnabas.protocol.errors import ErrorCode
 from barnabas.replication.fetching import Fetching, FetchParams, FetchPartition
@@ -89,6 +91,31 @@ def test_a_follower_outside_the_isr_is_looked_at_until_it_may_join(world):
     partition.isr_refused()
     world.run(1_200)
     assert proposed == [(1, 3, 2)]
+
+
+def test_a_follower_that_is_not_eligible_is_proposed_ever_less_often(world):
+    """Until it lives a new life, or the controller speaks."""
+    proposed = []
+
+    def refuse(partition):
+        proposed.append(world.env.clock.monotonic_ms())
+        world.env.clock.call_soon(partition.isr_refused)
+
+    world[1].replica_manager.propose_isr = refuse
+    world.lead(1, isr=(1, 3))
+    world.run(60_000)
+    pauses = [after - before for before, after in itertools.pairwise(proposed)]
+    assert pauses == sorted(pauses)
+    assert pauses[0] <= 1_000
+    assert 4_000 <= pauses[-1] < 5_000
+    for speak in (
+        lambda: world.lead(1, isr=(1, 3)),
+        lambda: world[1].partition().remote[2].__setattr__("broker_epoch", 7),
+    ):
+        before = len(proposed)
+        speak()
+        world.run(2_500)
+        assert len(proposed) >= before + 3
 
 
 def test_the_high_watermark_comes_with_the_next_answer_only(world):

@@ -10,6 +10,7 @@ from barnabas.protocol import record_batch
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import AlterPartitionResponse, StopReplicaRequest
 from barnabas.replication.fetching import FetchParams, FetchPartition
+from barnabas.replication.isr import PROPOSED_AGAIN_MS
 from barnabas.runtime.pending import Pending
 from barnabas.storage.validation import AppendOrigin
 from replication_world import TOPIC_ID, Host, Observed, batch, offsets_of
@@ -303,6 +304,9 @@ def test_a_refused_change_is_dropped(env, led, error):
     assert partition.maximal_isr == (1, 2, 3)
     env.clock.advance(10)
     assert (partition.isr, partition.pending_isr, len(decider.requests)) == ((1, 2), None, 1)
+    fetch_as(led, 3, 0)
+    env.clock.advance(PROPOSED_AGAIN_MS)
+    assert len(decider.requests) == 1, "not again at once"
     fetch_as(led, 3, 0)
     env.clock.advance(10)
     assert len(decider.requests) == 2, "it may propose another change"

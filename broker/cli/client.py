@@ -14,7 +14,6 @@ from barnabas.runtime.clock import RealClock
 T = TypeVar("T")
 
 CLIENT_ID = "barnabas-cli"
-COORDINATOR_TIMEOUT_MS = 10_000
 RETRY_MS = 100
 BACKOFF_MS = 10  # short, because a person waits for a command
 LATEST = -1  # as a timestamp: the end of the log
@@ -30,8 +29,8 @@ logging.getLogger("kafka").addHandler(logging.NullHandler())
 
 
 def connection(target: Target) -> dict[str, Any]:
-    """The settings of every client. When this returns, something listens there, and the time limit has begun."""
-    target.reach()
+    """The settings of every client. When this returns, a broker answers, and the time limit has begun."""
+    bootstrap = target.reach()
     from kafka.cluster import ClusterMetadata
 
     # How long the client waits before it asks for metadata, also the first time. No setting of a client changes it.
@@ -40,8 +39,9 @@ def connection(target: Target) -> dict[str, Any]:
 
     # A broker that stands still accepts connections and answers nothing. The admin client has no setting for this.
     KafkaConnectionManager.DEFAULT_CONFIG["socket_connection_setup_timeout_ms"] = ANSWERS_FIRST_WITHIN_MS
+    KafkaConnectionManager.DEFAULT_CONFIG["socket_connection_setup_timeout_max_ms"] = ANSWERS_FIRST_WITHIN_MS
     return {
-        "bootstrap_servers": target.bootstrap,
+        "bootstrap_servers": bootstrap,
         "client_id": CLIENT_ID,
         "bootstrap_timeout_ms": int(target.timeout_s * 1000) + 1,
         "retry_backoff_ms": BACKOFF_MS,
@@ -92,36 +92,58 @@ def send(client: Any, request: Any, node_id: int | None = None, within_ms: int |
     return client._manager.run(client._manager.send, request, node_id, within_ms)
 
 
-def from_any(ask: Callable[[], T]) -> T:
-    """What any broker answers. The client asks one at random, and after a failure another."""
-    from kafka.errors import KafkaConnectionError, KafkaTimeoutError, NodeNotReadyError, RequestTimedOutError
+def answered(client: Any | None, ask: Callable[[], T]) -> T:
+    """What brokers answer to a question. While one of them does not answer, again, with fresh metadata of the client.
+
+    A broker that stands still leads, coordinates and is controller until its session is over. `ask` must do no harm
+    when it is done twice, because a question without an answer may have been heard.
+    """
+    from kafka.errors import (
+        CoordinatorLoadInProgressError,
+        CoordinatorNotAvailableError,
+        KafkaConnectionError,
+        KafkaTimeoutError,
+        NodeNotReadyError,
+        NotCoordinatorError,
+        NotLeaderForPartitionError,
+        RequestTimedOutError,
+    )
 
     clock = RealClock()
     last_ms = clock.monotonic_ms() + ONE_ANSWERS_WITHIN_MS
     while True:
         try:
             return ask()
-        except (KafkaConnectionError, KafkaTimeoutError, NodeNotReadyError, RequestTimedOutError):
+        except (
+            CoordinatorLoadInProgressError,
+            CoordinatorNotAvailableError,
+            KafkaConnectionError,
+            KafkaTimeoutError,
+            NodeNotReadyError,
+            NotCoordinatorError,
+            NotLeaderForPartitionError,
+            RequestTimedOutError,
+        ):
             if clock.monotonic_ms() > last_ms:
                 raise
+            if client is not None:
+                client._controller_id = None
+                client._manager.cluster._coordinators.clear()
+                client._manager.cluster.request_update()
             asyncio.run(clock.sleep(RETRY_MS))
 
 
 def await_coordinators(client: Any, groups: list[str]) -> None:
     """Return when the groups' coordinators answer. The first request for a group creates the offsets topic."""
-    from kafka.errors import CoordinatorNotAvailableError
+    answered(client, lambda: client.describe_groups(groups))
 
-    clock = RealClock()
-    last_ms = clock.monotonic_ms() + COORDINATOR_TIMEOUT_MS
-    while True:
-        try:
-            client._manager.run(client._find_coordinator_ids, groups)
-        except CoordinatorNotAvailableError:
-            if clock.monotonic_ms() > last_ms:
-                raise
-            asyncio.run(clock.sleep(RETRY_MS))
-        else:
-            return
+
+def await_controller(client: Any) -> None:
+    """Return when the controller answers: what changes topics is sent to it once."""
+    from kafka.protocol.metadata import MetadataRequest
+
+    request = MetadataRequest(topics=[])
+    answered(client, lambda: client._manager.run(client._send_request_to_controller, request))
 
 
 def reason(error_code: int, message: str | None = None) -> str:
@@ -135,7 +157,9 @@ def reason(error_code: int, message: str | None = None) -> str:
 def describe_topics(client: Any, names: list[str]) -> dict[str, Any]:
     """Metadata of the topics by name; one that does not exist ends the command."""
     # Not for an empty list: the client would ask for no topic. describe_topics never creates a topic.
-    described = {topic["name"]: topic for topic in from_any(lambda: client.describe_topics(names))} if names else {}
+    described = (
+        {topic["name"]: topic for topic in answered(client, lambda: client.describe_topics(names))} if names else {}
+    )
     for name, topic in described.items():
         if topic["error_code"]:
             fail(f"{name}: {reason(topic['error_code'])}", ExitCode.NOTHING_THERE)
@@ -215,8 +239,7 @@ def out_of_sync(row: dict[str, Any]) -> str:
 def describe_groups(client: Any, names: list[str], *, may_be_missing: bool = False) -> dict[str, Any]:
     """Descriptions by name; a group that does not exist ends the command, or is left out."""
     described = {}
-    await_coordinators(client, names)
-    for name, group in client.describe_groups(names).items():
+    for name, group in answered(client, lambda: client.describe_groups(names)).items():
         # Before version 6 of DescribeGroups, a missing group is answered as a dead one without members.
         if group["group_state"] == "Dead":
             if not may_be_missing:
@@ -226,6 +249,14 @@ def describe_groups(client: Any, names: list[str], *, may_be_missing: bool = Fal
         else:
             described[name] = group
     return described
+
+
+def offsets_at(client: Any, partitions: Sequence[Any], place: Any) -> dict[Any, Any]:
+    """The offset at this place (an OffsetSpec, or a time) of each partition's log, as its leader says it."""
+    if not partitions:
+        return {}
+    found: dict[Any, Any] = answered(client, lambda: client.list_partition_offsets(dict.fromkeys(partitions, place)))
+    return found
 
 
 def positions(client: Any, group: str, extra: Iterable[tuple[str, int]] = ()) -> list[dict[str, Any]]:
@@ -238,10 +269,13 @@ def positions(client: Any, group: str, extra: Iterable[tuple[str, int]] = ()) ->
 
     await_coordinators(client, [group])
     committed = {
-        partition: found for partition, found in client.list_group_offsets(group)[group].items() if found.offset >= 0
+        partition: found
+        for partition, found in answered(client, lambda: client.list_group_offsets(group))[group].items()
+        if found.offset >= 0
     }
     partitions = sorted({*committed, *(TopicPartition(*partition) for partition in extra)})
-    topics = client.describe_topics(sorted({partition.topic for partition in partitions})) if partitions else []
+    names = sorted({partition.topic for partition in partitions})
+    topics = answered(client, lambda: client.describe_topics(names)) if partitions else []
     readable = {
         TopicPartition(topic["name"], partition["partition_index"])
         for topic in topics
@@ -249,8 +283,8 @@ def positions(client: Any, group: str, extra: Iterable[tuple[str, int]] = ()) ->
         if partition["leader_id"] >= 0
     }
     known = [partition for partition in partitions if partition in readable]
-    earliest = client.list_partition_offsets(dict.fromkeys(known, OffsetSpec.EARLIEST)) if known else {}
-    latest = client.list_partition_offsets(dict.fromkeys(known, OffsetSpec.LATEST)) if known else {}
+    earliest = offsets_at(client, known, OffsetSpec.EARLIEST)
+    latest = offsets_at(client, known, OffsetSpec.LATEST)
     rows = []
     for partition in partitions:
         offset = committed[partition].offset if partition in committed else None

@@ -3,7 +3,7 @@
 from typing import Annotated, Any
 
 import typer
-from barnabas.broker.cli.client import admin, from_any, out_of_sync, replica_rows
+from barnabas.broker.cli.client import admin, answered, out_of_sync, replica_rows
 from barnabas.broker.cli.target import Target
 from barnabas.broker.cli.terminal import AsJson, new_app, print_json, print_table
 
@@ -26,8 +26,8 @@ def cluster(
     barnabas cluster --json
     """
     with admin(target) as client:
-        described = from_any(client.describe_cluster)
-        topics = sorted(from_any(client.describe_topics), key=lambda topic: topic["name"])
+        described = answered(client, client.describe_cluster)
+        topics = sorted(answered(client, client.describe_topics), key=lambda topic: topic["name"])
         rows = replica_rows(client, topics)
     offline = [row for row in rows if row["leader"] is None]
     under_replicated = [row for row in rows if len(row["in_sync"]) < len(row["replicas"])]

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
-from barnabas.broker.cli.client import admin, reason, send
+from barnabas.broker.cli.client import admin, answered, reason, send
 from barnabas.broker.cli.exits import ExitCode, fail, key_values, say
 from barnabas.broker.cli.target import Target
 from barnabas.broker.cli.terminal import (
@@ -210,8 +210,10 @@ def _send(client: Any, request: Any, kind: Kind, name: str) -> Any:
     """Send a request, for a broker's own settings to that broker, and return the answer."""
     from kafka.errors import UnknownBrokerIdError
 
+    node_id = int(name) if kind is Kind.BROKER and name != ALL_BROKERS else None
     try:
-        return send(client, request, int(name) if kind is Kind.BROKER and name != ALL_BROKERS else None)
+        # Also for changes: to set or delete a setting twice does no harm.
+        return answered(client, lambda: send(client, request, node_id))
     except UnknownBrokerIdError:
         fail(f"there is no broker {name}.", ExitCode.NOTHING_THERE)
 

@@ -5,10 +5,11 @@ import re
 import signal
 import sys
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any
 
 import typer
-from barnabas.broker.cli.client import connection, told_in_sentences
+from barnabas.broker.cli.client import answered, connection, told_in_sentences
 from barnabas.broker.cli.exits import ExitCode, fail
 from barnabas.broker.cli.target import SECONDS_MAX, Target, end_at_once, no_time_limit
 from barnabas.broker.cli.terminal import new_app, print_json
@@ -100,7 +101,7 @@ def consume(
                         count += len(records)
                     sys.stdout.flush()
                 if batches and group is not None:
-                    consumer.commit()
+                    answered(None, consumer.commit)
                 now_ms = clock.monotonic_ms()
                 if batches:
                     last_ms = answered_ms = now_ms
@@ -121,7 +122,7 @@ def consume(
 def _must_exist(consumer: Any, topics: list[str]) -> None:
     """End the command if a topic does not exist. It also fetches the metadata that a group's leader needs to assign."""
     for topic in topics:
-        if not consumer.partitions_for_topic(topic):
+        if not answered(None, partial(consumer.partitions_for_topic, topic)):
             fail(f"there is no topic {topic}. (All topics: barnabas topics list)", ExitCode.NOTHING_THERE)
 
 

@@ -4,7 +4,7 @@ from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
-from barnabas.broker.cli.client import admin, await_coordinators, describe_groups, positions
+from barnabas.broker.cli.client import admin, answered, await_coordinators, describe_groups, positions
 from barnabas.broker.cli.exits import say
 from barnabas.broker.cli.target import Target
 from barnabas.broker.cli.terminal import (
@@ -58,7 +58,9 @@ def list_groups(
     barnabas groups list --state Empty --json
     """
     with admin(target) as client:
-        found = client.list_groups(states_filter=[one.value for one in state] if state else None)
+        found = answered(
+            client, lambda: client.list_groups(states_filter=[one.value for one in state] if state else None)
+        )
     rows = [
         {"group": row["group_id"], "state": row.get("group_state"), "protocol_type": row["protocol_type"]}
         for row in sorted(found, key=lambda row: row["group_id"])

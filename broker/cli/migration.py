@@ -7,7 +7,7 @@ import asyncio
 from typing import Annotated, Any
 
 import typer
-from barnabas.broker.cli.client import admin, await_coordinators, describe_groups, reason, send
+from barnabas.broker.cli.client import admin, answered, await_coordinators, describe_groups, reason, send
 from barnabas.broker.cli.exits import ExitCode, fail, say
 from barnabas.broker.cli.target import Target
 from barnabas.broker.cli.terminal import AsJson, Yes, confirm, print_json, print_table
@@ -131,7 +131,7 @@ def _in_tree(client: Any, group: str) -> dict[Partition, int]:
 
     partitions = [
         (topic["name"], partition["partition_index"])
-        for topic in client.describe_topics()
+        for topic in answered(client, client.describe_topics)
         for partition in topic["partitions"]
     ]
     found: dict[Partition, int] = {}
@@ -154,7 +154,7 @@ def _in_tree(client: Any, group: str) -> dict[Partition, int]:
 def _in_topic(client: Any, group: str) -> dict[Partition, int]:
     """The offsets in __consumer_offsets."""
     await_coordinators(client, [group])
-    found = client.list_group_offsets(group)[group]
+    found = answered(client, lambda: client.list_group_offsets(group))[group]
     return {tuple(partition): committed.offset for partition, committed in found.items() if committed.offset >= 0}
 
 

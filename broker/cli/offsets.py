@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Annotated, Any
 
 import typer
-from barnabas.broker.cli.client import admin, describe_groups, describe_topics, positions, reason
+from barnabas.broker.cli.client import admin, describe_groups, describe_topics, offsets_at, positions, reason
 from barnabas.broker.cli.exits import ExitCode, fail
 from barnabas.broker.cli.migration import migrate
 from barnabas.broker.cli.target import Target
@@ -250,7 +250,7 @@ def _choose(client: Any, rows: list[dict[str, Any]], place: Any, shift_by: int |
     by_time: dict[Any, Any] = {}
     if isinstance(place, OffsetTimestamp):
         keys = [TopicPartition(row["topic"], row["partition"]) for row in rows]
-        by_time = client.list_partition_offsets(dict.fromkeys(keys, place))
+        by_time = offsets_at(client, keys, place)
     for row in rows:
         start, end, committed = row["log_start_offset"], row["log_end_offset"], row["committed_offset"]
         if shift_by is not None:

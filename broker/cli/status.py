@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from barnabas.broker.cli.client import admin
+from barnabas.broker.cli.client import admin, answered
 from barnabas.broker.cli.target import Target
 from barnabas.broker.cli.terminal import AsJson, new_app, print_json, print_table
 
@@ -22,9 +22,9 @@ def status(target: Target, as_json: AsJson = False) -> None:
     barnabas status --json --bootstrap localhost:9093
     """
     with admin(target) as client:
-        cluster = client.describe_cluster()
-        topics = client.describe_topics()
-        groups = client.list_groups()
+        cluster = answered(client, client.describe_cluster)
+        topics = answered(client, client.describe_topics)
+        groups = answered(client, client.list_groups)
         version = client.get_broker_version_data(cluster["controller_id"]).broker_version
     document: dict[str, Any] = {
         "bootstrap": target.bootstrap,

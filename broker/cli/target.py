@@ -17,8 +17,6 @@ DEFAULT_PORT = 9092
 DEFAULT_TIMEOUT_S = 30.0
 DEFAULT_WAIT_S = 0.5
 SECONDS_MAX = 10_000_000  # four months; the operating system's timer takes no infinity
-RETRY_MS = 50
-CONNECT_TIMEOUT_MS = 3_000  # of one attempt; a closed port refuses at once, but a host that is down does not answer
 
 Bootstrap = Annotated[
     str,
@@ -53,19 +51,29 @@ class Target:
     wait_s: float
     as_json: bool
 
-    def reach(self) -> None:
-        """Wait until something listens there, and begin the time limit. If nothing does, end the command."""
+    def reach(self) -> str:
+        """The address of the first broker that answers; begins the time limit. If nothing listens, end the command.
+
+        A broker that stands still accepts connections. kafka-python would wait for it until the time limit.
+        """
         addresses = _addresses(self.bootstrap)
         signal.signal(signal.SIGINT, end_at_once)
         signal.signal(signal.SIGALRM, self._end)
         signal.setitimer(signal.ITIMER_REAL, self.wait_s + self.timeout_s)  # also bounds a silent name server
-        if not _reachable(addresses, self.wait_s):
+        from barnabas.broker.cli.probe import first_to_answer  # late: --help needs neither a loop nor sockets
+
+        found = first_to_answer(addresses, self.wait_s)
+        if found is None:
             self.nobody_answers()
         self.renew()
+        host, port = found
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     def answers(self) -> bool:
         """Whether something listens there now."""
-        return _reachable(_addresses(self.bootstrap), 0)
+        from barnabas.broker.cli.probe import listens
+
+        return listens(_addresses(self.bootstrap))
 
     def renew(self) -> None:
         """Begin the time limit again: a command that makes progress may take as long as it needs."""
@@ -144,43 +152,3 @@ def _addresses(bootstrap: str) -> list[tuple[str, int]]:
             )
         found.append((host, int(port)))
     return found
-
-
-def _reachable(addresses: list[tuple[str, int]], wait_s: float) -> bool:
-    """Whether one of the addresses accepts a connection within `wait_s`."""
-    # Imported here, because --help needs neither a loop nor sockets.
-    import asyncio
-
-    from barnabas.runtime.clock import RealClock
-    from barnabas.runtime.network import RealNetwork
-
-    clock = RealClock()
-    network = RealNetwork()
-
-    async def takes_connection(host: str, port: int) -> bool:
-        attempt = asyncio.ensure_future(network.connect(host, port, asyncio.Protocol))
-
-        def give_up() -> None:
-            attempt.cancel()
-
-        timer = clock.call_later(CONNECT_TIMEOUT_MS, give_up)
-        try:
-            transport, _ = await attempt
-        except (OSError, UnicodeError, asyncio.CancelledError):
-            return False
-        finally:
-            timer.cancel()
-        transport.close()
-        return True
-
-    async def one_takes_connection() -> bool:
-        last_ms = clock.monotonic_ms() + wait_s * 1000
-        while True:
-            for host, port in addresses:
-                if await takes_connection(host, port):
-                    return True
-            if clock.monotonic_ms() >= last_ms:
-                return False
-            await clock.sleep(RETRY_MS)
-
-    return asyncio.run(one_takes_connection())

@@ -4,7 +4,16 @@ from typing import Annotated, Any
 from uuid import UUID
 
 import typer
-from barnabas.broker.cli.client import admin, describe_topics, out_of_sync, reason, replica_rows
+from barnabas.broker.cli.client import (
+    admin,
+    answered,
+    await_controller,
+    describe_topics,
+    offsets_at,
+    out_of_sync,
+    reason,
+    replica_rows,
+)
 from barnabas.broker.cli.exits import key_values, say
 from barnabas.broker.cli.target import Target
 from barnabas.broker.cli.terminal import (
@@ -50,7 +59,7 @@ def list_topics(
     barnabas topics list --internal --json
     """
     with admin(target) as client:
-        topics = sorted(client.describe_topics(), key=lambda topic: topic["name"])
+        topics = sorted(answered(client, client.describe_topics), key=lambda topic: topic["name"])
     rows = [_summary(topic) for topic in topics if internal or not topic["is_internal"]]
     if as_json:
         print_json(rows)
@@ -76,7 +85,10 @@ def describe(target: Target, topics: Names, as_json: AsJson = False) -> None:
 
     with admin(target) as client:
         described = describe_topics(client, topics)
-        configs = client.describe_configs([ConfigResource(ConfigResourceType.TOPIC, name) for name in described])
+        configs = answered(
+            client,
+            lambda: client.describe_configs([ConfigResource(ConfigResourceType.TOPIC, name) for name in described]),
+        )
         partitions = [
             TopicPartition(name, partition["partition_index"])
             for name, topic in described.items()
@@ -84,8 +96,8 @@ def describe(target: Target, topics: Names, as_json: AsJson = False) -> None:
             if partition["leader_id"] >= 0
         ]
         replicas = {(row["topic"], row["partition"]): row for row in replica_rows(client, list(described.values()))}
-        earliest = client.list_partition_offsets(dict.fromkeys(partitions, OffsetSpec.EARLIEST))
-        latest = client.list_partition_offsets(dict.fromkeys(partitions, OffsetSpec.LATEST))
+        earliest = offsets_at(client, partitions, OffsetSpec.EARLIEST)
+        latest = offsets_at(client, partitions, OffsetSpec.LATEST)
     documents = []
     for name, topic in described.items():
         document = _summary(topic)
@@ -158,6 +170,7 @@ def create(
     }
     wanted = {name: {**counts, "configs": configs} for name in topics}
     with admin(target) as client:
+        await_controller(client)
         results = client.create_topics(wanted, raise_errors=False)["topics"]
     rows = []
     for result in results:
@@ -186,6 +199,7 @@ def alter(
     barnabas configs set topic orders retention.ms=3600000    a setting
     """
     with admin(target) as client:
+        await_controller(client)
         result = client.create_partitions({topic: partitions}, raise_errors=False).results[0]
     row: dict[str, Any] = {"topic": topic, "result": f"{partitions} partitions now", "partitions": partitions}
     if result.error_code:
@@ -203,6 +217,7 @@ def delete(target: Target, topics: Names, yes: Yes = False, as_json: AsJson = Fa
     """
     confirm(f"Delete {', '.join(topics)} and all records?", yes)
     with admin(target) as client:
+        await_controller(client)
         results = client.delete_topics(topics, raise_errors=False)["topics"]
     rows = []
     for result in results:

@@ -77,3 +77,28 @@ def test_a_broker_that_stands_still_is_behind_and_keeps_nobody_waiting(start: St
     finally:
         os.kill(ready["pids"][still], signal.SIGCONT)
     until(lambda: json.loads(run(addresses[asked], "cluster", "--json"))["under_replicated"] == 0)
+
+
+def test_every_command_finds_its_way_past_a_broker_that_stands_still(start: Start) -> None:
+    """Also if it is the first of --bootstrap, and before its session is over: it may lead, coordinate and control."""
+    ready = start("--brokers", "3", "--port", "0").event()
+    addresses = ready["bootstrap"].split(",")
+    run(addresses[0], "topics", "create", "t", "--partitions", "3")
+    run(addresses[0], "produce", "t", "--value", "x", "--count", "9")
+    run(addresses[0], "consume", "t", "--group", "g", "--from-beginning", "--max", "9")
+    still = json.loads(run(addresses[0], "cluster", "--json"))["controller"]
+    bootstrap = ",".join([addresses[still], *(address for address in addresses if address != addresses[still])])
+    os.kill(ready["pids"][still], signal.SIGSTOP)
+    try:
+        # Each in turn may be the one that waits until the session is over.
+        run(bootstrap, "topics", "create", "u", "--replication-factor", "2")
+        run(bootstrap, "produce", "t", "--value", "x", "--count", "9")
+        for words in (("topics", "list"), ("groups", "list"), ("status",), ("cluster",)):
+            run(bootstrap, *words)
+        run(bootstrap, "topics", "describe", "t")
+        run(bootstrap, "groups", "describe", "g")
+        assert "lag" in run(bootstrap, "offsets", "list", "g")
+        assert run(bootstrap, "consume", "t", "--from-beginning", "--max", "18").count("x") == 18
+        run(bootstrap, "configs", "set", "topic", "t", "retention.ms=-1")
+    finally:
+        os.kill(ready["pids"][still], signal.SIGCONT)

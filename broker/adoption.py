@@ -119,8 +119,17 @@ def tree_outside(found: Sequence[DirectoryContents], tree_path: str | None) -> s
     return None if tree_path.rpartition("/")[0] in [contents.path for contents in found] else tree_path
 
 
-def check_place_of_tree(found: Sequence[DirectoryContents], tree_path: str, exists: Callable[[str], bool]) -> None:
-    """Raise DataDirectoryError if these directories were used with another tree, which still `exists`."""
+def check_place_of_tree(
+    found: Sequence[DirectoryContents],
+    tree_path: str,
+    exists: Callable[[str], bool],
+    identity: Callable[[str], object] = str,
+) -> None:
+    """Raise DataDirectoryError if these directories were used with another tree, which still `exists`.
+
+    The same file may have several names (links): `identity` tells. And a directory may have been copied together with
+    the tree beside it, as those of a cluster are.
+    """
     trees = [f"{contents.path}/{TREE_FILE}" for contents in found if contents.has_tree]
     if len(trees) > 1:
         raise DataDirectoryError(
@@ -134,7 +143,11 @@ def check_place_of_tree(found: Sequence[DirectoryContents], tree_path: str, exis
         )
     for contents in found:
         known = contents.meta.tree_path
-        if known is not None and known != tree_path and exists(known):
+        if known is None or known == tree_path or not exists(known):
+            continue
+        folder, _, name = tree_path.rpartition("/")
+        is_beside = (folder, name) == (contents.path.rpartition("/")[0], known.rpartition("/")[2])
+        if not exists(tree_path) or (not is_beside and identity(known) != identity(tree_path)):
             raise DataDirectoryError(
                 f"The coordination tree of {contents.path} is {known}, and this start would use {tree_path}. Start "
                 f"with --set coordination.path={known}. To use the other tree, move {known} away first, with its "

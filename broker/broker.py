@@ -182,7 +182,8 @@ class Broker:
         log_manager, tree = self.log_manager, self.coordination
         log_manager.open(self.node_id, self.choice)
         if self.tree_path is not None:
-            adoption.check_place_of_tree(log_manager.contents, self.tree_path, self.env.disk.exists)
+            disk = self.env.disk
+            adoption.check_place_of_tree(log_manager.contents, self.tree_path, disk.exists, disk.identity)
         await tree.look()
         view = await self._look_at_tree()
         lost = adoption.lost_directories(log_manager)

@@ -51,6 +51,8 @@ def _brokers_there(env: Env, data: str) -> int | None:
         file = env.disk.open(path, read_only=True)
     except FileNotFoundError:
         return None
+    except NotADirectoryError:
+        fail(f"{data} is not a directory. Name another one with --data.")
     except OSError as error:
         fail(f"{path} cannot be read: {error.strerror}. Let this user read it.")
     try:

@@ -334,6 +334,8 @@ class Supervisor:
                 disk.sync_directory(data)
         except BlockingIOError:
             fail(f"the cluster in {data} runs already. Stop it, or name another directory with --data.")
+        except FileExistsError:
+            fail(f"{data} is a link that leads nowhere, or no directory. Name another one with --data.")
         except OSError as error:
             fail(f"{data} cannot be used: {error.strerror}. Let this user read and write it.")
         return lock

@@ -47,6 +47,7 @@ LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 MESSAGE_CHARACTERS_MAX = 4_000
 CLUSTER_FILE = "cluster.properties"  # in the data directory of a cluster that `--brokers` made
 LOG_FILE_BYTES, LOG_FILES_KEPT = 10 << 20, 5
+OPEN_FILES_MIN = 48
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,10 @@ def _run_as_said(said: argparse.Namespace, parent: int, log: TextIO) -> int:
     from barnabas.storage.directory_plan import StartChoice
 
     env = real()
+    _allow_open_files()
+    if (most := env.disk.open_files_max()) < OPEN_FILES_MIN:
+        why = f"this process may have {most} files open, and a broker needs {OPEN_FILES_MIN}, better some thousands"
+        fail(f"{why}: raise the limit (ulimit -n).")
     given = key_values(said.settings, "--set")
     if said.data is not None:
         if "," in said.data:
@@ -338,7 +343,6 @@ def collect_seldom() -> None:
 
 def _run(env: "Env", order: Order) -> int:
     """Serve on uvloop if it is installed, or else on asyncio's loop; returns the exit code."""
-    _allow_open_files()
     gc.disable()  # until the broker serves, because the objects of the start stay
     try:
         import uvloop
@@ -474,6 +478,10 @@ def _what_to_do(error: OSError, config: "BrokerConfig", data: str) -> str:
         return f"{config.listeners} is in use. Stop what listens there, or choose another port with --port."
     if error.errno in (errno.EADDRNOTAVAIL, errno.EACCES) and error.filename is None:
         return f"this machine cannot listen at {config.listeners}: {error.strerror}. Choose another with --listeners."
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return f"{error}. Raise the limit of open files (ulimit -n), or that of the system."
+    if error.errno in (errno.ENOTDIR, errno.EEXIST):
+        return f"{data} is not a directory that can be made or used: {error}. Name another one with --data."
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return f"{error.filename or data} cannot be used: {error.strerror}. Let this user read and write it."
     return str(error)

@@ -39,6 +39,13 @@ def test_a_hundred_partitions_with_few_open_files(start: Callable[..., Process])
     assert "offline" not in process.log.read_text()
 
 
+def test_a_limit_of_open_files_that_is_too_low_is_said(tmp_path: Path) -> None:
+    process = Process(tmp_path / "data", open_files=47, wait=False)
+    assert process.process.wait(30) == 1
+    assert "may have 47 files open, and a broker needs 48" in process.log.read_text()
+    assert not (tmp_path / "data").exists()
+
+
 def test_a_segment_whose_maker_died_before_its_indexes_were_made(start: Callable[..., Process], tmp_path: Path) -> None:
     process = start()
     assert Client(process.port).create_topic("half", 1) == 0

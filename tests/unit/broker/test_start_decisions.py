@@ -125,10 +125,23 @@ def test_a_directory_knows_its_tree_outside_of_it() -> None:
     with pytest.raises(DataDirectoryError, match="The coordination tree of /d is /elsewhere/tree"):
         check_place_of_tree([found], "/mistyped/tree", {"/elsewhere/tree"}.__contains__)
     check_place_of_tree([found], "/moved/tree", {"/moved/tree"}.__contains__)
+    both = {"/elsewhere/tree", "/link/tree"}.__contains__
+    check_place_of_tree([found], "/link/tree", both, lambda path: "one file")
+    with pytest.raises(DataDirectoryError, match="The coordination tree of /d is /elsewhere/tree"):
+        check_place_of_tree([found], "/link/tree", both)
     assert tree_outside([found], "/elsewhere/tree") == "/elsewhere/tree"
     assert tree_outside([found], "/d/coordination.sqlite") is None
     assert tree_outside([found], ":memory:") is None
     assert tree_outside([found], None) is None
+
+
+def test_a_copy_of_a_whole_cluster_has_its_own_tree() -> None:
+    copied = DirectoryContents("/copy/0", meta=Meta(0, "c", "id", tree_path="/cluster/tree"))
+    both = {"/cluster/tree", "/copy/tree"}
+    check_place_of_tree([copied], "/copy/tree", both.__contains__)
+    for place, there in (("/copy/tree", {"/cluster/tree"}), ("/copy/new", {*both, "/copy/new"})):
+        with pytest.raises(DataDirectoryError, match="The coordination tree of /copy/0 is /cluster/tree"):
+            check_place_of_tree([copied], place, there.__contains__)
 
 
 @pytest.mark.parametrize("choice", [ASK, ADOPT])

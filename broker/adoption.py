@@ -25,6 +25,7 @@ from barnabas.config.broker import BrokerConfig
 from barnabas.controller.tree import PARTITIONS_PER_WRITE
 from barnabas.coordination import paths
 from barnabas.coordination.payloads import (
+    ControllerNode,
     ProducerIdBlock,
     TopicAssignment,
     decode_cluster_id,
@@ -58,6 +59,7 @@ class TreeView(NamedTuple):
     is_node_alive: bool  # whether a broker of this node id is registered
     assignments: dict[str, TopicAssignment | None]  # of the topics that have logs here
     hosted_count: int  # partitions that this broker has in the tree; counted only if all its directories are unused
+    others: str = ""  # who uses the tree, if they are not of Barnabas
 
 
 async def look_at_tree(coordination: Coordination, found: Sequence[DirectoryContents], node_id: int) -> TreeView:
@@ -71,7 +73,9 @@ async def look_at_tree(coordination: Coordination, found: Sequence[DirectoryCont
 
 async def _read_tree(coordination: Coordination, found: Sequence[DirectoryContents], node_id: int) -> TreeView:
     topics = sorted({topic for contents in found for topic, _ in contents.folders})
-    cluster, broker = await coordination.get_many([paths.CLUSTER_ID, paths.broker(node_id)])
+    cluster, broker, controller = await coordination.get_many(
+        [paths.CLUSTER_ID, paths.broker(node_id), paths.CONTROLLER]
+    )
     hosted_count = 0
     if all(contents.is_unused for contents in found) and cluster is not None:
         assignments = (await _assignments(coordination, await _all_topics(coordination))).values()
@@ -82,7 +86,21 @@ async def _read_tree(coordination: Coordination, found: Sequence[DirectoryConten
         broker is not None,
         await _assignments(coordination, topics),
         hosted_count,
+        await _others(coordination, None if controller is None else ControllerNode.decode(controller[0])),
     )
+
+
+async def _others(coordination: Coordination, controller: ControllerNode | None) -> str:
+    """Who uses the tree, if they are not of Barnabas: its brokers leave a node that Kafka's do not know."""
+    if controller is not None and controller.kraft_controller_epoch >= 0:
+        return f"the KRaft controller {controller.broker_id}"
+    if await coordination.exists(paths.BROKER_EPOCHS) is not None:
+        return ""
+    try:
+        registered = await coordination.children(paths.BROKER_IDS)
+    except NoNodeError:
+        return ""
+    return f"the brokers {', '.join(registered)} of Apache Kafka" if registered else ""
 
 
 async def _all_topics(coordination: Coordination) -> list[str]:
@@ -167,6 +185,12 @@ def decide(
 
     `lost`: directories that are offline, by path, and why. `zookeeper`: where the tree is, if not in a file.
     """
+    if view.others:
+        raise DataDirectoryError(
+            f"The tree{f' at {zookeeper}' if zookeeper else ''} is that of {view.others}, which runs: Barnabas has no "
+            "place in such a cluster. Name another chroot in zookeeper.connect; or stop all of that cluster first, and "
+            "its topics and settings are served here."
+        )
     for contents in found:
         check_formatted(contents, choice)
     if view.is_node_alive:

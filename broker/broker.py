@@ -197,7 +197,12 @@ class Broker:
         is_said = False
         while True:
             view = await self._in_tree(lambda: adoption.look_at_tree(tree, self.log_manager.contents, self.node_id))
-            if not view.is_node_alive or tree.session_ends_with_process or clock.monotonic_ms() >= give_up_ms:
+            if (
+                not view.is_node_alive
+                or view.others
+                or tree.session_ends_with_process
+                or clock.monotonic_ms() >= give_up_ms
+            ):
                 return view
             if not is_said:
                 is_said = True

@@ -38,7 +38,8 @@ from barnabas.runtime.ports import Env
 
 logger = logging.getLogger("barnabas.controller")
 
-PARTITIONS_MAX = 100_000  # of one topic, because its node must stay below a megabyte
+PARTITIONS_MAX = 100_000  # of one topic
+NODE_BYTES_MAX = 900_000  # of a topic's node, because ZooKeeper takes a megabyte at once
 UNSET = -1
 DELETION_POLL_MS = 10
 DELETION_WAIT_MS = 1_000
@@ -126,6 +127,18 @@ def growth_problem(name: str, current: int, wanted: int) -> Outcome:
     return DONE
 
 
+def node_problem(node: TopicAssignment) -> Outcome:
+    """Why the tree cannot hold a topic with so many partitions and replicas."""
+    size = len(node.encode())
+    if size > NODE_BYTES_MAX:
+        count = len(node.partitions)
+        message = (
+            f"{count} partitions with their replicas take {size} bytes in one node of the tree, of {NODE_BYTES_MAX}."
+        )
+        return ErrorCode.INVALID_PARTITIONS, f"{message} Make several topics."
+    return DONE
+
+
 # --- writes ---
 
 
@@ -172,6 +185,9 @@ class TopicAdmin:
         if placed is None or validate_only:
             return outcome
         node = TopicAssignment({i: tuple(r) for i, r in placed.items()}, self._env.random_uuid())
+        outcome = node_problem(node)
+        if outcome is not DONE:
+            return outcome
         while not await self._write_topic(name, node, settings, fence):
             if await self._coordination.exists(paths.topic(name)) is not None:
                 return ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists."
@@ -310,6 +326,9 @@ class TopicAdmin:
                 node.adding,
                 node.removing,
             )
+            outcome = node_problem(grown)
+            if outcome is not DONE:
+                return outcome
             try:
                 # A conditional write, unlike Kafka's: two requests at the same time do not undo each other.
                 await self._coordination.set(paths.topic(name), grown.encode(), stat.version)

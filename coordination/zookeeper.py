@@ -61,7 +61,7 @@ CONFIRMATIONS_PER_SESSION = 4  # the session is confirmed so often within its ti
 CLOSE_WITHIN_MS = 2_000.0  # how long `close` waits until the server has ended the session
 OPEN_AGAIN_MS = 1_000.0  # after kazoo has given up by itself
 IN_FLIGHT_MAX = 100  # kazoo is woken through a pipe: more unsent requests would fill it and block the loop
-MULTI_BYTES_MAX = 1_000_000  # jute.maxbuffer is 1,048,575: the server closes the connection at a longer request
+REQUEST_BYTES_MAX = 1_000_000  # jute.maxbuffer is 1,048,575: the server closes the connection at a longer request
 OPERATION_BYTES = 64  # of an operation in a multi, at most, beside its path and data
 
 # Nodes that not everybody may read (zookeeper.set.acl), and those of old consumers, which everybody may write.
@@ -442,7 +442,11 @@ class ZooKeeperCoordination:
         if kind is not None:
             return kind(path)
         if isinstance(error, kazoo_errors.NoAuthError):
-            return CoordinationError(path, f"ZooKeeper's access list of {path} does not allow this")
+            return CoordinationError(
+                path,
+                f"ZooKeeper's access list of {path} does not allow this: start with the zookeeper.digest.credentials "
+                "(user:password) of those who made it",
+            )
         return CoordinationError(path, f"{path}: ZooKeeper refused it: {error!r}")
 
     async def _all(self, works: Iterable[Callable[[], Awaitable[T]]]) -> list[T]:
@@ -560,6 +564,7 @@ class ZooKeeperCoordination:
     ) -> tuple[str, Stat]:
         """Make a node, with `make_parents` also the persistent nodes above it that are missing."""
         self._check_started()
+        _check_size(path, data)
         request = self._create(requests.Create2, Create(path, data, ephemeral, sequential))
         parent, _ = split(path, sequential=sequential)
         while True:
@@ -585,6 +590,7 @@ class ZooKeeperCoordination:
     async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Stat:
         """Replace a node's data."""
         self._check_started()
+        _check_size(path, data)
         return _stat(await self._ask(requests.SetData(self._full(path), data or None, version), path))
 
     async def delete(self, path: str, version: int = ANY_VERSION) -> None:
@@ -633,7 +639,9 @@ class ZooKeeperCoordination:
         if not asked:
             return []
         size = sum(OPERATION_BYTES + len(one.path) + len(getattr(one, "data", b"")) for one in asked)
-        if size > MULTI_BYTES_MAX:
+        for one in asked:
+            _check_size(one.path, getattr(one, "data", b""))
+        if size > REQUEST_BYTES_MAX:
             raise ValueError(f"{len(asked)} operations of {size} bytes are too many for one request to ZooKeeper")
         answers = await self._ask(requests.Transaction([self._request(one) for one in asked]), asked[0].path)
         for index, (one, answer) in enumerate(zip(asked, answers, strict=True)):
@@ -688,6 +696,14 @@ def split_connect(connect: str) -> tuple[str, str]:
     chroot = f"/{below.rstrip('/')}" if slash and below.strip("/") else ""
     split(chroot or "/")
     return hosts, chroot
+
+
+def _check_size(path: str, data: bytes) -> None:
+    """CoordinationError before ZooKeeper closes the connection, at which the session may end."""
+    if OPERATION_BYTES + len(path) + len(data) > REQUEST_BYTES_MAX:
+        raise CoordinationError(
+            path, f"{path} would have {len(data)} bytes, and ZooKeeper takes about a megabyte (jute.maxbuffer)"
+        )
 
 
 def _pass_on(future: "asyncio.Future[Any]", answer: Answer) -> None:

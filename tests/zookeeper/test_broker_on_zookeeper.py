@@ -415,3 +415,39 @@ def test_a_broker_that_is_started_first_waits_for_zookeeper(start: Start, server
     server.start()
     broker.wait_until_ready()
     assert Client(broker.port).create_topic(TOPIC, 1) == 0
+
+
+KAFKAS_BROKER = (
+    b'{"features":{},"listener_security_protocol_map":{"PLAINTEXT":"PLAINTEXT"},"endpoints":["PLAINTEXT://h:9092"],'
+    b'"jmx_port":-1,"port":9092,"host":"h","version":5,"timestamp":"1"}'
+)
+KRAFTS_CONTROLLER = b'{"version":2,"brokerid":3000,"timestamp":"1","kraftControllerEpoch":5}'
+
+
+@pytest.mark.parametrize(
+    ("path", "data", "who"),
+    [
+        ("/brokers/ids/0", KAFKAS_BROKER, "the brokers 0 of Apache Kafka"),
+        ("/brokers/ids/7", KAFKAS_BROKER, "the brokers 7 of Apache Kafka"),
+        ("/controller", KRAFTS_CONTROLLER, "the KRaft controller 3000"),
+    ],
+)
+def test_a_tree_in_which_apache_kafka_runs_is_left_alone(
+    start: Start, server: ZooKeeperServer, tmp_path: Path, path: str, data: bytes, who: str
+) -> None:
+    with plain(server, "") as zookeeper:
+        zookeeper.create(f"/barnabas{path}", data, makepath=True)
+        zookeeper.create("/barnabas/cluster/id", b'{"version":"1","id":"abcdefghijklmnopqrstuv"}', makepath=True)
+        before = tree(zookeeper)
+        broker = start(wait=False)
+        assert broker.process.wait(30) == 1
+        assert f"is that of {who}, which runs" in broker.log.read_text()
+        assert tree(zookeeper) == before
+    assert not (tmp_path / "data" / "meta.properties").exists()
+
+
+def test_the_wrong_password_is_said(start: Start) -> None:
+    start(settings={"zookeeper.digest.credentials": "u:right", "zookeeper.set.acl": "true"}).end()
+    broker = start(settings={"zookeeper.digest.credentials": "u:wrong"}, wait=False)
+    assert broker.process.wait(30) == 1
+    assert "does not allow this: start with the zookeeper.digest.credentials" in broker.log.read_text()

@@ -108,6 +108,12 @@ def test_new_directories_and_partitions_in_the_tree() -> None:
     assert decide(view._replace(hosted_count=0), [new], {}, ASK, 1) == Plan([], [])
 
 
+def test_a_tree_in_which_brokers_of_kafka_run_is_left_alone() -> None:
+    view = TreeView("c", True, {}, 0, "the brokers 0, 1 of Apache Kafka")
+    with pytest.raises(DataDirectoryError, match="at h:2181/k is that of the brokers 0, 1 of Apache Kafka, which runs"):
+        decide(view, [directory("a")], {}, ADOPT, 1, "h:2181/k")
+
+
 def test_there_is_one_tree() -> None:
     mine, other = DirectoryContents("/d", names=["coordination.sqlite"]), DirectoryContents("/e")
     check_place_of_tree([mine, other], "/d/coordination.sqlite", NOTHING_ELSE.__contains__)

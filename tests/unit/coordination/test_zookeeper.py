@@ -396,3 +396,19 @@ def test_a_chroot_follows_the_addresses(connect: str, expected: tuple[str, str])
 def test_a_chroot_is_a_path() -> None:
     with pytest.raises(ValueError):
         split_connect("a:1/b//c")
+
+
+async def test_what_is_larger_than_zookeeper_takes_is_not_sent(tree: Any) -> None:
+    """The server would close the connection, again and again, until the session is over."""
+    session = await tree.session()
+    await session.create("/a", b"0")
+    large = bytes(1_100_000)
+    for write in (
+        session.create("/b", large),
+        session.set("/a", large),
+        session.multi([Set("/a", b"1"), Create("/b", large)]),
+    ):
+        with pytest.raises(CoordinationError, match=r"jute\.maxbuffer"):
+            await write
+    assert (await session.get("/a"))[0] == b"0"
+    await session.set("/a", bytes(999_000))

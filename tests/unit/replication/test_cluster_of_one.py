@@ -148,6 +148,7 @@ def test_settings_reach_the_log_and_the_broker(env, alone):
 
 REFUSALS = [
     ({"partition_count": 0}, ErrorCode.INVALID_PARTITIONS, "Number of partitions was set to an invalid non-positive"),
+    ({"partition_count": 100_000}, ErrorCode.INVALID_PARTITIONS, "bytes in one node of the tree, of 900000"),
     ({"replication_factor": 3}, ErrorCode.INVALID_REPLICATION_FACTOR, "because only 1 broker(s) are registered."),
     ({"configs": {"no.such": "1"}}, ErrorCode.INVALID_CONFIG, "Unknown topic config name: no.such"),
     ({"configs": {"segment.bytes": "many"}}, ErrorCode.INVALID_CONFIG, "Not a number of type INT"),
@@ -179,6 +180,8 @@ def test_refusals_that_need_another_topic(env, alone):
             "Topic already has 1 partition(s).",
         )
         assert (await alone.admin.create_partitions("absent", 2))[0] is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        found, text = await alone.admin.create_partitions("my.topic", 100_000)
+        assert (found, text[:16]) == (ErrorCode.INVALID_PARTITIONS, "100000 partition")
         assert await alone.admin.create_partitions("my.topic", 3, [[1]]) == (
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             "Attempted to add 2 additional partition(s), but only 1 assignment(s) were specified.",

@@ -496,6 +496,7 @@ class ClusterWorld(Simulation):
                 name=name, num_partitions=partitions, replication_factor=copies,
                 configs=[CreateTopicsRequest.CreatableTopicConfig(name=key, value=configs[key]) for key in configs],
             )  # fmt: skip
+            may_exist = False
             for attempt in range(30):
                 node = attempt % len(self.hosts)
                 try:
@@ -505,16 +506,23 @@ class ClusterWorld(Simulation):
                     response = await connection.ask(ApiKey.CREATE_TOPICS, 7, request)
                     connection.abort()
                 except LostError:
+                    may_exist = True  # the request may have been handled, and its answer lost
                     continue
                 error = ErrorCode(response.topics[0].error_code)
-                if error is ErrorCode.NONE:
-                    self.topic_ids[name] = response.topics[0].topic_id
+                if error is ErrorCode.NONE or (may_exist and error is ErrorCode.TOPIC_ALREADY_EXISTS):
+                    self.topic_ids[name] = self._topic_id(name)
                     break
                 if error is not ErrorCode.NOT_CONTROLLER:
                     raise Violation("answers make sense", f"CreateTopics {name}: {error.name}")
                 await self.clock.sleep(100)
             else:
                 raise Violation("the controller creates topics", f"{name}: nobody is the controller")
+
+    def _topic_id(self, topic: str) -> bytes:
+        node = self.tree.find(paths.topic(topic))
+        topic_id = None if node is None else TopicAssignment.decode(node.data).topic_id
+        assert topic_id is not None
+        return topic_id
 
     async def _read_all(self) -> None:
         """Read every partition from its start to its end, into the history."""

@@ -453,6 +453,16 @@ CLUSTER_FAULTS = (
         "late ISR change",
     ),
     Fault(
+        "writes of the controller are not fenced",
+        "cluster",
+        "controller.tree:ControllerTree.__init__",
+        "Check(paths.CONTROLLER_EPOCH, epoch_version)",
+        "Check(paths.CONTROLLER_EPOCH, -1)",
+        "no earlier controller writes states",
+        1,
+        "ISR change by a former controller",
+    ),
+    Fault(
         "life of a joining replica not checked",
         "cluster",
         "controller.alter_partition:judge",

@@ -5,6 +5,7 @@ it has. The epochs in a request tell that it is out of date; these sequences mak
 tells it.
 """
 
+import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -38,6 +39,7 @@ class LateFrames(Choices):
         super().__init__(world, weather)
         self.kinds: dict[str, tuple[int, Happening]] = {
             "late ISR change": (1, self._late_isr_change),
+            "ISR change by a former controller": (1, self._former_controller),
             "late election": (1, self._late_election),
             "late word to a former session": (1, self._late_word),
             "late deletion": (1, self._late_deletion),
@@ -79,29 +81,59 @@ class LateFrames(Choices):
         follower = next(host for host in others if host is not controller)
         node = self._node(follower)
         away, to_controller = (follower.name, leader.name), (leader.name, controller.name)
-        world.note(f"{follower.name} does not reach {leader.name}, the leader of {key}")
-        network.block(*away)
-        if await self._until(lambda: node not in self._isr(key), self._lag_ms()):
-            network.block(*to_controller)
-            network.unblock(*away)
-
-            def is_proposed() -> bool:
-                replica = self._replica(leader, key)
-                return replica is not None and replica.pending_isr is not None and node in replica.pending_isr.isr
-
-            if await self._until(is_proposed, 3_000):
-                await self._sleep(10, 50)
-                arrive = self._part(self._requests(leader, controller))
-                network.unblock(*to_controller)
-                await self._until(lambda: node in self._isr(key), 3_000)
-                await self._sleep(0, 500)
-                network.block(*away)
-                await self._until(lambda: node not in self._isr(key), self._lag_ms())
-                await self._sleep(0, 300)
-                arrive()
-                await self._sleep(1_000, 3_000)
+        if await self._proposes_again(key, leader, follower, controller):
+            arrive = self._part(self._requests(leader, controller))
+            network.unblock(*to_controller)
+            await self._until(lambda: node in self._isr(key), 3_000)
+            await self._sleep(0, 500)
+            network.block(*away)
+            await self._until(lambda: node not in self._isr(key), self._lag_ms())
+            await self._sleep(0, 300)
+            arrive()
+            await self._sleep(1_000, 3_000)
         network.unblock(*away)
         network.unblock(*to_controller)
+
+    async def _proposes_again(self, key: TopicPartition, leader: "Host", follower: "Host", controller: "Host") -> bool:
+        """Whether a leader asks to take a follower into the ISR, which has been out of it, and does not get through."""
+        network, node = self._world.network, self._node(follower)
+        away = (follower.name, leader.name)
+        self._world.note(f"{follower.name} does not reach {leader.name}, the leader of {key}")
+        network.block(*away)
+        has_left = await self._until(lambda: node not in self._isr(key), self._lag_ms())
+        if has_left:
+            network.block(leader.name, controller.name)
+        network.unblock(*away)
+
+        def is_proposed() -> bool:
+            replica = self._replica(leader, key)
+            return replica is not None and replica.pending_isr is not None and node in replica.pending_isr.isr
+
+        if not has_left or not await self._until(is_proposed, 3_000):
+            return False
+        await self._sleep(10, 50)
+        return True
+
+    async def _former_controller(self) -> None:
+        """Somebody has removed `/controller`. The former controller has not heard of it, and gets an ISR to write."""
+        world, network, controller = self._world, self._world.network, self._controller()
+        found = self._a_led_partition(None, self._is_followed_elsewhere)
+        if found is None or controller is None or not world.all_serve:
+            return
+        key, leader, others = found
+        follower = next(host for host in others if host is not controller)
+        if await self._proposes_again(key, leader, follower, controller):
+            arrive = self._part(self._requests(leader, controller))
+            network.block(TREE, controller.name)
+            world.note(f"/controller, which says {controller.name}, is removed by hand")
+            if leader.life is not None:
+                await asyncio.wait([leader.life.spawn(leader.life.coordination.delete(paths.CONTROLLER))])
+            await self._until(lambda: self._controller() not in (None, controller), world.tree.session_timeout_ms)
+            await self._sleep(20, 200)
+            arrive()
+        network.unblock(leader.name, controller.name)
+        await self._sleep(100, 1_000)
+        network.unblock(TREE, controller.name)
 
     async def _late_election(self) -> None:
         """A broker has led while another one was away; it hears of that once more when the other one leads again."""

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import random
+import traceback
 import zlib
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
@@ -44,7 +45,9 @@ class _LogEvents(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         text = record.getMessage()
         if record.exc_info and record.exc_info[1] is not None:
-            text += f" ({record.exc_info[1]!r})"
+            frames = traceback.extract_tb(record.exc_info[2])
+            where = f" in {frames[-1].name}, line {frames[-1].lineno}" if frames else ""
+            text += f" ({record.exc_info[1]!r}{where})"
         self._simulation.note(f"{record.levelname.lower()} {self._simulation.speaker()}{record.name}: {text}")
 
 

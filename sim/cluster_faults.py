@@ -151,6 +151,7 @@ CLUSTER_FAULTS = (
         "if True:",
         "a lease ends before its session",
         1,
+        "cut from the tree,pause past the session",
     ),
     Fault(
         "expiry ignored",
@@ -160,6 +161,7 @@ CLUSTER_FAULTS = (
         "pass",
         "who lost its session is suspended",
         1,
+        "cut from the tree,pause past the session",
     ),
     # Coordinators, followers, messages
     Fault(

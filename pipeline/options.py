@@ -6,6 +6,8 @@
 | `directories`, or `load(PATH)` | | `FOLDER[,…]`: read the segment files of these data directories. One of the two is needed |
 | `topics` | all but internal ones (`barnabas.batches`: all) | `NAME[,…]` of `barnabas.records` and `barnabas.batches`; `*` stands for any characters |
 | `columns` | all | `NAME[,…]`: only these columns are made. Spark does not tell a Python source which columns a query needs, so say it: here, or by `spark.read.schema(…)` |
+| `where` | | conditions that the source applies, so that it reads only what it must: `log_partition = 3 and group_id in ('a', 'b') and log_timestamp >= '2026-11-22 06:00'` (`condition_text.py`). Streams have it, too |
+| `pushFilters` | `false` | `true`: Spark hands the query's own conditions to the source. **Only for a DataFrame that is used in one place of one query**: Spark 4.3 gives the rows that were chosen there to all other queries of the same `load()`. `where` has no such trap |
 | `isolation` | `read_uncommitted` | `read_committed`: neither records of aborted transactions nor what lies above the last stable offset |
 | `aside` | | folder for corrupt batches: for each its bytes (`….batch`) and its place and reason (`….json`). Without it a corrupt batch fails the query, and the message names its place |
 | `replicas` | `one` | directories only. `one`: of a partition in several directories the replica that reaches furthest is read; `all`: each |
@@ -32,6 +34,8 @@ class ReadOptions:
     directories: tuple[str, ...] = ()
     topics: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
+    where: str = ""
+    push_filters: bool = False
     isolation: str = READ_UNCOMMITTED
     aside: str | None = None
     replicas: str = "one"
@@ -59,6 +63,8 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         directories=_names(given.pop("directories", path)),
         topics=_names(given.pop("topics", "")),
         columns=_names(given.pop("columns", "")),
+        where=given.pop("where", ""),
+        push_filters=_flag("pushFilters", given.pop("pushfilters", "false")),
         isolation=_one_of("isolation", given.pop("isolation", READ_UNCOMMITTED), READ_UNCOMMITTED, READ_COMMITTED),
         aside=given.pop("aside", None),
         replicas=_one_of("replicas", given.pop("replicas", "one"), "one", "all"),
@@ -69,8 +75,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         max_rows_per_trigger=_number("maxRowsPerTrigger", given.pop("maxrowspertrigger", None)),
         max_bytes_per_trigger=_number("maxBytesPerTrigger", given.pop("maxbytespertrigger", None)),
         max_files_per_trigger=_number("maxFilesPerTrigger", given.pop("maxfilespertrigger", None)),
-        fail_on_data_loss=_one_of("failOnDataLoss", given.pop("failondataloss", "true").lower(), "true", "false")
-        == "true",
+        fail_on_data_loss=_flag("failOnDataLoss", given.pop("failondataloss", "true")),
     )
     if given:
         raise ValueError(f"unknown option {', '.join(sorted(given))}: see barnabas.pipeline.options")
@@ -90,6 +95,10 @@ def _one_of(name: str, value: str, *allowed: str) -> str:
     if value not in allowed:
         raise ValueError(f"{name}={value!r}: it can be {' or '.join(allowed)}")
     return value
+
+
+def _flag(name: str, value: str) -> bool:
+    return _one_of(name, value.lower(), "true", "false") == "true"
 
 
 def _number(name: str, value: str | None) -> int | None:

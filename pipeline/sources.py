@@ -7,6 +7,7 @@ from typing import ClassVar
 import pyarrow as pa
 from barnabas.pipeline.aside import Aside
 from barnabas.pipeline.broker_origin import BrokerOrigin
+from barnabas.pipeline.condition_text import read_conditions
 from barnabas.pipeline.directory_origin import DirectoryOrigin
 from barnabas.pipeline.filters import Conditions, accept
 from barnabas.pipeline.options import ReadOptions, read_options
@@ -33,7 +34,7 @@ _LOG_COLUMNS = {
 
 def register(spark: SparkSession) -> None:
     """Make the sources known to a session."""
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")  # for the option `pushFilters`
     for source in (CommitSource, GroupSource, RecordSource, BatchSource):
         spark.dataSource.register(source)
 
@@ -59,14 +60,15 @@ class LogSource(DataSource):
 
     def reader(self, schema: StructType) -> "LogReader":
         """The reader of a batch query."""
-        return LogReader(self.table, schema, read_options(self.options))
+        options = read_options(self.options)
+        return (FilteringLogReader if options.push_filters else LogReader)(self.table, schema, options)
 
     def streamReader(self, schema: StructType) -> LogStreamReader:
         """The reader of a streaming query."""
         options = read_options(self.options)
         if options.brokers and options.max_files_per_trigger is not None:
             raise ValueError("maxFilesPerTrigger is for `directories`: over the wire say maxRowsPerTrigger")
-        reading = reading_of(self.table, schema, options, Conditions())
+        reading = reading_of(self.table, schema, options, read_conditions(options.where, self.table.arrow))
         return LogStreamReader(origin_of(self.table, options), reading, options)
 
 
@@ -120,15 +122,9 @@ class LogReader(DataSourceReader):
         self.table = table
         self.struct = schema
         self.options = options
-        self.conditions = Conditions()
+        self.conditions = read_conditions(options.where, table.arrow)
         self.origin = origin_of(table, options)
         self.reading = reading_of(table, schema, options, self.conditions)
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Take over the conditions that a source can apply."""
-        self.conditions, rest = accept(filters, self.table.arrow)
-        self.reading = reading_of(self.table, self.struct, self.options, self.conditions)
-        return rest
 
     def partitions(self) -> Sequence[InputPartition]:
         """One for each task."""
@@ -155,3 +151,19 @@ class LogReader(DataSourceReader):
         """The rows of one task."""
         for place, batches, low, high in self.origin.read(partition):
             yield from self.reading.rows(place, batches, low, high)
+
+
+class FilteringLogReader(LogReader):
+    """The same, and takes over conditions of its query.
+
+    Spark (4.3) plans a Python source once for each `load()`, with the conditions of the query that it planned last. Any
+    other query of the same DataFrame, or another branch of the same query, then gets only those rows, too. So this is
+    only for those who ask for it (the option `pushFilters`).
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Take over the conditions that a source can apply."""
+        pushed, rest = accept(filters, self.table.arrow)
+        self.conditions = Conditions((*self.conditions.filters, *pushed.filters))
+        self.reading = reading_of(self.table, self.struct, self.options, self.conditions)
+        return rest

@@ -14,7 +14,7 @@ from barnabas.pipeline import broker_origin
 from barnabas.pipeline.errors import LostRecordsError
 from barnabas.pipeline.options import read_options
 from barnabas.pipeline.schemas import TABLES
-from barnabas.pipeline.sources import LogReader, register
+from barnabas.pipeline.sources import FilteringLogReader, register
 from barnabas.pipeline.wire import Cluster as Brokers
 from barnabas.pipeline.wire import UnreachableError
 from barnabas.protocol import messages, uuids
@@ -109,7 +109,7 @@ def test_committed_records_of_a_broker(broker: tuple[Process, str]) -> None:
 def test_a_condition_on_time_is_asked_of_the_broker(broker: tuple[Process, str]) -> None:
     wire, _ = options_of(broker)
     since = time_of(NOW_MS + 12)
-    asked = LogReader(
+    asked = FilteringLogReader(
         TABLES["barnabas.records"], TABLES["barnabas.records"].spark, read_options({**wire, "topics": "payments"})
     )
     list(asked.pushFilters([GreaterThanOrEqual(("timestamp",), since)]))
@@ -123,7 +123,7 @@ def test_a_condition_on_time_is_asked_of_the_broker(broker: tuple[Process, str])
 
 def test_a_group_is_read_from_its_partition_only(broker: tuple[Process, str]) -> None:
     wire, _ = options_of(broker)
-    asked = LogReader(TABLES["barnabas.commits"], TABLES["barnabas.commits"].spark, read_options(wire))
+    asked = FilteringLogReader(TABLES["barnabas.commits"], TABLES["barnabas.commits"].spark, read_options(wire))
     list(asked.pushFilters([In(("group_id",), ("billing",))]))
     ranges = [one for task in asked.partitions() for one in task.ranges]  # type: ignore[attr-defined]
     assert len({one.key.partition for one in ranges}) <= 1
@@ -156,7 +156,7 @@ def test_records_that_are_deleted_while_they_are_read(tmp_path: Path, monkeypatc
         assert client.produce("orders", 0, batch([b"%d" % number])).error_code == 0
     for fails in (True, False):
         options = {"brokers": f"127.0.0.1:{process.port}", "failOnDataLoss": str(fails)}
-        reader = LogReader(TABLES["barnabas.records"], TABLES["barnabas.records"].spark, read_options(options))
+        reader = FilteringLogReader(TABLES["barnabas.records"], TABLES["barnabas.records"].spark, read_options(options))
         (task,) = reader.partitions()
         rows = (row["offset"] for some in reader.read(task) for row in some.to_pylist())
         seen = [next(rows)]
@@ -202,7 +202,7 @@ def test_open_transactions_are_read_behind_the_last_stable_offset() -> None:
 
     def states(isolation: str, high: int) -> list[tuple[int, str | None]]:
         options = read_options({"brokers": "a:1", "isolation": isolation})
-        reader = LogReader(TABLES["barnabas.records"], TABLES["barnabas.records"].spark, options)
+        reader = FilteringLogReader(TABLES["barnabas.records"], TABLES["barnabas.records"].spark, options)
         key = broker_origin.LogKey("t", 0)
         stub: Any = Stub()
         fetching = broker_origin._Fetching(stub, broker_origin.OffsetRange(key, 0, high), options)
@@ -244,7 +244,7 @@ def test_leaders_move_and_die_while_a_table_is_read(
         for number in range(0, count, 10):
             cluster.produce(producer, [b"%d" % (number + one) for one in range(10)])
     options = {"brokers": ",".join(f"127.0.0.1:{port}" for port in cluster.ports.values()), "topics": "orders"}
-    reader = LogReader(TABLES["barnabas.records"], TABLES["barnabas.records"].spark, read_options(options))
+    reader = FilteringLogReader(TABLES["barnabas.records"], TABLES["barnabas.records"].spark, read_options(options))
     rows = (row for task in reader.partitions() for some in reader.read(task) for row in some.to_pylist())
     seen = []
     for row in rows:

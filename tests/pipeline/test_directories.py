@@ -13,17 +13,18 @@ from barnabas.groups.records import GroupRecord
 from barnabas.offsets.records import NO_TOPIC_ID, CommittedOffset
 from barnabas.pipeline import segment_reading
 from barnabas.pipeline.aside import CorruptLogError, read_aside
+from barnabas.pipeline.condition_text import read_conditions
 from barnabas.pipeline.directories import logs_of
 from barnabas.pipeline.errors import LostRecordsError
 from barnabas.pipeline.options import read_options
 from barnabas.pipeline.schemas import TABLES
-from barnabas.pipeline.sources import LogReader, register
+from barnabas.pipeline.sources import FilteringLogReader, register
 from barnabas.protocol import records as stored
 from barnabas.protocol import uuids
 from barnabas.protocol.compression import Compression
 from barnabas.protocol.record_batch import Record
 from data_directories import NOW_MS, OFFSETS, TOPIC_ID, DataDirectory
-from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, In, IsNull, LessThan, Not
+from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, In, IsNotNull, IsNull, LessThan, Not
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,7 +37,7 @@ def read(table: str, *filters: Any, columns: str = "", **options: Any) -> list[R
     given = {name: str(value) for name, value in options.items()} | {"columns": columns}
     checked = read_options(given)
     fields = [field for field in TABLES[table].spark.fields if not checked.columns or field.name in checked.columns]
-    reader = LogReader(TABLES[table], type(TABLES[table].spark)(fields), checked)
+    reader = FilteringLogReader(TABLES[table], type(TABLES[table].spark)(fields), checked)
     assert list(reader.pushFilters(list(filters))) == []
     return [row for task in reader.partitions() for batch in reader.read(task) for row in batch.to_pylist()]
 
@@ -150,6 +151,55 @@ def test_conditions_are_applied_by_the_source(tmp_path: Path, condition: Any) ->
     assert in_order(read("barnabas.commits", condition, path=path)) == chosen
 
 
+@pytest.mark.parametrize(
+    ("text", "filters"),
+    [
+        ("log_partition = 3", [EqualTo(("log_partition",), 3)]),
+        (
+            "group_id in ('billing', 'it''s') AND offset <> -7",
+            [In(("group_id",), ("billing", "it's")), Not(EqualTo(("offset",), -7))],
+        ),
+        ("offset is null and topic is not null", [IsNull(("offset",)), IsNotNull(("topic",))]),
+        ("group_id not in ('a')", [Not(In(("group_id",), ("a",)))]),
+        ("is_tombstone = true", [EqualTo(("is_tombstone",), True)]),
+        ("log_timestamp>='2026-11-22 06:00:00'", [GreaterThanOrEqual(("log_timestamp",), datetime(2026, 11, 22, 6))]),
+        ("", []),
+    ],
+)
+def test_conditions_as_a_text(text: str, filters: list[Any]) -> None:
+    assert list(read_conditions(text, TABLES["barnabas.commits"].arrow).filters) == filters
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("offsets = 3", "no column 'offsets'"),
+        ("offset = 'three'", "another type"),
+        ("offset = 3 or offset = 4", "'or' comes where 'and' must be"),
+        ("offset like '3'", "'like' is no comparison"),
+        ("offset in (3", r"'\)' is missing at its end"),
+        ("offset =", "ends too early"),
+        ("offset = 3 and", "ends too early"),
+        ("offset ; 3", "'; 3' cannot be read"),
+        ("log_timestamp > 'soon'", "Invalid isoformat"),
+    ],
+)
+def test_a_wrong_condition_is_said(text: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        read_conditions(text, TABLES["barnabas.commits"].arrow)
+
+
+def test_a_condition_as_an_option(tmp_path: Path) -> None:
+    directory = DataDirectory(tmp_path)
+    expected = some_commits(directory, 3, 150)
+    path = directory.close()
+    where = "group_id = 'billing' and log_offset >= 20"
+    chosen = [row for row in expected if row["group_id"] == "billing" and row["log_offset"] >= 20]
+    assert in_order(read("barnabas.commits", path=path, where=where)) == chosen
+    both = [row for row in chosen if row["log_partition"] == 3]
+    assert in_order(read("barnabas.commits", EqualTo(("log_partition",), 3), path=path, where=where)) == both
+
+
 def test_a_condition_on_offsets_leaves_segments_unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     directory = DataDirectory(tmp_path)
     expected = some_commits(directory, 3, 300)
@@ -184,7 +234,7 @@ def test_small_pieces_of_segments_give_the_same(tmp_path: Path, monkeypatch: pyt
     expected = some_commits(directory, 5, 300)
     path = directory.close()
     options = {"path": path, "splitBytes": 1000}
-    reader = LogReader(
+    reader = FilteringLogReader(
         TABLES["barnabas.commits"], TABLES["barnabas.commits"].spark, read_options({**options, "splitBytes": "1000"})
     )
     assert len(reader.partitions()) > len(list(tmp_path.glob("__consumer_offsets-*/*.log")))
@@ -501,7 +551,9 @@ def test_a_segment_that_compaction_replaces_is_found_again(tmp_path: Path) -> No
     directory = DataDirectory(tmp_path)
     expected = some_commits(directory, 5, 100)
     path = directory.close()
-    reader = LogReader(TABLES["barnabas.commits"], TABLES["barnabas.commits"].spark, read_options({"path": path}))
+    reader = FilteringLogReader(
+        TABLES["barnabas.commits"], TABLES["barnabas.commits"].spark, read_options({"path": path})
+    )
     tasks = reader.partitions()
     folder = tmp_path / "__consumer_offsets-0"
     first, second, *_ = sorted(folder.glob("*.log"))
@@ -519,7 +571,7 @@ def test_records_that_retention_removes_while_they_are_read(tmp_path: Path) -> N
     path = directory.close()
     for fails in (True, False):
         options = read_options({"path": path, "failOnDataLoss": str(fails)})
-        reader = LogReader(TABLES["barnabas.commits"], TABLES["barnabas.commits"].spark, options)
+        reader = FilteringLogReader(TABLES["barnabas.commits"], TABLES["barnabas.commits"].spark, options)
         tasks = reader.partitions()
         first = min((tmp_path / "__consumer_offsets-0").glob("*.log"))
         first.unlink()
@@ -562,5 +614,15 @@ def test_spark_reads_the_tables(spark: "SparkSession", tmp_path: Path) -> None:
     assert by_option.where("size(headers) = 3").count() == sum(len(one["headers"]) == 3 for one in records)
     times = spark.read.format("barnabas.batches").load(path).where("max_timestamp > '2023-11-14 22:13:20.500'")
     assert 0 < times.count() < spark.read.format("barnabas.batches").load(path).count()
+    # Each query gets its own rows: Spark mixes up the conditions that it hands to a source.
+    assert commits.where("log_offset < 10").count() == sum(row["log_offset"] < 10 for row in expected)
+    assert commits.count() == len(expected)
+    some = spark.read.format("barnabas.commits").option("where", "log_partition = 3 and log_offset >= 5").load(path)
+    chosen = [row for row in expected if row["log_partition"] == 3 and row["log_offset"] >= 5]
+    tombstones = some.where("is_tombstone").select("log_offset")
+    assert tombstones.count() == sum(row["is_tombstone"] for row in chosen)
+    assert some.count() == len(chosen)
+    both = tombstones.union(some.where("not is_tombstone").select("log_offset"))
+    assert both.count() == len(chosen)
     with pytest.raises(Exception, match="no column offsets"):
         spark.read.format("barnabas.records").option("columns", "offsets").load(path)

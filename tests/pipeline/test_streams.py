@@ -160,6 +160,13 @@ def test_what_is_there_now_and_nothing_that_comes_later(tmp_path: Path) -> None:
     assert sorted(chain(*growing.all_by(ReadMaxRows(3)))) == sorted(growing.written[:20])
 
 
+def test_a_condition_holds_for_streams_too(tmp_path: Path) -> None:
+    growing = Growing(tmp_path, where="partition = 1")
+    growing.grow(30)
+    rows = list(chain(*growing.all_by(ReadMaxRows(10))))
+    assert rows == [row for row in growing.written if row[0] == 1]
+
+
 def test_a_new_partition_is_read_from_its_begin(tmp_path: Path) -> None:
     growing = Growing(tmp_path)
     growing.grow(5)

@@ -5,6 +5,7 @@ python -m bench --kafka commit-8 poll        some loads, and Apache Kafka beside
 python -m bench --at old=127.0.0.1:9092=PID --at new=127.0.0.1:9192 commit-8        brokers that run already
 python -m bench cpu | stalls                 processor time of one request; how long one thing holds the loop
 python -m bench cluster [--kafka]            three brokers (cluster.py)
+python -m bench pipeline                     commits from segment files through Spark (extra `spark`; pipeline.py)
 python -m bench scale | startup | memory     many of everything; exec to first answer; resident memory
 """
 
@@ -32,6 +33,10 @@ def main(words: Sequence[str]) -> int:
         return cpu.main(words[1:])
     if words[:1] == ["cluster"]:
         return cluster.main(words[1:])
+    if words[:1] == ["pipeline"]:
+        from bench import pipeline  # needs the extra `spark`
+
+        return pipeline.main(words[1:])
     if words[:1] == ["stalls"]:
         return stalls.main(words[1:])
     parser = argparse.ArgumentParser(

@@ -288,6 +288,10 @@ class ClusterWorld(Simulation):
         if not touched and self.tree.zxid == self._seen_zxid:
             return
         self._seen_zxid = self.tree.zxid
+        for life in touched:
+            if life.broker.server.handler_failures and life.host.disk.is_losing_power:
+                self.lose_power(life.host)  # it went in a handler
+        touched, lives = [life for life in touched if life.alive], self.lives
         try:
             self.inspector.look(lives, self.tree, Moment(self.clock.monotonic_ms(), self.calm_ms, self.settling))
             for life in touched:

@@ -243,5 +243,6 @@ class ClusterMember(Routed, Member):
                     return
         if ledger.commits.may_have_none(self.group_id):
             ledger.group_is_gone(self.group_id, now_ms)
+            ledger.assigned(self.group_id, generation, owner, owned, float("inf"))  # of the group that began again
             removal = Administer(REMOVE_GROUP, self.group_id)
             self.ended(self.began(removal), Outcome.OK, removal)

@@ -1,7 +1,8 @@
 """InitProducerId (key 22), versions 0-5: producer ids for idempotent producers.
 
 Transactional ids are checked and then refused with UNSUPPORTED_VERSION, because there is no transaction coordinator
-yet, and with this error a client gives up at once instead of trying again.
+yet. With this error most clients give up at once. Only librdkafka tries again until the time-out of its call, and then
+tells it. It gives up at once only when it is told that its rights are missing, which would be wrong.
 """
 
 from typing import TYPE_CHECKING

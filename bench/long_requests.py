@@ -112,6 +112,92 @@ def long_ones(topic: str, count: int) -> dict[str, Long]:
     }
 
 
+def long_lists_of_names(count: int) -> dict[str, Long]:
+    """A request for each API that takes a list of groups, topics or members, which do not exist."""
+    names = [f"n{i}" for i in range(count)]
+    producers, pages = messages.DescribeProducersRequest, messages.DescribeTopicPartitionsRequest
+    configs, forget, leave = messages.DescribeConfigsRequest, messages.OffsetDeleteRequest, messages.LeaveGroupRequest
+    create, grow, delete = messages.CreateTopicsRequest, messages.CreatePartitionsRequest, messages.DeleteTopicsRequest
+    alter, elect = messages.IncrementalAlterConfigsRequest, messages.ElectLeadersRequest
+    finding = messages.FindCoordinatorRequest
+    return {
+        "find-coordinators": Long(
+            ApiKey.FIND_COORDINATOR, 4, lambda rows: finding(key_type=0, coordinator_keys=rows), names
+        ),
+        "describe-groups": Long(
+            ApiKey.DESCRIBE_GROUPS, 5, lambda rows: messages.DescribeGroupsRequest(groups=rows), names
+        ),
+        "delete-groups": Long(
+            ApiKey.DELETE_GROUPS, 2, lambda rows: messages.DeleteGroupsRequest(groups_names=rows), names
+        ),
+        "leave-group": Long(
+            ApiKey.LEAVE_GROUP,
+            5,
+            lambda rows: leave(group_id="g", members=rows),
+            [leave.MemberIdentity(member_id=name) for name in names],
+        ),
+        "offset-delete": Long(
+            ApiKey.OFFSET_DELETE,
+            0,
+            lambda rows: forget(group_id="g", topics=[forget.OffsetDeleteRequestTopic(name=UNKNOWN, partitions=rows)]),
+            [forget.OffsetDeleteRequestPartition(partition_index=i) for i in range(count)],
+        ),
+        "describe-producers": Long(
+            ApiKey.DESCRIBE_PRODUCERS,
+            0,
+            lambda rows: producers(topics=[producers.TopicRequest(name=UNKNOWN, partition_indexes=rows)]),
+            range(count),
+        ),
+        "describe-partitions": Long(
+            ApiKey.DESCRIBE_TOPIC_PARTITIONS,
+            0,
+            lambda rows: pages(topics=rows, response_partition_limit=2000),
+            [pages.TopicRequest(name=name) for name in names],
+        ),
+        "describe-configs": Long(
+            ApiKey.DESCRIBE_CONFIGS,
+            4,
+            lambda rows: configs(resources=rows),
+            [configs.DescribeConfigsResource(resource_type=2, resource_name=name) for name in names],
+        ),
+        "alter-configs": Long(
+            ApiKey.INCREMENTAL_ALTER_CONFIGS,
+            1,
+            lambda rows: alter(resources=rows),
+            [alter.AlterConfigsResource(resource_type=2, resource_name=name) for name in names],
+        ),
+        "create-topics": Long(
+            ApiKey.CREATE_TOPICS,
+            7,
+            lambda rows: create(topics=rows, timeout_ms=TIMEOUT_MS, validate_only=True),
+            [create.CreatableTopic(name=name, num_partitions=1, replication_factor=1) for name in names],
+        ),
+        "create-partitions": Long(
+            ApiKey.CREATE_PARTITIONS,
+            3,
+            lambda rows: grow(topics=rows, timeout_ms=TIMEOUT_MS, validate_only=True),
+            [grow.CreatePartitionsTopic(name=name, count=2) for name in names],
+        ),
+        "delete-topics": Long(
+            ApiKey.DELETE_TOPICS, 4, lambda rows: delete(topic_names=rows, timeout_ms=TIMEOUT_MS), names
+        ),
+        "elect-leaders": Long(
+            ApiKey.ELECT_LEADERS,
+            2,
+            lambda rows: elect(
+                timeout_ms=TIMEOUT_MS, topic_partitions=[elect.TopicPartitions(topic=UNKNOWN, partitions=rows)]
+            ),
+            range(count),
+        ),
+    }
+
+
+async def long_lists(bench: Bench) -> None:
+    """Requests of groups and of the admin with very many names."""
+    for name, long in long_lists_of_names(bench.partitions).items():
+        await bench.timed_frame(name, long.frame(bench.megabytes << 20, 1 << 40))
+
+
 async def long_requests(bench: Bench) -> None:
     """Each API that takes a list, with a list of rows that exist, then of rows that do not."""
     count = bench.partitions - 1

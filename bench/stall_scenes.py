@@ -19,7 +19,7 @@ from barnabas.replication.partition import Partition
 from barnabas.runtime.upkeep import Task
 
 from bench.loads import batch
-from bench.long_requests import control, long_requests
+from bench.long_requests import control, long_lists, long_requests
 from bench.stalls import TIMEOUT_MS, Bench
 
 GROUPS = 5_000
@@ -318,5 +318,6 @@ SCENES: dict[str, Callable[[Bench], Awaitable[None]]] = {
     "deletion": deletion,
     "loading": loading,
     "long": long_requests,
+    "long-lists": long_lists,
     "control": control,
 }

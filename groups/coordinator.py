@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Container, Iterable, Iterator
+from copy import copy
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from barnabas.cluster.lease import LeaseView
@@ -31,7 +32,7 @@ from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Env
-from barnabas.runtime.turns import Pieces
+from barnabas.runtime.turns import Pieces, chunks
 from barnabas.runtime.upkeep import Task
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ CLASSIC = "classic"
 GROUP_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11  # read, delete, describe, and the two on configs
 TIMER_CHECK_MS = 5_000.0  # how often lost timers of groups are looked for
 PREFIX_BYTES_MAX = 32_000  # a member id is prefix and UUID, and must fit into a string of the protocol
+LEAVERS_PER_PIECE = 100
 
 
 class CoordinatorConfig(Protocol):
@@ -393,6 +395,27 @@ class GroupCoordinator:
         self, request: LeaveGroupRequest, context: Context
     ) -> LeaveGroupResponse | Pending[LeaveGroupResponse]:
         """LeaveGroup: removes one member (v0-2) or several (v3+)."""
+        if context.is_long and context.api_version >= 3:
+            return self.turns.run(self._long_leave_group(request, context), to_the_end=True)
+        return self._leave_group(request, context)
+
+    def _long_leave_group(self, request: LeaveGroupRequest, context: Context) -> Pieces[LeaveGroupResponse]:
+        """Remove very many members, some at a time, as if there were several requests."""
+        response = messages.LeaveGroupResponse(members=[])
+        for members in chunks(request.members, LEAVERS_PER_PIECE):
+            yield
+            part = copy(request)
+            part.members = list(members)
+            reply = self._leave_group(part, context)
+            answer = (yield reply) if isinstance(reply, Pending) else reply
+            if answer.error_code:
+                return answer
+            response.members += answer.members
+        return response
+
+    def _leave_group(
+        self, request: LeaveGroupRequest, context: Context
+    ) -> LeaveGroupResponse | Pending[LeaveGroupResponse]:
         shard = self._gate(request.group_id)
         if isinstance(shard, ErrorCode):
             return messages.LeaveGroupResponse(error_code=shard)

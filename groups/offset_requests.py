@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     CommitReply = OffsetCommitResponse | Pending[OffsetCommitResponse]
     FetchReply = OffsetFetchResponse | Pending[OffsetFetchResponse]
     DeleteReply = OffsetDeleteResponse | Pending[OffsetDeleteResponse]
+    _Refused = dict[str, list[OffsetDeleteResponse.OffsetDeleteResponsePartition]]  # by topic
     # The answer in case of success, the offsets to store, and the rows of partitions whose metadata is too long.
     _Screened = tuple[OffsetCommitResponse, GroupOffsets, list[OffsetCommitResponse.OffsetCommitResponsePartition]]
 
@@ -420,9 +421,29 @@ def _all_topics(found: Offsets) -> list[_Asked]:
 
 def offset_delete(coordinator: GroupCoordinator, request: OffsetDeleteRequest, context: Context) -> DeleteReply:
     """Forget offsets of topics that no active member of a consumer group reads."""
-    make_partition = messages.OffsetDeleteResponse.OffsetDeleteResponsePartition
-    refused: dict[str, list[OffsetDeleteResponse.OffsetDeleteResponsePartition]] = {}
+    if context.is_long:
+        return coordinator.turns.run(_long_delete(coordinator, request), to_the_end=True)
+    refused: _Refused = {}
     wanted: dict[str, list[int]] = {}
+    _screen_delete(coordinator, request, refused, wanted)
+    return _delete(coordinator, request.group_id, refused, wanted)
+
+
+def _long_delete(coordinator: GroupCoordinator, request: OffsetDeleteRequest) -> Pieces[OffsetDeleteResponse]:
+    refused: _Refused = {}
+    wanted: dict[str, list[int]] = {}
+    for part in in_parts(request, "topics", "partitions", ROWS_PER_PIECE):
+        yield
+        _screen_delete(coordinator, part, refused, wanted)
+    reply = _delete(coordinator, request.group_id, refused, wanted)
+    return (yield reply) if isinstance(reply, Pending) else reply
+
+
+def _screen_delete(
+    coordinator: GroupCoordinator, request: OffsetDeleteRequest, refused: _Refused, wanted: dict[str, list[int]]
+) -> None:
+    """Separate the partitions that do not exist."""
+    make_partition = messages.OffsetDeleteResponse.OffsetDeleteResponsePartition
     for topic in request.topics:
         for partition in topic.partitions:
             index = partition.partition_index
@@ -433,6 +454,12 @@ def offset_delete(coordinator: GroupCoordinator, request: OffsetDeleteRequest, c
                     make_partition(partition_index=index, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
                 )
 
+
+def _delete(
+    coordinator: GroupCoordinator, group_id: str, refused: _Refused, wanted: dict[str, list[int]]
+) -> DeleteReply:
+    make_partition = messages.OffsetDeleteResponse.OffsetDeleteResponsePartition
+
     def answer(errors: dict[str, ErrorCode]) -> OffsetDeleteResponse:
         rows = {name: list(partitions) for name, partitions in refused.items()}
         for name, indexes in wanted.items():
@@ -442,7 +469,6 @@ def offset_delete(coordinator: GroupCoordinator, request: OffsetDeleteRequest, c
         make_topic = messages.OffsetDeleteResponse.OffsetDeleteResponseTopic
         return messages.OffsetDeleteResponse(topics=[make_topic(name=name, partitions=rows[name]) for name in rows])
 
-    group_id = request.group_id
     if not coordinator.is_active:
         return messages.OffsetDeleteResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
     if group_id == "":

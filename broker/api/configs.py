@@ -52,10 +52,14 @@ async def describe_configs(
     """The settings in force of each resource, with synonyms and documentation if the client asks for them."""
     from barnabas.broker.config_resources import rows_of
 
-    response = describe_configs_failed(request, ErrorCode.NONE)
+    response = DescribeConfigsResponse(results=[])
     pace = broker.turns.pace()
-    for asked, result in zip(request.resources, response.results, strict=True):
+    for asked in request.resources:
         await pace.rest()
+        result = DescribeConfigsResponse.DescribeConfigsResult(
+            resource_type=asked.resource_type, resource_name=asked.resource_name
+        )
+        response.results.append(result)
         try:
             rows = await rows_of(broker, asked.resource_type, asked.resource_name, asked.configuration_keys)
         except ConfigError as error:

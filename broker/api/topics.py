@@ -88,7 +88,7 @@ async def create_topics(
     wanted = sum(1 + (len(t.assignments) or max(t.num_partitions, 1)) for t in request.topics)
     if wanted > CREATIONS_MAX:
         too_many = [refused(topic.name, ErrorCode.POLICY_VIOLATION, TOO_MANY) for topic in request.topics]
-        note_refusals(broker, context, too_many)
+        await note_refusals(broker, context, too_many)
         return CreateTopicsResponse(topics=too_many)
     duplicates = twice(topic.name for topic in request.topics)
     results = {}
@@ -113,11 +113,11 @@ async def create_topics(
             if not cache.has_leaders(result.name, counts[result.name]):
                 results[result.name] = refused(result.name, ErrorCode.REQUEST_TIMED_OUT, None)
                 results[result.name].topic_id = result.topic_id
-    note_refusals(broker, context, results.values())
+    await note_refusals(broker, context, results.values())
     return CreateTopicsResponse(topics=list(results.values()))
 
 
-def note_refusals(
+async def note_refusals(
     broker: "Broker",
     context: RequestContext,
     results: Iterable[
@@ -127,8 +127,10 @@ def note_refusals(
     ],
 ) -> None:
     """Log which topics were refused, and why."""
+    pace = broker.turns.pace()
     for result in results:
         if result.error_code:
+            await pace.rest()
             why = result.error_message or "no more is known"
             broker.refusals.note(context, ErrorCode(result.error_code), "topic %r: %s", result.name or "", why)
 
@@ -201,7 +203,7 @@ def delete_topics_failed(request: DeleteTopicsRequest, error: ErrorCode) -> Dele
     )
 
 
-@api(ApiKey.DELETE_TOPICS, versions=(0, 6), failure=delete_topics_failed)
+@api(ApiKey.DELETE_TOPICS, versions=(0, 6), failure=delete_topics_failed, is_wide=True)
 async def delete_topics(
     broker: "Broker", request: DeleteTopicsRequest, context: RequestContext
 ) -> DeleteTopicsResponse:
@@ -218,7 +220,9 @@ async def delete_topics(
     asked += [(topic.name, topic.topic_id) for topic in request.topics]
     duplicates = twice(name or topic_id for name, topic_id in asked)
     results: dict[object, DeleteTopicsResponse.DeletableTopicResult] = {}
+    pace = broker.turns.pace()
     for name, topic_id in asked:
+        await pace.rest()
         result = results[name or topic_id] = DeletedTopic(name=name, topic_id=topic_id)
         if name is not None and topic_id != NO_TOPIC_ID:
             refuse(result, ErrorCode.INVALID_REQUEST, "You may not specify both topic name and topic id.")
@@ -243,7 +247,7 @@ async def delete_topics(
     for result in going:
         if cache.contains(result.name or ""):
             refuse(result, ErrorCode.REQUEST_TIMED_OUT, None)
-    note_refusals(broker, context, results.values())
+    await note_refusals(broker, context, results.values())
     return DeleteTopicsResponse(responses=list(results.values()))
 
 
@@ -301,5 +305,5 @@ async def create_partitions(
         for name, both in counts.items():
             if not cache.has_leaders(name, *both):
                 results[name].error_code = ErrorCode.REQUEST_TIMED_OUT
-    note_refusals(broker, context, results.values())
+    await note_refusals(broker, context, results.values())
     return CreatePartitionsResponse(results=list(results.values()))

@@ -9,7 +9,7 @@ from barnabas.broker.api import fetch as fetch_api
 from barnabas.broker.api import list_offsets as list_offsets_api
 from barnabas.broker.api import metadata as metadata_api
 from barnabas.broker.api import produce as produce_api
-from barnabas.groups import offset_requests
+from barnabas.groups import coordinator, offset_requests
 from barnabas.protocol import frames, messages
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
@@ -41,6 +41,7 @@ def _long_begins_early(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(list_offsets_api, "COUNTED_PER_PIECE", 4)
     monkeypatch.setattr(metadata_api, "NAMES_PER_PIECE", 4)
     monkeypatch.setattr(offset_requests, "ROWS_PER_PIECE", 4)
+    monkeypatch.setattr(coordinator, "LEAVERS_PER_PIECE", 4)
 
 
 # --- the connection ---
@@ -393,6 +394,12 @@ def requests_for(topic: str, indexes: list[int]) -> "dict[str, tuple[ApiKey, int
     deleted = [delete.DeleteRecordsPartition(partition_index=i, offset=0) for i in indexes]
     looked_up = [epochs.OffsetForLeaderPartition(partition=i, leader_epoch=0) for i in indexes]
     of_group = [offsets.OffsetFetchRequestTopics(name=topic, partition_indexes=indexes)]
+    forget, leave, configs = messages.OffsetDeleteRequest, messages.LeaveGroupRequest, messages.DescribeConfigsRequest
+    forgotten = [forget.OffsetDeleteRequestPartition(partition_index=i) for i in indexes]
+    described = [
+        configs.DescribeConfigsResource(resource_type=2, resource_name=name, configuration_keys=["retention.ms"])
+        for name in [topic, *(f"absent{i}" for i in indexes)]
+    ]
     metadata = messages.MetadataRequest
     names = [topic, *(f"absent{i}" for i in indexes), topic]
 
@@ -414,6 +421,22 @@ def requests_for(topic: str, indexes: list[int]) -> "dict[str, tuple[ApiKey, int
             8,
             offsets(groups=[offsets.OffsetFetchRequestGroup(group_id="g", topics=of_group)]),
         ),
+        "offset-delete": (
+            ApiKey.OFFSET_DELETE,
+            0,
+            forget(group_id="g", topics=[forget.OffsetDeleteRequestTopic(name=topic, partitions=forgotten)]),
+        ),
+        "leave-group": (
+            ApiKey.LEAVE_GROUP,
+            5,
+            leave(group_id="g", members=[leave.MemberIdentity(member_id=f"m{i}") for i in indexes]),
+        ),
+        "delete-topics": (
+            ApiKey.DELETE_TOPICS,
+            4,
+            messages.DeleteTopicsRequest(topic_names=[f"absent{i}" for i in indexes], timeout_ms=1000),
+        ),
+        "describe-configs": (ApiKey.DESCRIBE_CONFIGS, 4, configs(resources=described)),
         "metadata": (
             ApiKey.METADATA,
             9,
@@ -435,6 +458,7 @@ def requests_for(topic: str, indexes: list[int]) -> "dict[str, tuple[ApiKey, int
 
 
 NAMES = list(requests_for("", []))
+ANSWERED = ("topics", "responses", "groups", "members", "results")
 
 
 @pytest.mark.parametrize("topic", ["wide", "nowhere"])
@@ -457,7 +481,7 @@ def test_a_long_request_gets_the_answer_of_a_short_one(
     short = answer()
     monkeypatch.setattr(connection, "DECODED_AT_ONCE_BYTES_MAX", 400)
     assert answer() == short
-    (rows,) = (getattr(short, field) for field in ("topics", "responses", "groups") if getattr(short, field, None))
+    (rows,) = (getattr(short, field) for field in ANSWERED if getattr(short, field, None))
     assert rows
 
 

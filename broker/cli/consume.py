@@ -9,7 +9,7 @@ from functools import partial
 from typing import Annotated, Any
 
 import typer
-from barnabas.broker.cli.client import answered, connection, told_in_sentences
+from barnabas.broker.cli.client import admin, answered, await_coordinators, connection, told_in_sentences
 from barnabas.broker.cli.exits import ExitCode, fail
 from barnabas.broker.cli.target import SECONDS_MAX, Target, end_at_once, no_time_limit
 from barnabas.broker.cli.terminal import new_app, print_json
@@ -63,9 +63,13 @@ def consume(
         fail(f"--pattern is not a regular expression: {error}.", ExitCode.NOT_VALID)
     if timeout is not None:
         target = replace(target, timeout_s=min(target.timeout_s, timeout + ANSWER_MARGIN_S))
+    if group is not None:  # kafka-python's consumer asks a coordinator that does not answer again and again
+        with admin(target) as client:
+            await_coordinators(client, [group])
     settings = connection(target)
     stopping: list[int] = []
     from kafka import KafkaConsumer
+    from kafka.errors import UnknownBrokerIdError
 
     count = 0
     clock = RealClock()
@@ -93,7 +97,10 @@ def consume(
             while not stopping and (limit is None or count < limit):
                 wanted = POLL_RECORDS if limit is None else min(POLL_RECORDS, limit - count)
                 target.renew()
-                batches = consumer.poll(POLL_MS, max_records=wanted)
+                try:
+                    batches = consumer.poll(POLL_MS, max_records=wanted)
+                except UnknownBrokerIdError:  # the leader has just left the metadata: the next poll finds another one
+                    batches = {}
                 with no_time_limit():  # the reader of the output may be slow
                     for records in batches.values():
                         for record in records:

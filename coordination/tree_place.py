@@ -24,6 +24,7 @@ class TreePlace:
         self._path = path
         self._sessions = sessions
         self._opened = (0, 0)  # device and inode
+        self._size = 0  # SQLite never makes it smaller
         self._is_gone = False
         self._is_older = False
 
@@ -59,7 +60,7 @@ class TreePlace:
         Without one, those that have it open go on with it, and nobody else finds it.
         """
         try:
-            found = self._disk.identity(self._path)
+            found, size = self._disk.identity(self._path), self._disk.file_size(self._path)
         except FileNotFoundError:
             if not self._is_gone:
                 self._is_gone = True
@@ -73,9 +74,13 @@ class TreePlace:
         self._is_gone = False
         if found != self._opened:
             self._say(f"{self._path} was replaced by another file while it is in use")
+        elif size < self._size:
+            self.note_older()
         elif self.wrong and not self._is_older:
             logger.warning("%s is the file again that this broker uses, which goes on", self._path)
             self.wrong = ""
+        if not self.wrong:
+            self._size = size
         return not self.wrong
 
     def note_older(self) -> None:

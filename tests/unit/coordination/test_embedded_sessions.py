@@ -398,6 +398,26 @@ async def test_a_tree_over_which_an_older_copy_is_written_is_not_changed(
 
 
 @embedded_only
+async def test_a_smaller_file_that_is_copied_over_a_tree_is_noticed(tree: Tree) -> None:
+    session = await started(tree)
+    for index in range(200):
+        await session.create(f"/{index}", bytes(100))
+    await tree.settle()
+    path = Path(session._path)
+    copy = path.read_bytes()
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA wal_checkpoint")
+    await tree.settle()
+    assert session.confirm_at_once()
+    assert path.stat().st_size > len(copy)
+    path.write_bytes(copy)  # as cp does it: the file stays the same one
+    await tree.settle()
+    assert not session.confirm_at_once()
+    with pytest.raises(SessionExpiredError, match="is older than it was"):
+        await session.confirm()
+
+
+@embedded_only
 async def test_a_tree_that_can_be_used_now_and_then_is_said_now_and_then(
     tree: Tree, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -70,6 +70,23 @@ def test_what_was_asked_in_an_earlier_epoch_of_the_same_leader_counts_no_more(wo
     assert (late.error, partition.log_end_offset) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, 0)
 
 
+def test_a_wait_that_began_in_an_earlier_epoch_changes_nothing(world):
+    world.lead(1, to=[2])  # the leader has not heard of it, so the follower tries again later
+    world.run(3 * LATENCY_MS)
+    assert world.fetches(2, 1)
+    world.lead(1)
+    former_epoch = 0
+    world.run(50)
+    asked = len(world.fetches(2, 1))
+    world[1].append()
+    world.run(500)
+    assert same(world, 1, 2)
+    later = world.fetches(2, 1)[asked:]
+    epochs = [part.current_leader_epoch for request in later for topic in request.topics for part in topic.partitions]
+    assert epochs
+    assert former_epoch not in epochs
+
+
 def test_idle_partitions_are_named_once(world):
     keys = [("t", index) for index in range(50)]
     world.lead(1, *keys)

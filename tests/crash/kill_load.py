@@ -45,11 +45,11 @@ class AskAgainError(OSError):
 
 
 class Acknowledged(NamedTuple):
-    """A producer's records from `first` on are at these offsets."""
+    """A producer's records from `first` on are at these offsets. None: they are in the log, it is not said where."""
 
     first: int
     count: int
-    offset: int
+    offset: int | None
 
 
 class Books:
@@ -62,7 +62,7 @@ class Books:
         self.problems: list[str] = []
         self._lock = threading.Lock()
 
-    def acknowledge(self, partition: Partition, producer: int, first: int, count: int, offset: int) -> None:
+    def acknowledge(self, partition: Partition, producer: int, first: int, count: int, offset: int | None) -> None:
         """A producer's records were acknowledged."""
         with self._lock:
             self.produced.setdefault(partition, {}).setdefault(producer, []).append(Acknowledged(first, count, offset))
@@ -559,6 +559,7 @@ class LibrdkafkaProducer(Worker):
             self.books.problem(f"{self.name}: {error}")
             return
         self.steps += 1
+        # The offset is None if the library has lost the answer, and knows from a later one that the record is there.
         self.books.acknowledge(key, self.number, number, 1, message.offset())
 
 

@@ -178,6 +178,10 @@ class Checker:
         total = 0
         for first, count, offset in rows:
             total = max(total, first + count)
+            if offset is None:
+                if len(there) < first + count:
+                    self._problem(partition, f"producer {producer}: record {first} is not there")
+                continue
             if there[first : first + count] != list(range(offset, offset + count)):
                 found = there[first : first + count] or "nothing"
                 self._problem(
@@ -214,7 +218,9 @@ class Checker:
                 for number in range(first, first + length):
                     if latest.get((producer, number % KEYS), -1) < number:
                         self._problem(partition, f"producer {producer}: record {number} and all later ones of its key")
-                    if where.get((producer, number), offset + number - first) != offset + number - first:
+                    if offset is not None and where.get((producer, number), offset + number - first) != (
+                        offset + number - first
+                    ):
                         self._problem(partition, f"producer {producer}: record {number} is not at its offset")
         return count
 

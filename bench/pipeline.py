@@ -6,10 +6,12 @@ It writes a data directory of `__consumer_offsets` (batches of ten commits, of 2
 - with Spark into nothing (`noop`), and into Parquet;
 - in the plain way (a sample): kafka-python's decoder of batches and the broker's decoder of commits, record by record.
 
-Processor time is what the machine's other loads change least. Times of Spark are by the clock.
+Processor time is what the machine's other loads change least.
 """
 
 import argparse
+import contextlib
+import os
 import random
 import shutil
 import tempfile
@@ -26,9 +28,11 @@ from barnabas.pipeline.schemas import COMMITS
 from barnabas.pipeline.segment_reading import READ_BYTES, read_piece
 from barnabas.pipeline.session import start_session
 from barnabas.pipeline.sources import OFFSETS_TOPIC, LogReader, register
-from barnabas.protocol import record_batch
+from barnabas.protocol import record_batch, uuids
 from barnabas.protocol.batch_layout import INT64
 from barnabas.protocol.batch_records import PlainRecords
+
+from bench.targets import TICKS_PER_SECOND, Barnabas
 
 PARTITIONS = 8
 SEGMENT_BYTES = 256 << 20
@@ -58,8 +62,13 @@ def write_commits(folder: Path, count: int, per_batch: int) -> None:
         while offset < end:
             offset = _write_segment(log, offset, end, per_batch, templates, rng)
         ends[partition] = offset
+        (log / "partition.metadata").write_text(f"version: 0\ntopic_id: {uuids.to_text(TOPIC_ID)}")
     lines = "".join(f"{OFFSETS_TOPIC} {partition} {end}\n" for partition, end in ends.items())
-    (folder / "replication-offset-checkpoint").write_text(f"0\n{len(ends)}\n{lines}")
+    for name in ("replication-offset-checkpoint", "recovery-point-offset-checkpoint"):
+        (folder / name).write_text(f"0\n{len(ends)}\n{lines}")
+    (folder / ".kafka_cleanshutdown").write_text('{"version":0,"brokerEpoch":-1}')
+    ids = ("cluster.id=AAAAAAAAAAAAAAAAAAAAAQ", "directory.id=AAAAAAAAAAAAAAAAAAAAAg")
+    (folder / "meta.properties").write_text("\n".join(("version=1", "node.id=1", *ids, "")))
 
 
 def _write_segment(
@@ -90,10 +99,30 @@ class Watch:
 
     def time(self, name: str, work: Callable[[], object]) -> None:
         """Do the work once."""
-        began = time.monotonic()
+        began, used = time.monotonic(), processor_seconds()
         work()
-        seconds = time.monotonic() - began
-        print(f"{name:34} {self.count / seconds:12,.0f} rows/s  {seconds:7.1f} s", flush=True)
+        seconds, used = time.monotonic() - began, processor_seconds() - used
+        rate = f"{self.count / seconds:12,.0f} rows/s  {seconds:7.1f} s"
+        print(f"{name:34} {rate}   {used:7.1f} s of processors, {self.count / used:12,.0f} rows/s of them", flush=True)
+
+
+def processor_seconds() -> float:
+    """What this process has used, with all that it has started: Spark's Java and its Python processes."""
+    parents: dict[int, int] = {}
+    used: dict[int, int] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            pid, _, rest = stat.read_text().partition(" (")
+            fields = rest.rpartition(") ")[2].split()
+            parents[int(pid)] = int(fields[1])
+            used[int(pid)] = sum(map(int, fields[11:15]))  # its own, and of children that have ended
+    total = 0
+    for pid, ticks in used.items():
+        ancestor = pid
+        while ancestor > 1 and ancestor != os.getpid():
+            ancestor = parents.get(ancestor, 0)
+        total += ticks if ancestor == os.getpid() else 0
+    return total / TICKS_PER_SECOND
 
 
 def stages(path: str, watch: Watch) -> None:
@@ -160,6 +189,7 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--commits", type=int, default=5_000_000)
     parser.add_argument("--per-batch", type=int, default=10)
     parser.add_argument("--data", help="a folder for the data; kept, and used again if it is there")
+    parser.add_argument("--wire", action="store_true", help="from a broker, instead of Spark")
     said = parser.parse_args(words)
     work = Path(tempfile.mkdtemp(prefix="barnabas-bench-"))
     folder = Path(said.data) if said.data else work / "data"
@@ -171,6 +201,9 @@ def main(words: Sequence[str]) -> int:
         print(f"{count:,} commits in batches of {said.per_batch}, {size / 1e6:,.0f} MB", flush=True)
         watch = Watch(count, size)
         stages(str(folder), watch)
+        if said.wire:
+            over_the_wire(str(folder), watch)
+            return 0
         _spark(str(folder), work, watch)
         began, processor = time.monotonic(), time.process_time()
         found = plain(str(folder), 100_000)
@@ -179,6 +212,24 @@ def main(words: Sequence[str]) -> int:
     finally:
         shutil.rmtree(work)
     return 0
+
+
+def over_the_wire(path: str, watch: Watch) -> None:
+    """A broker on the same data directory, and one task after the other."""
+    broker = Barnabas(path, ["log.cleaner.enable=false", "offsets.retention.check.interval.ms=1000000000"])
+    try:
+        reader = LogReader(COMMITS, COMMITS.spark, read_options({"brokers": broker.address}))
+        tasks = reader.partitions()
+        used = -1.0
+        while broker.cpu_seconds() - used > 0.1:  # its coordinator loads the same log first
+            used = broker.cpu_seconds()
+            time.sleep(2)
+        used, own = broker.cpu_seconds(), time.process_time()
+        watch.time("one process, over the wire", lambda: [None for task in tasks for _ in reader.read(task)])
+        used, own = broker.cpu_seconds() - used, time.process_time() - own
+        print(f"  of which the broker {used:.1f} s, the reader {own:.1f} s")
+    finally:
+        broker.stop()
 
 
 def _spark(path: str, work: Path, watch: Watch) -> None:

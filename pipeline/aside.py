@@ -13,6 +13,7 @@ from pathlib import Path
 
 from barnabas.pipeline.batches import Array, Corrupt
 from barnabas.pipeline.place import Place
+from barnabas.protocol.checksum import crc32c
 
 logger = logging.getLogger("barnabas.pipeline")
 
@@ -46,6 +47,8 @@ class Aside:
         folder = Path(self.folder)
         folder.mkdir(parents=True, exist_ok=True)
         where = about["position"] if about["position"] is not None else about["offset"]
+        if where is None:  # over the wire there is no position, and without a header no offset
+            where = f"crc-{crc32c(content):08x}"
         parts = [about["topic"], about["partition"], about["segment"] or "wire", where]
         if about["kind"] == "record":
             parts.append(f"record-{about['offset']}")

@@ -25,7 +25,7 @@ def commit_rows(records: Records, place: Place) -> Rows:
     corrupt = unreadable(records, ~has_version, "a key of __consumer_offsets without its version")
     records = records.only(has_version & (version >= 0) & (version <= OFFSET_KEY_VERSION_MAX))
     commits = _Commits(records)
-    if commits.bad.any():
+    while commits.bad.any():  # texts are checked when all positions are right
         corrupt += unreadable(records, commits.bad, "an offset record that cannot be read")
         records = records.only(~commits.bad)
         commits = _Commits(records)

@@ -25,7 +25,7 @@ from barnabas.controller.channels import BrokerChannels
 from barnabas.controller.controller import Controller
 from barnabas.controller.topic_admin import TopicAdmin
 from barnabas.coordination import paths
-from barnabas.coordination.port import ConnectionLossError, Coordination, CoordinationError
+from barnabas.coordination.port import ConnectionLossError, Coordination, CoordinationError, SessionExpiredError
 from barnabas.groups.coordinator import GroupCoordinator
 from barnabas.groups.runtime import CoordinatorLog, PartitionLog
 from barnabas.protocol.errors import ErrorCode
@@ -210,12 +210,15 @@ class Broker:
             await clock.sleep(registration.FORMER_LIFE_POLL_MS)
 
     async def _in_tree(self, step: Callable[[], Awaitable[T]]) -> T:
-        """Do a step of the start; again, if the connection to the tree is lost. Every step may be done twice."""
+        """Do a step of the start; again, if the connection to the tree or the session is lost.
+
+        Every step may be done twice. Slow disks may take the time of a session, and then another one begins.
+        """
         give_up_ms = self.env.clock.monotonic_ms() + TREE_ANSWERS_WITHIN_MS
         while True:
             try:
                 return await step()
-            except ConnectionLossError as error:
+            except (ConnectionLossError, SessionExpiredError) as error:
                 if self.env.clock.monotonic_ms() >= give_up_ms:
                     raise
                 logger.warning("the coordination tree does not answer, trying again: %s", error)

@@ -117,6 +117,14 @@ class Cluster(OneBroker):
         """What one of the brokers says of the cluster. OSError."""
         return self._ask(ApiKey.METADATA, 9, messages.MetadataRequest(topics=None))
 
+    def metadata_of_each(self) -> list[Any]:
+        """What each broker says of the cluster. OSError."""
+        answers = []
+        for port in self.ports:
+            with closing(Client(port, READ_WITHIN_S)) as client:
+                answers.append(client.ask(ApiKey.METADATA, 9, messages.MetadataRequest(topics=None)))
+        return answers
+
     def leader(self, partition: Partition, answer_within_s: float = ANSWER_WITHIN_S) -> Client:
         """A connection to the leader, as one of the brokers knows it."""
         answer = self.metadata()
@@ -372,19 +380,27 @@ class ClusterRounds(Rounds):
     def _wait_until_in_sync(
         self, also: Callable[[Any], bool] = lambda answer: True, since: float | None = None
     ) -> float:
-        """Wait until every replica of every partition is in sync; milliseconds since then."""
+        """Wait until every replica of every partition is in sync, as each broker knows; milliseconds since then.
+
+        A broker that was paused knows the past, so all must say the same of leaders.
+        """
         started = time.monotonic() if since is None else since
         lagging: list[str] = ["nothing is known"]
         while True:
             try:
-                answer = self.cluster.metadata()
-                rows = [(topic.name, row) for topic in answer.topics for row in topic.partitions]
+                answers = self.cluster.metadata_of_each()
+                answer = answers[0]
+                rows = [(topic.name, row) for each in answers for topic in each.topics for row in topic.partitions]
+                leaders = {(name, row.partition_index, row.leader_id) for name, row in rows}
+                partitions = {(name, index) for name, index, _ in leaders}
+                is_agreed = len(leaders) == len(partitions) == len(rows) / len(answers)
                 lagging = [
                     f"{name}-{row.partition_index}: leader {row.leader_id}, ISR {row.isr_nodes} of {row.replica_nodes}"
                     for name, row in rows
                     if row.leader_id < 0 or sorted(row.isr_nodes) != sorted(row.replica_nodes)
                 ]
-                if len(answer.brokers) == len(self.ports) and not lagging and also(answer):
+                are_there = all(len(each.brokers) == len(self.ports) for each in answers)
+                if are_there and is_agreed and not lagging and also(answer):
                     return (time.monotonic() - started) * 1000
             except OSError:
                 pass

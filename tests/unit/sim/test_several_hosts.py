@@ -320,3 +320,31 @@ def test_a_sync_on_the_loop_of_a_slow_disk_stops_its_process(machines: Machines)
         assert ends == [began_ms + 400]
 
     machines.run(story())
+
+
+def test_a_start_that_takes_longer_than_a_session_begins_another_one(
+    machines: Machines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (host, _), (life, _) = machines.hosts, machines.lives
+    broker = life.broker
+    load = broker.log_manager.load
+
+    async def load_slowly() -> None:
+        host.pause("disk")
+        machines.env.clock.call_later(TIMEOUT_MS * 2, lambda: host.resume("disk"))
+        await load()
+
+    monkeypatch.setattr(broker.log_manager, "load", load_slowly)
+
+    async def story() -> None:
+        began_in = []
+        broker.coordination.on_session_expired(lambda: began_in.append(broker.coordination.session_id))
+        starting = life.spawn(broker.start())
+        await asyncio.wait([starting])
+        assert starting.exception() is None
+        assert began_in == [broker.coordination.session_id]
+        assert broker.lease.holds
+        assert machines.tree.find("/brokers/ids/0")
+        await life.spawn(broker.stop())
+
+    machines.run(story())

@@ -85,14 +85,17 @@ async def create_topics(
         return create_topics_failed(request, ErrorCode.NOT_CONTROLLER)
     if request.timeout_ms <= 0:
         return create_topics_failed(request, ErrorCode.REQUEST_TIMED_OUT)
-    wanted = sum(1 + (len(t.assignments) or max(t.num_partitions, 1)) for t in request.topics)
-    if wanted > CREATIONS_MAX:
-        too_many = [refused(topic.name, ErrorCode.POLICY_VIOLATION, TOO_MANY) for topic in request.topics]
+    pace = broker.turns.pace()
+    wanted = sum(1 + (len(t.assignments) or max(t.num_partitions, 1)) for t in request.topics[:CREATIONS_MAX])
+    if wanted > CREATIONS_MAX:  # a topic counts as two at least
+        too_many = []
+        for topic in request.topics:
+            await pace.rest()
+            too_many.append(refused(topic.name, ErrorCode.POLICY_VIOLATION, TOO_MANY))
         await note_refusals(broker, context, too_many)
         return CreateTopicsResponse(topics=too_many)
     duplicates = twice(topic.name for topic in request.topics)
     results = {}
-    pace = broker.turns.pace()
     for topic in request.topics:
         await pace.rest()
         if topic.name in duplicates:

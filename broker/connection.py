@@ -338,13 +338,13 @@ class Connection(asyncio.BufferedProtocol):
     def _handle_frames(self, data: memoryview) -> int:
         """Handle complete frames in order until one is parked, and send their answers together.
 
-        Returns how many bytes of `data` need not be kept.
+        The caller has looked whether the first may be handled. Returns how many bytes of `data` need not be kept.
         """
         end = len(data)
         position = 0
         left = FRAMES_PER_TURN
         self._handling_frames = True
-        while end - position >= 4 and self._may_handle():
+        while end - position >= 4 and (position == 0 or self._may_handle()):
             if left == 0:
                 self._turn_is_over = True
                 self._server.env.clock.call_soon(self._take_turn)

@@ -1,5 +1,9 @@
 """The options of the sources, `spark.read.format("barnabas.commits").option(NAME, VALUE)`. Spark ignores their case.
 
+A `load()` looks at the logs once, when the first query of its DataFrame is planned. All queries of this DataFrame read
+up to there; what has been written since needs another `load()`, or a stream. On a Spark cluster the folders of
+`directories` and `aside` must be the same for all workers.
+
 | option | default | meaning |
 | --- | --- | --- |
 | `brokers` | | `HOST:PORT[,…]`: read over the wire |

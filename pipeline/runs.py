@@ -5,8 +5,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from barnabas.pipeline import log_files
+from barnabas.pipeline.files import Files
 from barnabas.pipeline.history_folder import HistoryFolder
-from barnabas.pipeline.jobs import audit, capacity, health, lag, offsets
+from barnabas.pipeline.jobs import audit, capacity, export, health, lag, offsets, verify
 from barnabas.pipeline.source import Source
 from pyspark import StorageLevel
 from pyspark.sql import Window
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ROWS_MAX = 20  # of a summary
+COMMITTED = "read_committed"  # what a transaction has not committed does not count
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ class Run:
 def run_offsets(run: Run) -> Summary:
     """Add new commits to the history."""
     folder = HistoryFolder(run.spark, f"{run.out}/offsets")
-    added = folder.append(run.source.table(run.spark, "commits"))
+    added = folder.append(run.source.table(run.spark, "commits", isolation=COMMITTED))
     compacted = folder.compact()
     history = folder.read()
     at = run.settings.get("at")
@@ -76,7 +79,7 @@ def run_offsets(run: Run) -> Summary:
 
 def run_lag(run: Run) -> Summary:
     """The lag of every group at the end of every window."""
-    commits, batches = run.table("commits"), run.table("batches", topics="*")
+    commits, batches = run.table("commits", isolation=COMMITTED), run.table("batches", topics="*")
     rows = run.write("lag", lag.lag(commits, batches, run.settings["every_s"]))
     last = Window.partitionBy("group_id", "topic", "partition").orderBy(F.col("at").desc())
     newest = rows.withColumn("number", F.row_number().over(last)).where("number = 1")
@@ -99,7 +102,11 @@ def run_lag(run: Run) -> Summary:
 
 def run_audit(run: Run) -> Summary:
     """What the commits say that should not be."""
-    commits, groups, batches = run.table("commits"), run.table("groups"), run.table("batches", topics="*")
+    commits, groups, batches = (
+        run.table("commits", isolation=COMMITTED),
+        run.table("groups"),
+        run.table("batches", topics="*"),
+    )
     rows = run.write("audit", audit.audit(commits, groups, batches, run.settings["clocks_differ_s"]))
     found = (
         rows.groupBy("group_id", "finding")
@@ -116,7 +123,11 @@ def run_audit(run: Run) -> Summary:
 
 def run_health(run: Run) -> Summary:
     """Every change of the health of groups."""
-    commits, groups, batches = run.table("commits"), run.table("groups"), run.table("batches", topics="*")
+    commits, groups, batches = (
+        run.table("commits", isolation=COMMITTED),
+        run.table("groups"),
+        run.table("batches", topics="*"),
+    )
     rows = run.write("health", health.health(commits, groups, batches, **run.settings))
     on = ("group_id", "topic", "partition", "check")
     last = Window.partitionBy(*on).orderBy(F.col("at").desc())
@@ -139,7 +150,7 @@ def run_health(run: Run) -> Summary:
 
 def run_capacity(run: Run) -> Summary:
     """Growth of topics and groups, and what will become of it."""
-    commits, batches = run.table("commits"), run.table("batches", topics="*")
+    commits, batches = run.table("commits", isolation=COMMITTED), run.table("batches", topics="*")
     now, free_bytes = datetime.now(UTC), run.settings["free_bytes"]
     run.write("capacity/growth", capacity.growth(batches, commits))
     topics = run.write("capacity/topics", capacity.topics(batches, now, run.settings["retention_ms"]))
@@ -162,6 +173,59 @@ def run_capacity(run: Run) -> Summary:
     )
 
 
+def run_verify(run: Run) -> Summary:
+    """What is wrong with the logs in data directories."""
+    if not run.source.directories:
+        raise ValueError("verify reads data directories, not brokers")
+    compacted = run.settings["compacted"]
+    batches = run.table("batches", topics="*", replicas="all", until="log-end")
+    records = run.source.table(run.spark, "records", topics=",".join(compacted), replicas="all")
+    logs, entries = log_files.tables(run.spark, run.source.directories)
+    wrong = verify.verify(batches, logs, entries, compacted).unionByName(verify.keys(records, logs))
+    rows = run.write("verify", wrong)
+    by_finding = (
+        rows.groupBy("finding", "topic", "partition", "directory")
+        .agg(F.count("*").alias("places"), F.min("offset").alias("first"))
+        .orderBy("finding", "topic", "partition", "directory")
+    )
+    found = by_finding.take(ROWS_MAX)
+    checked = batches.agg(F.count("*"), F.coalesce(F.sum("size_bytes"), F.lit(0))).first()
+    what = f"{checked[0]:,} batches ({checked[1]:,} bytes) of {logs.count()} logs were checked"
+    result = f"{rows.count():,} findings are in {run.out}/verify" if found else "nothing is wrong"
+    return Summary(
+        f"{what}: {result}.",
+        ("finding", "topic", "#partition", "directory", "#places", "#first offset"),
+        [tuple(row) for row in found],
+        is_empty=not checked[0],
+        has_failed=bool(found),
+    )
+
+
+def run_export(run: Run) -> Summary:
+    """Add the records of a topic that are not there yet."""
+    topic = run.settings["topic"]
+    path, checkpoint = f"{run.out}/export/{topic}", f"{run.out}/export/_checkpoints/{topic}"
+    stream = run.source.stream(run.spark, "records", topics=topic, isolation=COMMITTED)
+    rows = export.export(stream, run.settings["json_schema"])
+    writer = rows.writeStream.format("parquet").partitionBy(*export.PARTITIONED_BY).option("path", path)
+    query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+    query.awaitTermination()
+    added = sum(progress.numInputRows for progress in query.recentProgress)
+    Files(run.spark, path).make_folder(path)
+    there = run.spark.read.schema(rows.schema).parquet(path)
+    found = (
+        there.groupBy("topic", "outcome", "reason")
+        .agg(F.count("*").alias("records"), F.min("timestamp").alias("first"), F.max("timestamp").alias("last"))
+        .orderBy("topic", F.col("outcome").desc(), "reason")
+    ).take(ROWS_MAX)
+    return Summary(
+        f"{added:,} records added to {path}.",
+        ("topic", "outcome", "reason", "#records", "first", "last"),
+        [(*row[:4], _time(row[4]), _time(row[5])) for row in found],
+        is_empty=not found,
+    )
+
+
 def _time(at: datetime | None) -> str | None:
     """A time as people write it; Spark gives out the time zone of this machine."""
     return None if at is None else at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
@@ -177,4 +241,6 @@ RUNS: dict[str, Callable[[Run], Summary]] = {
     "audit": run_audit,
     "health": run_health,
     "capacity": run_capacity,
+    "verify": run_verify,
+    "export": run_export,
 }

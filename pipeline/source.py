@@ -19,11 +19,16 @@ class Source:
 
     def table(self, spark: "SparkSession", name: str, **options: str) -> "DataFrame":
         """`commits`, `groups`, `records` or `batches`."""
+        return spark.read.format(f"barnabas.{name}").options(**self._where(), **options).load()
+
+    def stream(self, spark: "SparkSession", name: str, **options: str) -> "DataFrame":
+        """The same as a stream."""
+        return spark.readStream.format(f"barnabas.{name}").options(**self._where(), **options).load()
+
+    def _where(self) -> dict[str, str]:
         if self.brokers:
-            where = {"brokers": ",".join(self.brokers)}
-        else:
-            where = {"directories": ",".join(self.directories)}
-        return spark.read.format(f"barnabas.{name}").options(**where, **options).load()
+            return {"brokers": ",".join(self.brokers)}
+        return {"directories": ",".join(self.directories)}
 
 
 def source_of(text: str) -> Source:

@@ -143,6 +143,52 @@ def capacity(
     _run("capacity", source, out, memory, setting, as_json, **words)
 
 
+@app.command()
+def verify(
+    source: Source,
+    out: Out,
+    compacted: Annotated[
+        str, typer.Option(metavar="TOPIC,…", help="The topics that are compacted, so offsets may be missing.")
+    ] = "__consumer_offsets,__transaction_state",
+    memory: Memory = DEFAULT_MEMORY,
+    setting: Setting = None,
+    as_json: AsJson = False,
+) -> None:
+    """Whether the logs in data directories are whole: batches, offsets, indexes, replicas. Exit code 1 if they are not.
+
+    Stop the brokers first.
+
+    \b
+    barnabas pipeline verify --source ./data --out ./tables
+    """
+    topics = tuple(name.strip() for name in compacted.split(",") if name.strip())
+    _run("verify", source, out, memory, setting, as_json, compacted=topics)
+
+
+@app.command()
+def export(
+    source: Source,
+    out: Out,
+    topic: Annotated[str, typer.Option("--topic", metavar="TOPIC", help="The topic.")],
+    json_schema: Annotated[
+        str | None,
+        typer.Option("--json-schema", metavar="COLUMNS", help="Read the values as JSON objects with these columns."),
+    ] = None,
+    memory: Memory = DEFAULT_MEMORY,
+    setting: Setting = None,
+    as_json: AsJson = False,
+) -> None:
+    """Add the records of a topic that are not there yet to DIR/export/TOPIC, by day.
+
+    With columns, records whose value cannot be read are put aside in outcome=bad, with the reason.
+
+    \b
+    barnabas pipeline export --source ./data --out ./tables --topic orders
+    barnabas pipeline export --source ./data --out ./tables --topic orders --json-schema 'id bigint, amount double'
+    """
+    _run("export", source, out, memory, setting, as_json, topic=topic, json_schema=json_schema)
+
+
 def _run(job: str, source: str, out: str, memory: str, setting: list[str] | None, as_json: bool, **words: Any) -> None:
     """Run a job, show its progress and its table, and end with its exit code."""
     from barnabas.broker.cli.exits import key_values
@@ -169,6 +215,8 @@ def _run(job: str, source: str, out: str, memory: str, setting: list[str] | None
         register(spark)
         with shown(spark, job):
             summary = RUNS[job](Run(spark, where, out.rstrip("/"), words))
+    except ValueError as error:
+        fail(f"{error}.", ExitCode.NOT_VALID)
     except (PySparkException, Py4JError) as error:
         fail(_sentence(str(error)))
     finally:

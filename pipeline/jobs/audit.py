@@ -16,8 +16,8 @@ The findings:
   before the next one.
 - `skipped`: the offset went forward without reading: it was set while the group had no members, or it had been removed
   (deleted, expired), and the group began further ahead.
-- `past the end`: the offset is larger than the log's end was. Records count with their own time, which a producer's
-  clock says, so the log's end is taken `clocks_differ_s` later than the commit.
+- `past the end`: the offset is larger than the log's end was. A batch counts from the time of its first record, which a
+  producer's clock says, so the log's end is taken `clocks_differ_s` later than the commit.
 - `not assigned`: the group had members, and its newest generation gave the partition to none of them. So the commit
   came from a member of an older generation, or from a client outside of the group.
 """
@@ -115,7 +115,7 @@ def read_twice(steps: "DataFrame") -> "DataFrame":
 
 def past_the_end(steps: "DataFrame", batches: "DataFrame", clocks_differ_s: float) -> "DataFrame":
     """The commits above the log's end; `previous` is that end."""
-    ends = log_ends(batches.where(F.col("base_offset").isNotNull()))
+    ends = log_ends(batches.where(F.col("error").isNull()), since="base_timestamp")
     later = F.col("log_timestamp") + F.make_dt_interval(secs=F.lit(clocks_differ_s + 0.001))
     at_end = join_latest(steps.withColumn("at", later), ends, TOPIC_PARTITION, "at")
     return at_end.where("offset > log_end_offset").withColumn("previous", F.col("log_end_offset"))

@@ -106,4 +106,4 @@ def keys(records: "DataFrame", most: int = KEYS) -> "DataFrame":
 
 def readable(batches: "DataFrame") -> "DataFrame":
     """The batches that hold records of producers."""
-    return batches.where(F.col("base_offset").isNotNull() & ~F.coalesce("is_control", F.lit(False)))
+    return batches.where(F.col("error").isNull() & ~F.coalesce("is_control", F.lit(False)))

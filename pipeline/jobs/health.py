@@ -61,7 +61,7 @@ def health(
     soon_s: int = SOON_S,
 ) -> "DataFrame":
     """Every change of every status."""
-    batches = batches.where(F.col("base_offset").isNotNull())
+    batches = batches.where(F.col("error").isNull())
     groups = groups.where("record_type = 'GroupMetadata'")
     until = last_end(commits, batches, every_s)
     checks = [

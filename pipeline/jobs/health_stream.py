@@ -62,7 +62,7 @@ def events_of(commits: "DataFrame", groups: "DataFrame", batches: "DataFrame") -
         F.unix_millis("state_timestamp").alias("since_ms"),
         F.coalesce(F.size("members"), F.lit(0)).alias("members"),
     )
-    grown = batches.where("base_offset is not null").select(
+    grown = batches.where("error is null").select(
         partition.alias("place"),
         F.col("max_timestamp").alias("log_timestamp"),
         (F.col("last_offset") + 1).alias("log_end"),

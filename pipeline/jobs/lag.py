@@ -31,7 +31,7 @@ EVERY_S = 60
 
 def lag(commits: "DataFrame", batches: "DataFrame", every_s: int = EVERY_S) -> "DataFrame":
     """The lag at the end of every window, from the commits and the batches of the topics."""
-    batches = batches.where(F.col("base_offset").isNotNull())
+    batches = batches.where(F.col("error").isNull())
     until = last_end(commits, batches, every_s)
     offsets = commits.select(*GROUP_PARTITION, "log_timestamp", "log_offset", F.col("offset").alias("committed_offset"))
     rows = at_each_end(offsets, GROUP_PARTITION, until, every_s).where(F.col("committed_offset").isNotNull())
@@ -60,9 +60,9 @@ def last_end(commits: "DataFrame", batches: "DataFrame", every_s: int) -> "DataF
     return times.agg(F.max(end_of_window("log_timestamp", every_s)).alias("last_end"))
 
 
-def log_ends(batches: "DataFrame") -> "DataFrame":
+def log_ends(batches: "DataFrame", since: str = "max_timestamp") -> "DataFrame":
     """From which time on a log was how long. Records count from the moment after their time, as windows end."""
-    at = F.col("max_timestamp") + F.make_dt_interval(secs=F.lit(0.001))
+    at = F.col(since) + F.make_dt_interval(secs=F.lit(0.001))
     return batches.select(*TOPIC_PARTITION, at.alias("at"), (F.col("last_offset") + 1).alias("log_end_offset"))
 
 

@@ -64,7 +64,7 @@ def folded(history: History, clocks_differ_ms: int) -> Counter[Finding]:
                 batch["last_offset"] + 1
                 for batch in history.batches
                 if (batch["topic"], batch["partition"]) == key[1:]
-                and batch["max_timestamp"] <= row["log_timestamp"] + clocks_differ_ms
+                and batch["base_timestamp"] <= row["log_timestamp"] + clocks_differ_ms
             ),
             default=None,
         )

@@ -1,0 +1,168 @@
+"""`verify`: whether the logs in data directories are whole. One row for each place where something is wrong.
+
+| column | type | meaning |
+| --- | --- | --- |
+| `finding` | string | see below |
+| `topic`, `partition` | string, int | of which log |
+| `directory`, `segment`, `position` | string, string, bigint | where; null: not of one place of one file |
+| `offset` | bigint | of which offset; null: it cannot be read |
+| `detail` | string | what is wrong |
+
+The findings:
+
+- `corrupt batch`: its CRC is wrong, or it is no batch.
+- `offsets go back`: a batch begins at or below the end of the one before it.
+- `offsets are missing`: it begins above that, and the topic is not compacted.
+- `wrong index`: an entry of an offset index whose position is not that of the batch with this offset; an entry of a
+  time index whose time is not that of the batch with this offset; entries that do not rise.
+- `replicas differ`: below the high watermark of all, a replica has not the batch that another has (compacted topics are
+  cleaned at different times, so see the next one).
+- `key was lost`: in a compacted topic, a replica has not the newest record of a key that another has. A key whose
+  newest record is a tombstone may be missing.
+
+An open transaction is no damage. Brokers should be stopped, because a batch that is being written is not whole yet.
+"""
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from barnabas.pipeline.as_of import join_next
+from barnabas.pipeline.jobs.lag import TOPIC_PARTITION
+from pyspark.sql import Window
+from pyspark.sql import functions as F
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+LOG = ("directory", "topic", "partition")
+COMPACTED = ("__consumer_offsets", "__transaction_state")
+
+
+def verify(
+    batches: "DataFrame", logs: "DataFrame", entries: "DataFrame", compacted: Sequence[str] = COMPACTED
+) -> "DataFrame":
+    """Everything that is wrong with batches (of all replicas, to the end of their logs) and with indexes.
+
+    `logs` and `entries` are those of `log_files.py`.
+    """
+    is_compacted = F.col("topic").isin(*compacted)
+    good = batches.where(F.col("error").isNull())
+    findings = [
+        found(batches.where(F.col("error").isNotNull()), "corrupt batch", F.col("error")),
+        *continuity(good, is_compacted),
+        *indexes(good, entries),
+        replicas(good.where(~is_compacted), logs),
+    ]
+    return reduce(lambda one, other: one.unionByName(other), findings)
+
+
+def found(rows: "DataFrame", finding: str, detail: "Column", offset: str = "base_offset") -> "DataFrame":
+    """The rows in the columns of the result."""
+    place = [F.col(name) if name in rows.columns else F.lit(None).alias(name) for name in ("segment", "position")]
+    return rows.select(
+        F.lit(finding).alias("finding"),
+        *TOPIC_PARTITION,
+        "directory",
+        place[0].cast("string").alias("segment"),
+        place[1].cast("bigint").alias("position"),
+        F.col(offset).alias("offset"),
+        detail.alias("detail"),
+    )
+
+
+def continuity(good: "DataFrame", is_compacted: "Column") -> "list[DataFrame]":
+    """Each offset comes once, in order."""
+    end = F.lag("last_offset").over(Window.partitionBy(*LOG).orderBy("segment", "position"))
+    rows = good.withColumn("expected", end + 1)
+    detail = F.format_string("the batch before it ends at offset %d", F.col("expected") - 1)
+    return [
+        found(rows.where("base_offset < expected"), "offsets go back", detail),
+        found(rows.where((F.col("base_offset") > F.col("expected")) & ~is_compacted), "offsets are missing", detail),
+    ]
+
+
+def indexes(good: "DataFrame", entries: "DataFrame") -> "list[DataFrame]":
+    """Each entry leads to the batch that has its offset."""
+    file = (*LOG, "segment")
+    of_positions = entries.where("position is not null")
+    at_position = good.select(*file, "position", "base_offset", "last_offset")
+    led = of_positions.join(at_position, [*file, "position"], "left")
+    leads_there = F.coalesce(F.col("entry_offset").between(F.col("base_offset"), F.col("last_offset")), F.lit(False))
+
+    of_times = entries.where("timestamp_ms is not null").withColumnRenamed("entry_offset", "last_offset")
+    spans = good.select(*file, "last_offset", "base_offset", F.unix_millis("max_timestamp").alias("batch_ms"))
+    timed = join_next(of_times, spans, file, "last_offset").withColumnRenamed("last_offset", "entry_offset")
+    has_time = F.coalesce(
+        (F.col("batch_ms") == F.col("timestamp_ms")) & (F.col("base_offset") <= F.col("entry_offset")), F.lit(False)
+    )
+
+    kind = F.col("position").isNotNull()
+    before = F.lag("entry_offset").over(Window.partitionBy(*file, kind).orderBy("number"))
+    falls = entries.withColumn("before", before).where("entry_offset <= before")
+    return [
+        found(led.where(~leads_there), "wrong index", _says(F.col("position"), "position"), "entry_offset"),
+        found(timed.where(~has_time), "wrong index", _says(F.col("timestamp_ms"), "time"), "entry_offset"),
+        found(falls, "wrong index", F.lit("the entry before it has a higher offset"), "entry_offset"),
+    ]
+
+
+def _says(value: "Column", what: str) -> "Column":
+    return F.format_string(f"the index says {what} %d", value)
+
+
+def replicas(good: "DataFrame", logs: "DataFrame") -> "DataFrame":
+    """Each batch is in all replicas, and the same."""
+    common = logs.groupBy(*TOPIC_PARTITION).agg(
+        F.max("start_offset").alias("low"),
+        F.min("high_watermark").alias("high"),
+        F.collect_set("directory").alias("directories"),
+    )
+    rows = good.join(F.broadcast(common.where(F.size("directories") > 1)), [*TOPIC_PARTITION])
+    rows = rows.where("base_offset >= low and last_offset < high")
+    content = F.struct("last_offset", "crc", "size_bytes")
+    by_offset = rows.groupBy(*TOPIC_PARTITION, "base_offset", "directories").agg(
+        F.collect_set("directory").alias("there"), F.count_distinct(content).alias("contents")
+    )
+    differ = by_offset.where((F.size("there") < F.size("directories")) | (F.col("contents") > 1))
+    missing = F.array_except("directories", "there")
+    is_missing = F.size(missing) > 0
+    return found(
+        differ.withColumn("directory", F.when(is_missing, missing[0])),
+        "replicas differ",
+        F.when(is_missing, "the batch is not in this replica").otherwise("the batches are not the same"),
+    )
+
+
+def keys(records: "DataFrame", logs: "DataFrame") -> "DataFrame":
+    """In all replicas of a compacted topic, each key has the same newest record below the high watermark.
+
+    `records` are those of compacted topics, of all replicas.
+    """
+    common = logs.groupBy(*TOPIC_PARTITION).agg(
+        F.min("high_watermark").alias("high"), F.collect_set("directory").alias("directories")
+    )
+    rows = records.join(F.broadcast(common.where(F.size("directories") > 1)), [*TOPIC_PARTITION])
+    newest = (
+        rows.where("offset < high")
+        .groupBy(*LOG, "key", "directories")
+        .agg(F.max(F.struct("offset", F.col("value").isNull().alias("is_tombstone"))).alias("newest"))
+        .groupBy(*TOPIC_PARTITION, "key", "directories")
+        .agg(
+            F.max("newest").alias("newest"),
+            F.max_by("directory", "newest").alias("other"),
+            F.collect_list(F.struct("directory", "newest.offset")).alias("replicas"),
+        )
+    )
+    have = F.transform(
+        F.filter("replicas", lambda one: one.offset == F.col("newest.offset")), lambda one: one.directory
+    )
+    missing = F.array_except("directories", have)
+    lost = newest.where((F.size(missing) > 0) & ~F.col("newest.is_tombstone"))
+    detail = F.format_string("another replica (%s) has it", F.col("other"))
+    return found(
+        lost.select(*TOPIC_PARTITION, missing[0].alias("directory"), "newest.offset", "other"),
+        "key was lost",
+        detail,
+        "offset",
+    )

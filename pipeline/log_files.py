@@ -1,0 +1,77 @@
+"""What `verify` reads beside the batches: the logs of data directories and the entries of their indexes."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from barnabas.pipeline.directories import logs_of
+from barnabas.pipeline.schemas import arrow_schema
+from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_STRING, _INT, _LONG = StringType(), IntegerType(), LongType()
+_LOG = (StructField("directory", _STRING), StructField("topic", _STRING), StructField("partition", _INT))
+LOGS = StructType([*_LOG, StructField("start_offset", _LONG), StructField("high_watermark", _LONG)])
+SEGMENTS = StructType([*_LOG, StructField("segment", _STRING), StructField("path", _STRING)])
+ENTRIES = StructType(
+    [
+        *SEGMENTS.fields[:4],
+        StructField("number", _LONG),
+        StructField("timestamp_ms", _LONG),  # of the time index
+        StructField("entry_offset", _LONG),
+        StructField("position", _LONG),  # of the offset index
+    ]
+)
+
+
+def tables(spark: "SparkSession", directories: tuple[str, ...]) -> "tuple[DataFrame, DataFrame]":
+    """The logs, and the entries of all their indexes."""
+    logs = [
+        log
+        for directory in directories
+        for log in logs_of(directory, (), with_internal=True, until_high_watermark=True)
+    ]
+    places = [(log.directory, log.topic, log.partition, log.first_offset, log.end_offset) for log in logs]
+    segments = [
+        (log.directory, log.topic, log.partition, segment.path.rpartition("/")[2], segment.path)
+        for log in logs
+        for segment in log.segments
+    ]
+    parts = max(1, min(len(segments) // 100, 1000))
+    files = spark.createDataFrame(segments, SEGMENTS).repartition(parts)
+    return spark.createDataFrame(places, LOGS), files.mapInArrow(_entries, ENTRIES)
+
+
+def _entries(segments: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The entries of the indexes of these segments."""
+    schema = arrow_schema(ENTRIES)
+    for batch in segments:
+        for segment in batch.to_pylist():
+            found = list(_of_segment(segment.pop("path"), segment))
+            yield pa.RecordBatch.from_pylist(found, schema)
+
+
+def _of_segment(path: str, segment: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    base_offset = int(segment["segment"].removesuffix(".log"))
+    stem = path.removesuffix("log")
+    for number, (offset, position) in enumerate(_pairs(f"{stem}index", 4)):
+        yield segment | {"number": number, "entry_offset": base_offset + offset, "position": position}
+    for number, (timestamp_ms, offset) in enumerate(_pairs(f"{stem}timeindex", 8)):
+        yield segment | {"number": number, "entry_offset": base_offset + offset, "timestamp_ms": timestamp_ms}
+
+
+def _pairs(path: str, first_bytes: int) -> Iterator[tuple[int, int]]:
+    """Two numbers an entry, up to the zeros that Kafka preallocates."""
+    try:
+        with open(path, "rb") as file:
+            content = file.read()
+    except FileNotFoundError:
+        return
+    size = first_bytes + 4
+    content = content[: len(content.rstrip(b"\0")) + size - 1]  # with the zeros at the end of the last entry
+    for start in range(0, len(content) - size + 1, size):
+        first = int.from_bytes(content[start : start + first_bytes], "big", signed=True)
+        second = int.from_bytes(content[start + first_bytes : start + size], "big", signed=True)
+        yield first, second

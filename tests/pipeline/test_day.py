@@ -1,0 +1,167 @@
+"""The generated day in real brokers, of which one was killed: what the jobs say of it, and what brokers answer."""
+
+import json
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
+
+from barnabas.pipeline.jobs import offsets
+from barnabas.pipeline.runs import RUNS, Run, Summary
+from barnabas.pipeline.source import source_of
+from barnabas.pipeline.sources import register
+from histories import rows
+from kafka.admin import KafkaAdminClient
+from kafka.errors import CoordinatorLoadInProgressError, NotCoordinatorError
+from pyspark.sql import SparkSession
+
+from examples.__main__ import Brokers
+from examples.day import GROUPS, POISON, plan_day
+
+pytestmark = pytest.mark.timeout(300)
+ROOT = Path(__file__).parents[2]
+RECORDS = 3_000
+
+
+@dataclass
+class Filled:
+    """Three data directories in a folder, and the truth."""
+
+    folder: Path
+    truth: dict[str, Any]
+
+    @property
+    def committed(self) -> dict[tuple[str, str, int], int]:
+        return {
+            (group, topic, int(partition)): offset
+            for group, of_topics in self.truth["committed"].items()
+            for topic, of_partitions in of_topics.items()
+            for partition, offset in of_partitions.items()
+        }
+
+
+@pytest.fixture(scope="module")
+def filled(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Filled:
+    register(spark)
+    folder = tmp_path_factory.mktemp("brokers") / "day"
+    command = [sys.executable, "-m", "examples", "--data", str(folder), "--records", str(RECORDS), "--seed", "3"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=ROOT)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "broker 1 is killed" in done.stdout
+    return Filled(folder, json.loads((folder / "truth.json").read_text()))
+
+
+@pytest.fixture(scope="module")
+def brokers(filled: Filled) -> Iterator[Brokers]:
+    """They run again, so their coordinators have loaded what is in the log."""
+    started = Brokers(filled.folder)
+    yield started
+    started.stop()
+
+
+def run(spark: SparkSession, name: str, source: str, out: Path, **settings: Any) -> Summary:
+    return RUNS[name](Run(spark, source_of(source), str(out), settings))
+
+
+def test_the_day_is_the_same_whenever_it_is_made(filled: Filled) -> None:
+    again = plan_day(3, filled.truth["start_ms"], RECORDS)
+    assert json.loads(json.dumps(again.truth)).items() <= filled.truth.items()
+    assert plan_day(4, filled.truth["start_ms"], RECORDS).events != again.events
+
+
+def test_the_history_has_every_commit(spark: SparkSession, filled: Filled, tmp_path: Path) -> None:
+    summary = run(spark, "offsets", str(filled.folder), tmp_path)
+    total = sum(filled.truth["commits"].values()) + sum(filled.truth["removals"].values())
+    assert summary.sentence.startswith(f"{total:,} commits added")
+    assert run(spark, "offsets", str(filled.folder), tmp_path).sentence.startswith("0 commits added")
+    history = spark.read.parquet(str(tmp_path / "offsets"))
+    found = rows(offsets.committed(history))
+    assert {(row["group_id"], row["topic"], row["partition"]): row["offset"] for row in found} == filled.committed
+    assert Counter(row.group_id for row in history.where("not is_tombstone").collect()) == filled.truth["commits"]
+    assert Counter(row.group_id for row in history.where("is_tombstone").collect()) == filled.truth["removals"]
+    assert history.where("log_leader_epoch > 0").count() > 0, "a broker was killed, so others led"
+
+
+def test_the_records_are_those_that_were_produced(spark: SparkSession, filled: Filled) -> None:
+    records = source_of(str(filled.folder)).table(spark, "records")
+    ends = {(row.topic, row.partition): row["count"] for row in records.groupBy("topic", "partition").count().collect()}
+    expected = filled.truth["log_ends"]
+    assert ends == {(topic, number): end for topic, all_ends in expected.items() for number, end in enumerate(all_ends)}
+    poison = next(one for one in filled.truth["incidents"] if one["kind"] == "poisoned record")
+    (row,) = records.where(f"topic = 'payments' and partition = 2 and offset = {poison['offset']}").collect()
+    assert bytes(row.value) == POISON
+
+
+def offsets_of(brokers: Brokers, group: str) -> dict[Any, Any]:
+    """What the group's coordinator answers when it has loaded the log."""
+    deadline = time.monotonic() + 60
+    admin = KafkaAdminClient(bootstrap_servers=brokers.bootstrap)
+    try:
+        while True:
+            try:
+                return admin.list_group_offsets(group)[group]
+            except (CoordinatorLoadInProgressError, NotCoordinatorError):
+                assert time.monotonic() < deadline
+                time.sleep(0.2)
+    finally:
+        admin.close()
+
+
+def test_brokers_answer_what_the_tables_say(spark: SparkSession, filled: Filled, brokers: Brokers) -> None:
+    answered = {}
+    for group in GROUPS:
+        for place, committed in offsets_of(brokers, group.name).items():
+            answered[group.name, place.topic, place.partition] = committed.offset
+    assert answered == filled.committed
+    over_the_wire = source_of(brokers.bootstrap).table(spark, "commits")
+    found = rows(offsets.committed(offsets.history(over_the_wire)))
+    assert {(row["group_id"], row["topic"], row["partition"]): row["offset"] for row in found} == filled.committed
+
+
+def test_each_job_ends_with_a_table(spark: SparkSession, filled: Filled, tmp_path: Path) -> None:
+    settings = {
+        "lag": {"every_s": 600},
+        "audit": {"clocks_differ_s": 60},
+        "health": {},
+        "capacity": {"retention_ms": None, "free_bytes": 1 << 30, "replicas": 3, "keys": True},
+    }
+    found = {name: run(spark, name, str(filled.folder), tmp_path, **words) for name, words in settings.items()}
+    for name, summary in found.items():
+        assert str(tmp_path / name) in summary.sentence
+        assert not summary.is_empty
+        assert all(len(row) == len(summary.columns) for row in summary.rows)
+    assert {(row[0], row[1]) for row in found["audit"].rows} == {
+        ("archive", "skipped"),
+        ("reporting", "jumped back"),
+        ("reporting", "read twice"),
+    }
+    bad = {(row[0], row[3]) for row in found["health"].rows}
+    assert {("search", "STOP"), ("newsletter", "REMOVED"), ("lurker", "NEVER")} <= bad
+    assert ("billing", "STOP") not in bad
+    assert [row[0] for row in found["capacity"].rows] == ["clicks", "orders", "payments"]
+    assert next(row for row in found["lag"].rows if row[0] == "search")[2] > 0
+
+
+def test_the_logs_are_whole(spark: SparkSession, filled: Filled, tmp_path: Path) -> None:
+    """Though a broker was killed, and the followers copied on from others."""
+    compacted = ("__consumer_offsets",)
+    summary = run(spark, "verify", str(filled.folder), tmp_path, compacted=compacted)
+    assert not summary.has_failed, summary
+    assert "nothing is wrong" in summary.sentence
+
+
+def test_a_topic_is_exported_once(spark: SparkSession, filled: Filled, tmp_path: Path) -> None:
+    count = sum(filled.truth["log_ends"]["payments"])
+    schema = "payment bigint, amount bigint"
+    for added in (count, 0):
+        summary = run(spark, "export", str(filled.folder), tmp_path, topic="payments", json_schema=schema)
+        assert summary.sentence.startswith(f"{added:,} records added")
+        assert [row[1:4] for row in summary.rows] == [("good", None, count - 1), ("bad", "not JSON", 1)]

@@ -1,7 +1,7 @@
 """What `barnabas pipeline NAME` runs: reads the tables that a job needs, writes what it says, and sums it up."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ROWS_MAX = 20  # of a summary
+COMMIT_COLUMNS = (
+    *("group_id", "topic", "partition", "offset", "is_tombstone", "commit_timestamp", "expire_timestamp"),
+    *("log_partition", "log_offset", "log_timestamp"),
+)
+BATCH_COLUMNS = (
+    *("directory", "segment", "position", "topic", "partition", "base_offset", "last_offset", "size_bytes"),
+    *("base_timestamp", "max_timestamp", "record_count", "is_control", "crc", "error"),
+)
 COMMITTED = "read_committed"  # what a transaction has not committed does not count
 
 
@@ -41,9 +49,28 @@ class Run:
     out: str
     settings: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def aside(self) -> str:
+        """Where corrupt batches are put."""
+        return f"{self.out}/aside"
+
     def table(self, name: str, **options: str) -> "DataFrame":
-        """A table of the source, which is read once and then kept on the disks of Spark."""
-        return self.source.table(self.spark, name, **options).persist(StorageLevel.DISK_ONLY)
+        """A table of the source."""
+        return self.source.table(self.spark, name, aside=self.aside, **options)
+
+    def commits(self) -> "DataFrame":
+        """What the jobs need of the commits; read once, and then kept on the disks of Spark."""
+        rows = self.table("commits", isolation=COMMITTED, columns=",".join(COMMIT_COLUMNS))
+        return rows.persist(StorageLevel.DISK_ONLY)
+
+    def batches(self, **options: str) -> "DataFrame":
+        """What the jobs need of the batches of all topics; read once."""
+        rows = self.table("batches", topics="*", columns=",".join(BATCH_COLUMNS), **options)
+        return rows.persist(StorageLevel.DISK_ONLY)
+
+    def groups(self) -> "DataFrame":
+        """The records of groups; read once."""
+        return self.table("groups").persist(StorageLevel.DISK_ONLY)
 
     def write(self, name: str, rows: "DataFrame", *partition_by: str) -> "DataFrame":
         """Write a table in place of what an earlier run has written there, and read it back."""
@@ -52,10 +79,19 @@ class Run:
         return self.spark.read.schema(rows.schema).parquet(path)
 
 
+def run_job(name: str, run: Run) -> Summary:
+    """Run a job. ValueError: it cannot read such a source."""
+    summary = RUNS[name](run)
+    put_aside = sum(file.endswith(".json") for file in Files(run.spark, run.out).names(run.aside))
+    if not put_aside:
+        return summary
+    return replace(summary, sentence=f"{summary.sentence} {put_aside} corrupt batches are in {run.aside}.")
+
+
 def run_offsets(run: Run) -> Summary:
     """Add new commits to the history."""
     folder = HistoryFolder(run.spark, f"{run.out}/offsets")
-    added = folder.append(run.source.table(run.spark, "commits", isolation=COMMITTED))
+    added = folder.append(run.table("commits", isolation=COMMITTED))
     compacted = folder.compact()
     history = folder.read()
     at = run.settings.get("at")
@@ -79,7 +115,7 @@ def run_offsets(run: Run) -> Summary:
 
 def run_lag(run: Run) -> Summary:
     """The lag of every group at the end of every window."""
-    commits, batches = run.table("commits", isolation=COMMITTED), run.table("batches", topics="*")
+    commits, batches = run.commits(), run.batches()
     rows = run.write("lag", lag.lag(commits, batches, run.settings["every_s"]))
     last = Window.partitionBy("group_id", "topic", "partition").orderBy(F.col("at").desc())
     newest = rows.withColumn("number", F.row_number().over(last)).where("number = 1")
@@ -150,12 +186,12 @@ def run_health(run: Run) -> Summary:
 
 def run_capacity(run: Run) -> Summary:
     """Growth of topics and groups, and what will become of it."""
-    commits, batches = run.table("commits", isolation=COMMITTED), run.table("batches", topics="*")
+    commits, batches = run.commits(), run.batches()
     now, free_bytes = datetime.now(UTC), run.settings["free_bytes"]
     run.write("capacity/growth", capacity.growth(batches, commits))
     topics = run.write("capacity/topics", capacity.topics(batches, now, run.settings["retention_ms"]))
     if run.settings["keys"]:
-        run.write("capacity/keys", capacity.keys(run.source.table(run.spark, "records")))
+        run.write("capacity/keys", capacity.keys(run.table("records", columns="topic,partition,key")))
     sentence = f"{topics.count()} topics in {run.out}/capacity."
     if free_bytes is not None:
         full = run.write("capacity/full", capacity.full_at(topics, free_bytes, run.settings["replicas"], now)).first()
@@ -178,8 +214,9 @@ def run_verify(run: Run) -> Summary:
     if not run.source.directories:
         raise ValueError("verify reads data directories, not brokers")
     compacted = run.settings["compacted"]
-    batches = run.table("batches", topics="*", replicas="all", until="log-end")
-    records = run.source.table(run.spark, "records", topics=",".join(compacted), replicas="all")
+    batches = run.batches(replicas="all", until="log-end")
+    of_records = "directory,topic,partition,offset,key,value"
+    records = run.table("records", topics=",".join(compacted), replicas="all", columns=of_records)
     logs, entries = log_files.tables(run.spark, run.source.directories)
     wrong = verify.verify(batches, logs, entries, compacted).unionByName(verify.keys(records, logs))
     rows = run.write("verify", wrong)

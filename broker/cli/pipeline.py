@@ -205,7 +205,7 @@ def _run(job: str, source: str, out: str, memory: str, setting: list[str] | None
         fail(f"{missing}.")
 
     from barnabas.pipeline.progress import shown
-    from barnabas.pipeline.runs import RUNS, Run
+    from barnabas.pipeline.runs import Run, run_job
     from barnabas.pipeline.sources import register
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
@@ -214,7 +214,7 @@ def _run(job: str, source: str, out: str, memory: str, setting: list[str] | None
     try:
         register(spark)
         with shown(spark, job):
-            summary = RUNS[job](Run(spark, where, out.rstrip("/"), words))
+            summary = run_job(job, Run(spark, where, out.rstrip("/"), words))
     except ValueError as error:
         fail(f"{error}.", ExitCode.NOT_VALID)
     except (PySparkException, Py4JError) as error:

@@ -10,9 +10,8 @@
 
 The findings:
 
-- `corrupt batch`: its CRC is wrong, or it is no batch.
-- `offsets go back`: a batch begins at or below the end of the one before it.
-- `offsets are missing`: it begins above that, and the topic is not compacted.
+- `corrupt batch`: its CRC is wrong, it is no batch, or its offsets cannot be at this place.
+- `offsets are missing`: a batch does not begin where the one before it ends, and the topic is not compacted.
 - `wrong index`: an entry of an offset index whose position is not that of the batch with this offset; an entry of a
   time index whose time is not that of the batch with this offset; entries that do not rise.
 - `replicas differ`: below the high watermark of all, a replica has not the batch that another has (compacted topics are
@@ -50,7 +49,7 @@ def verify(
     good = batches.where(F.col("error").isNull())
     findings = [
         found(batches.where(F.col("error").isNotNull()), "corrupt batch", F.col("error")),
-        *continuity(good, is_compacted),
+        missing_offsets(good.where(~is_compacted)),
         *indexes(good, entries),
         replicas(good.where(~is_compacted), logs),
     ]
@@ -71,15 +70,11 @@ def found(rows: "DataFrame", finding: str, detail: "Column", offset: str = "base
     )
 
 
-def continuity(good: "DataFrame", is_compacted: "Column") -> "list[DataFrame]":
-    """Each offset comes once, in order."""
+def missing_offsets(good: "DataFrame") -> "DataFrame":
+    """Where a batch begins above the end of the one before it."""
     end = F.lag("last_offset").over(Window.partitionBy(*LOG).orderBy("segment", "position"))
-    rows = good.withColumn("expected", end + 1)
-    detail = F.format_string("the batch before it ends at offset %d", F.col("expected") - 1)
-    return [
-        found(rows.where("base_offset < expected"), "offsets go back", detail),
-        found(rows.where((F.col("base_offset") > F.col("expected")) & ~is_compacted), "offsets are missing", detail),
-    ]
+    rows = good.withColumn("end", end).where(F.col("base_offset") > F.col("end") + 1)
+    return found(rows, "offsets are missing", F.format_string("the batch before it ends at offset %d", "end"))
 
 
 def indexes(good: "DataFrame", entries: "DataFrame") -> "list[DataFrame]":

@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 from barnabas.pipeline.jobs import offsets
-from barnabas.pipeline.runs import RUNS, Run, Summary
+from barnabas.pipeline.runs import Run, Summary, run_job
 from barnabas.pipeline.source import source_of
 from barnabas.pipeline.sources import register
 from histories import rows
@@ -68,7 +68,7 @@ def brokers(filled: Filled) -> Iterator[Brokers]:
 
 
 def run(spark: SparkSession, name: str, source: str, out: Path, **settings: Any) -> Summary:
-    return RUNS[name](Run(spark, source_of(source), str(out), settings))
+    return run_job(name, Run(spark, source_of(source), str(out), settings))
 
 
 def test_the_day_is_the_same_whenever_it_is_made(filled: Filled) -> None:

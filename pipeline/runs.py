@@ -138,11 +138,7 @@ def run_lag(run: Run) -> Summary:
 
 def run_audit(run: Run) -> Summary:
     """What the commits say that should not be."""
-    commits, groups, batches = (
-        run.table("commits", isolation=COMMITTED),
-        run.table("groups"),
-        run.table("batches", topics="*"),
-    )
+    commits, groups, batches = run.commits(), run.groups(), run.batches()
     rows = run.write("audit", audit.audit(commits, groups, batches, run.settings["clocks_differ_s"]))
     found = (
         rows.groupBy("group_id", "finding")
@@ -159,11 +155,7 @@ def run_audit(run: Run) -> Summary:
 
 def run_health(run: Run) -> Summary:
     """Every change of the health of groups."""
-    commits, groups, batches = (
-        run.table("commits", isolation=COMMITTED),
-        run.table("groups"),
-        run.table("batches", topics="*"),
-    )
+    commits, groups, batches = run.commits(), run.groups(), run.batches()
     rows = run.write("health", health.health(commits, groups, batches, **run.settings))
     on = ("group_id", "topic", "partition", "check")
     last = Window.partitionBy(*on).orderBy(F.col("at").desc())

@@ -16,8 +16,10 @@
 | `records`, `bytes` | bigint | what is there, of one replica |
 | `bytes_per_day` | double | growth, over the time that its records span; null if they have all the same time |
 | `largest_share` | double | the share of the largest partition, as a multiple of an even one: 1 is even |
-| `retention_takes_bytes` | bigint | what `retention_ms` removes, if nothing else is written; null: keeps all |
-| `retention_keeps_bytes` | double | how large it will be when it grows no more, at this growth |
+| `retention_takes_bytes` | bigint | what `retention_ms` removes, if nothing else is written; null: it removes nothing |
+| `retention_keeps_bytes` | double | how large it will be when it grows no more, at this growth; null: it always grows |
+
+Internal topics are there, too, because disks fill with them. They are compacted, so retention removes nothing of them.
 
 `keys`, the keys with the most records of each partition:
 
@@ -31,6 +33,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from barnabas.pipeline.jobs.lag import TOPIC_PARTITION
+from barnabas.pipeline.jobs.verify import COMPACTED
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
@@ -71,7 +74,7 @@ def topics(batches: "DataFrame", now: datetime, retention_ms: int | None = None)
         F.sum(F.when(F.unix_millis("max_timestamp") < kept_since_ms, F.col("size_bytes")).otherwise(0)).alias("old"),
     )
     keeps = F.col("bytes_per_day") * ((retention_ms or 0) / (1000 * DAY_S))
-    has_retention = F.lit(retention_ms is not None)
+    has_retention = F.lit(retention_ms is not None) & ~F.col("topic").isin(*COMPACTED)
     return sizes.join(largest, "topic").select(
         *("topic", "partitions", "records", "bytes", "bytes_per_day", "largest_share"),
         F.when(has_retention, F.col("old")).alias("retention_takes_bytes"),

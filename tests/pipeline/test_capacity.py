@@ -9,6 +9,7 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 from barnabas.pipeline.jobs import capacity
 from histories import START_MS, History, Tables, rows
+from pyspark.sql import functions as F
 
 MIDNIGHT = datetime.fromtimestamp(START_MS / 1000, UTC) + timedelta(days=1)
 DAY_MS = 24 * 3_600_000
@@ -46,6 +47,13 @@ def test_how_topics_grow_and_what_retention_takes(day: Tables, day_history: Hist
         assert row["largest_share"] == pytest.approx(max(partitions.values()) / even)
     assert found["clicks"]["largest_share"] > 1.5 > found["orders"]["largest_share"], "clicks has a hot partition"
     assert {row["retention_takes_bytes"] for row in rows(capacity.topics(day.batches, MIDNIGHT))} == {None}
+
+
+def test_retention_removes_nothing_of_a_compacted_topic(day: Tables) -> None:
+    internal = day.batches.withColumn("topic", F.lit("__consumer_offsets"))
+    (row,) = rows(capacity.topics(internal, MIDNIGHT + timedelta(days=9), DAY_MS))
+    assert row["bytes"] > 0
+    assert (row["retention_takes_bytes"], row["retention_keeps_bytes"]) == (None, None)
 
 
 def test_when_disks_are_full(day: Tables) -> None:

@@ -75,7 +75,7 @@ def settle(consumers: list[KafkaConsumer], partitions: int, timeout_s: float = 3
     deadline = time.monotonic() + timeout_s
     while True:
         for consumer in consumers:
-            consumer.poll(50)
+            consumer.poll(200)  # kafka-python 3.0.12 never joins if a step of a rebalance takes longer than each poll
         owned = [consumer.assignment() for consumer in consumers]
         if all(owned) and sum(map(len, owned)) == partitions == len(set().union(*owned)):
             return owned

@@ -51,7 +51,7 @@ def test_a_listener_without_descriptors_waits(caplog: pytest.LogCaptureFixture) 
 
     with caplog.at_level(logging.WARNING), asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
         runner.run(asyncio.wait_for(story(), 30))
-    told = [record.message for record in caplog.records]
+    told = [record.message for record in caplog.records if record.name.startswith("barnabas")]
     assert 1 <= len(told) < 10, "not once for each connection, and again and again"
     assert set(told) == {"no connection can be accepted now: [Errno 24] Too many open files"}
     assert caplog.text.count("Traceback") == 0

@@ -152,11 +152,11 @@ class BrokerOrigin:
         with Cluster(self.options.brokers) as cluster:
             cluster.refresh(sorted({one.key.topic for one in task.ranges}))
             for one in task.ranges:
-                yield from _Fetching(cluster, one, self.options).batches()
+                yield from Fetching(cluster, one, self.options).batches()
 
 
 @dataclass
-class _Fetching:
+class Fetching:
     """Fetches one range, from whichever broker leads. While rows are made, the next answer is on its way."""
 
     cluster: Cluster

@@ -21,10 +21,22 @@ up to there; what has been written since needs another `load()`, or a stream. On
 | `startingOffsets` | `earliest` | streaming only: `earliest` or `latest`, for a query without a checkpoint |
 | `maxRowsPerTrigger`, `maxBytesPerTrigger`, `maxFilesPerTrigger` | | streaming only: how much one micro-batch takes; one of them. A file is a segment (directories only). Over the wire bytes are estimated from a partition's average record |
 | `failOnDataLoss` | `true` | what happens when records that should be read are gone (retention, a log that was cut, a topic made anew): `true` fails the query, `false` says it in the log and goes on behind the gap |
+
+Of the sink `barnabas.records` (`df.write` with `mode("append")`, `df.writeStream`):
+
+| option | default | meaning |
+| --- | --- | --- |
+| `brokers` | | `HOST:PORT[,…]`: needed |
+| `topic` | | the topic of all rows; without it the column `topic` says it. The topic must exist |
+| `compression` | `none` | `none`, `gzip`, `snappy`, `lz4` or `zstd` |
+| `batchBytes` | 256 KiB | how large a batch of records becomes before it is compressed |
+| `once` | `false` | what is done again after a failure is not written again (`once.py` says how, and what it needs). For a stream `true`; for a batch query a name that is the same when the query is run again |
 """  # noqa: E501
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+
+from barnabas.protocol.compression import Compression
 
 READ_COMMITTED = "read_committed"
 READ_UNCOMMITTED = "read_uncommitted"
@@ -88,6 +100,46 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
     limits = (result.max_rows_per_trigger, result.max_bytes_per_trigger, result.max_files_per_trigger)
     if len(limits) - limits.count(None) > 1:
         raise ValueError("say one of maxRowsPerTrigger, maxBytesPerTrigger and maxFilesPerTrigger")
+    return result
+
+
+@dataclass(frozen=True)
+class WriteOptions:
+    """The options of the sink, checked."""
+
+    brokers: tuple[str, ...]
+    topic: str | None
+    compression: Compression
+    batch_bytes: int
+    once: str | None  # `true`, or the name of a batch query
+
+
+def write_options(options: Mapping[str, str], *, is_stream: bool) -> WriteOptions:
+    """The options of a query that writes. ValueError names the option that is wrong, and what it can be."""
+    given = {name.lower(): value for name, value in options.items()}
+    for name in ("checkpointlocation", "path", "queryname"):  # Spark's own
+        given.pop(name, None)
+    codecs = [one.name.lower() for one in Compression]
+    once = given.pop("once", "false")
+    result = WriteOptions(
+        brokers=_names(given.pop("brokers", "")),
+        topic=given.pop("topic", None),
+        compression=Compression[_one_of("compression", given.pop("compression", "none").lower(), *codecs).upper()],
+        batch_bytes=_number("batchBytes", given.pop("batchbytes", None)) or 256 << 10,
+        once=None if once.lower() == "false" else once,
+    )
+    if given:
+        raise ValueError(f"unknown option {', '.join(sorted(given))}: see barnabas.pipeline.options")
+    if not result.brokers:
+        raise ValueError("say `brokers` (HOST:PORT[,…])")
+    if result.once is not None:
+        is_true = result.once.lower() == "true"
+        if is_stream and not is_true:
+            raise ValueError(f"once={result.once!r}: for a stream it can be true or false (its checkpoint is its name)")
+        if not is_stream and is_true:
+            raise ValueError("once=true is for streams: for a batch query say a name that stays when it is run again")
+        if result.topic is None:
+            raise ValueError("once needs the option `topic`")
     return result
 
 

@@ -1,4 +1,7 @@
-"""The tables as Spark data sources: `register(spark)`, then `spark.read.format("barnabas.commits").load(FOLDER)`."""
+"""The tables as Spark data sources: `register(spark)`, then `spark.read.format("barnabas.commits").load(FOLDER)`.
+
+`barnabas.records` is a sink, too (`sink.py`): `df.write.format("barnabas.records").mode("append").options(…).save()`.
+"""
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,9 +13,10 @@ from barnabas.pipeline.broker_origin import BrokerOrigin
 from barnabas.pipeline.condition_text import read_conditions
 from barnabas.pipeline.directory_origin import DirectoryOrigin
 from barnabas.pipeline.filters import Conditions, accept
-from barnabas.pipeline.options import ReadOptions, read_options
+from barnabas.pipeline.options import ReadOptions, read_options, write_options
 from barnabas.pipeline.origin import Origin, Wanted
 from barnabas.pipeline.schemas import BATCHES, COMMITS, GROUPS, RECORDS, Table, arrow_schema
+from barnabas.pipeline.sink import RecordStreamWriter, RecordWriter, sink_of
 from barnabas.pipeline.streaming import LogStreamReader
 from barnabas.pipeline.table_reading import TableReading
 from pyspark.sql import SparkSession
@@ -88,6 +92,18 @@ class RecordSource(LogSource):
     """`barnabas.records`."""
 
     table = RECORDS
+
+    def writer(self, schema: StructType, overwrite: bool) -> RecordWriter:
+        """The writer of a batch query."""
+        if overwrite:
+            raise ValueError('records are added to a topic: say mode("append")')
+        return RecordWriter(sink_of(schema, write_options(self.options, is_stream=False)))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> RecordStreamWriter:
+        """The writer of a streaming query."""
+        if overwrite:
+            raise ValueError('records are added to a topic: say outputMode("append") or outputMode("update")')
+        return RecordStreamWriter(sink_of(schema, write_options(self.options, is_stream=True)))
 
 
 class BatchSource(LogSource):

@@ -1,13 +1,14 @@
 """A small client for tasks: one request at a time on blocking sockets, to whichever broker leads.
 
 kafka-python would decode every record into an object, which is what the pipeline avoids. So this asks for raw batches.
+`producer.py` writes over it.
 """
 
 import contextlib
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from barnabas.protocol import frames, messages, uuids
@@ -27,14 +28,21 @@ _INT32 = struct.Struct(">i")
 
 # The newest versions that name topics by their names, which every broker since Kafka 2.1 and every newer one has.
 _VERSIONS = {
+    ApiKey.PRODUCE: (5, 9),
     ApiKey.METADATA: (7, 12),
     ApiKey.LIST_OFFSETS: (2, 6),
     ApiKey.FETCH: (4, 12),
     ApiKey.DESCRIBE_LOG_DIRS: (1, 4),
+    ApiKey.FIND_COORDINATOR: (1, 3),
+    ApiKey.OFFSET_COMMIT: (2, 8),
+    ApiKey.OFFSET_FETCH: (2, 7),
+    ApiKey.CREATE_TOPICS: (4, 7),
+    ApiKey.INIT_PRODUCER_ID: (0, 4),
 }
 
 EARLIEST, LATEST = -2, -1
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
+CONSUMER, DEBUGGING_CONSUMER = -1, -2  # as replica ids: who sees only what all replicas have, and who sees everything
 
 PASSING_ERRORS = frozenset(
     {
@@ -51,6 +59,18 @@ PASSING_ERRORS = frozenset(
     }
 )
 """What a client tries again after it has asked who leads."""
+
+_MADE = (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT)
+_COORDINATOR_MOVES = frozenset(
+    {
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+)
 
 
 class UnreachableError(Exception):
@@ -76,6 +96,7 @@ class Cluster:
         self._brokers: dict[int, tuple[str, int]] = {}
         self._connections: dict[tuple[str, int], _Connection] = {}
         self._sleep = sleep
+        self._controller_id = -1
         self.partitions: dict[tuple[str, int], Partition] = {}
 
     def close(self) -> None:
@@ -98,7 +119,8 @@ class Cluster:
             else [messages.MetadataRequest.MetadataRequestTopic(name=name) for name in topics],
             allow_auto_topic_creation=False,
         )
-        answer = self._ask_any(ApiKey.METADATA, request)
+        answer = self.ask_any(ApiKey.METADATA, request)
+        self._controller_id = answer.controller_id
         self._brokers = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
         if topics is None:
             self.partitions = {}
@@ -108,7 +130,11 @@ class Cluster:
                 self.partitions[topic.name, one.partition_index] = Partition(one.leader_id, topic_id)
 
     def offsets(
-        self, partitions: Iterable[tuple[str, int]], timestamp: int, isolation: int = READ_UNCOMMITTED
+        self,
+        partitions: Iterable[tuple[str, int]],
+        timestamp: int,
+        isolation: int = READ_UNCOMMITTED,
+        replica_id: int = CONSUMER,
     ) -> dict[tuple[str, int], int]:
         """The offset of each partition at a time, EARLIEST or LATEST; −1: no record is so new. UnreachableError."""
         found: dict[tuple[str, int], int] = {}
@@ -116,7 +142,7 @@ class Cluster:
         deadline = time.monotonic() + PATIENCE_S
         while left:
             for broker_id, some in self._by_leader(left).items():
-                request = _list_offsets(some, timestamp, isolation)
+                request = _list_offsets(some, timestamp, isolation, replica_id)
                 try:
                     answer = self.send(broker_id, ApiKey.LIST_OFFSETS, request).receive()
                 except LostConnectionError:
@@ -132,12 +158,33 @@ class Cluster:
                 self.wait(deadline, f"{left[0][0]}-{left[0][1]} has no leader")
         return found
 
-    def wait(self, deadline: float, why: str) -> None:
+    def partition_count(self, topic: str) -> int:
+        """How many partitions the topic has; 0 if it is not known."""
+        return sum(name == topic for name, _ in self.partitions)
+
+    def create_topic(self, name: str) -> None:
+        """Make a topic as the brokers' defaults say, unless it is there. UnreachableError."""
+        make = messages.CreateTopicsRequest
+        topic = make.CreatableTopic(name=name, num_partitions=-1, replication_factor=-1)
+        deadline = time.monotonic() + PATIENCE_S
+        self.refresh([name])
+        while not self.partition_count(name):
+            why = f"the topic {name} was not made"
+            if self._controller_id in self._brokers:
+                with contextlib.suppress(LostConnectionError):
+                    request = make(topics=[topic], timeout_ms=int(ANSWER_TIMEOUT_S * 500))
+                    (answer,) = self.send(self._controller_id, ApiKey.CREATE_TOPICS, request).receive().topics
+                    why = f"the topic {name} was not made: {answer.error_message or error_name(answer.error_code)}"
+                    if answer.error_code not in (*_MADE, *PASSING_ERRORS):
+                        raise UnreachableError(why)
+            self.wait(deadline, why, [name])
+
+    def wait(self, deadline: float, why: str, topics: Iterable[str] | None = None) -> None:
         """Wait a moment and ask again who leads. UnreachableError when the time is over."""
         if time.monotonic() > deadline:
             raise UnreachableError(f"{why}, and this did not change in {PATIENCE_S:.0f} s")
         self._sleep(_BACK_OFF_S)
-        self.refresh(sorted({topic for topic, _ in self.partitions}))
+        self.refresh(sorted({topic for topic, _ in self.partitions}) if topics is None else topics)
 
     def log_bytes(self, partitions: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
         """How large the logs are, as their leaders' brokers say. UnreachableError."""
@@ -153,6 +200,58 @@ class Cluster:
                             if (topic.name, one.partition_index) in some:
                                 found[topic.name, one.partition_index] = one.partition_size
         return found
+
+    def committed(self, group: str, topic: str) -> dict[int, tuple[int, str]]:
+        """The offsets of a group in a topic, with their metadata. UnreachableError."""
+        fetch = messages.OffsetFetchRequest
+        indexes = sorted(index for name, index in self.partitions if name == topic)
+        wanted = fetch.OffsetFetchRequestTopic(name=topic, partition_indexes=indexes)
+        answer = self._ask_coordinator(
+            group,
+            ApiKey.OFFSET_FETCH,
+            fetch(group_id=group, topics=[wanted]),
+            lambda answer: {answer.error_code, *(one.error_code for row in answer.topics for one in row.partitions)},
+        )
+        rows = (one for row in answer.topics for one in row.partitions)
+        return {one.partition_index: (one.committed_offset, one.metadata) for one in rows if one.committed_offset >= 0}
+
+    def commit(self, group: str, topic: str, offsets: Mapping[int, int], metadata: str) -> None:
+        """Have offsets of a group without members kept. UnreachableError."""
+        commit = messages.OffsetCommitRequest
+        make = commit.OffsetCommitRequestPartition
+        rows = [
+            make(partition_index=index, committed_offset=offset, committed_metadata=metadata)
+            for index, offset in offsets.items()
+        ]
+        request = commit(group_id=group, topics=[commit.OffsetCommitRequestTopic(name=topic, partitions=rows)])
+        self._ask_coordinator(
+            group,
+            ApiKey.OFFSET_COMMIT,
+            request,
+            lambda answer: {one.error_code for row in answer.topics for one in row.partitions},
+        )
+
+    def _ask_coordinator(
+        self, group: str, api_key: ApiKey, request: Message, errors_of: Callable[[Any], set[int]]
+    ) -> Any:
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            found = self.ask_any(ApiKey.FIND_COORDINATOR, messages.FindCoordinatorRequest(key=group))
+            why = f"the group {group} has no coordinator"
+            if not found.error_code:
+                self._brokers[found.node_id] = (found.host, found.port)
+                try:
+                    answer = self.send(found.node_id, api_key, request).receive()
+                except LostConnectionError as error:
+                    why = f"{why} that answers: {error}"
+                else:
+                    errors = errors_of(answer) - {ErrorCode.NONE}
+                    if not errors:
+                        return answer
+                    why = f"the coordinator of the group {group} says {', '.join(map(error_name, sorted(errors)))}"
+                    if not errors <= _COORDINATOR_MOVES:
+                        raise UnreachableError(why)
+            self.wait(deadline, why)
 
     def _by_leader(self, partitions: Iterable[tuple[str, int]]) -> dict[int, list[tuple[str, int]]]:
         found: dict[int, list[tuple[str, int]]] = {}
@@ -173,7 +272,8 @@ class Cluster:
         connection.send(api_key, request)
         return Answer(self, connection)
 
-    def _ask_any(self, api_key: ApiKey, request: Message) -> Any:
+    def ask_any(self, api_key: ApiKey, request: Message) -> Any:
+        """What any broker answers. UnreachableError."""
         deadline = time.monotonic() + PATIENCE_S
         reason = ""
         while True:
@@ -245,12 +345,13 @@ class _Connection:
             if one.api_key in _VERSIONS:
                 lowest, highest = _VERSIONS[ApiKey(one.api_key)]
                 version = min(highest, one.max_version)
-                if version < max(lowest, one.min_version):
-                    raise UnreachableError(f"{self.address[0]}:{self.address[1]} is too old or too new for this client")
-                self._versions[one.api_key] = version
+                if version >= max(lowest, one.min_version):
+                    self._versions[one.api_key] = version
 
     def send(self, api_key: ApiKey, request: Message) -> None:
         """Send a request. Its answer must be received before the next one."""
+        if api_key not in self._versions:
+            raise UnreachableError(f"{self.address[0]}:{self.address[1]} has no {api_key.name} that this client knows")
         self._send(api_key, self._versions[api_key], request)
 
     def _send(self, api_key: ApiKey, version: int, request: Message) -> None:
@@ -301,14 +402,14 @@ def fetch_request(topic: str, partition: int, offset: int, bytes_max: int, isola
     )
 
 
-def _list_offsets(partitions: Iterable[tuple[str, int]], timestamp: int, isolation: int) -> Message:
+def _list_offsets(partitions: Iterable[tuple[str, int]], timestamp: int, isolation: int, replica_id: int) -> Message:
     topics: dict[str, list[Any]] = {}
     for topic, partition in partitions:
         one = messages.ListOffsetsRequest.ListOffsetsPartition(partition_index=partition, timestamp=timestamp)
         topics.setdefault(topic, []).append(one)
     make = messages.ListOffsetsRequest.ListOffsetsTopic
     return messages.ListOffsetsRequest(
-        replica_id=-1,
+        replica_id=replica_id,
         isolation_level=isolation,
         topics=[make(name=name, partitions=some) for name, some in topics.items()],
     )

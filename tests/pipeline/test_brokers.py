@@ -205,7 +205,7 @@ def test_open_transactions_are_read_behind_the_last_stable_offset() -> None:
         reader = FilteringLogReader(TABLES["barnabas.records"], TABLES["barnabas.records"].spark, options)
         key = broker_origin.LogKey("t", 0)
         stub: Any = Stub()
-        fetching = broker_origin._Fetching(stub, broker_origin.OffsetRange(key, 0, high), options)
+        fetching = broker_origin.Fetching(stub, broker_origin.OffsetRange(key, 0, high), options)
         rows = [row for one in fetching.batches() for some in reader.reading.rows(*one) for row in some.to_pylist()]
         return [(row["offset"], row["transaction"]) for row in rows]
 

@@ -9,7 +9,10 @@ from barnabas.pipeline import log_files
 from barnabas.pipeline.files import Files
 from barnabas.pipeline.history_folder import HistoryFolder
 from barnabas.pipeline.jobs import audit, capacity, export, health, lag, offsets, verify
+from barnabas.pipeline.jobs.health_stream import health_stream
+from barnabas.pipeline.jobs.lag_stream import lag_stream
 from barnabas.pipeline.source import Source
+from barnabas.pipeline.streamed import LiveTable
 from pyspark import StorageLevel
 from pyspark.sql import Window
 from pyspark.sql import functions as F
@@ -78,6 +81,31 @@ class Run:
         rows.write.mode("overwrite").partitionBy(*partition_by).parquet(path)
         return self.spark.read.schema(rows.schema).parquet(path)
 
+    def stream(self, name: str, **options: str) -> "DataFrame":
+        """A table of the source as it grows."""
+        return self.source.stream(self.spark, name, aside=self.aside, **options)
+
+    def streams(self) -> "tuple[DataFrame, DataFrame, DataFrame]":
+        """Commits, groups and batches as they grow."""
+        commits = self.stream("commits", isolation=COMMITTED, columns=",".join(COMMIT_COLUMNS))
+        batches = self.stream("batches", topics="*", columns=",".join(BATCH_COLUMNS))
+        return commits, self.stream("groups"), batches
+
+    @property
+    def is_streaming(self) -> bool:
+        """Whether the job goes on behind what its last run has read."""
+        return bool(self.settings.get("stream") or self.settings.get("follow"))
+
+    def place(self, name: str) -> str:
+        """Where a table goes."""
+        return f"{self.out}/live/{name}" if self.is_streaming else f"{self.out}/{name}"
+
+    def add(self, name: str, rows: "DataFrame") -> "DataFrame":
+        """Add to a table what the streams have now, or have until Ctrl-C, and read it back."""
+        table = LiveTable(self.spark, self.place(name))
+        table.add(rows, follow=bool(self.settings.get("follow")))
+        return table.read(rows)
+
 
 def run_job(name: str, run: Run) -> Summary:
     """Run a job. ValueError: it cannot read such a source."""
@@ -115,8 +143,12 @@ def run_offsets(run: Run) -> Summary:
 
 def run_lag(run: Run) -> Summary:
     """The lag of every group at the end of every window."""
-    commits, batches = run.commits(), run.batches()
-    rows = run.write("lag", lag.lag(commits, batches, run.settings["every_s"]))
+    every_s = run.settings["every_s"]
+    if run.is_streaming:
+        commits, _, batches = run.streams()
+        rows = run.add("lag", lag_stream(commits, batches, every_s, run.settings["delay_s"]))
+    else:
+        rows = run.write("lag", lag.lag(run.commits(), run.batches(), every_s))
     last = Window.partitionBy("group_id", "topic", "partition").orderBy(F.col("at").desc())
     newest = rows.withColumn("number", F.row_number().over(last)).where("number = 1")
     totals = newest.groupBy("group_id", "topic").agg(
@@ -126,13 +158,13 @@ def run_lag(run: Run) -> Summary:
     peaks = peaks.groupBy("group_id", "topic").agg(F.max(F.struct("peak", "at")).alias("peak"))
     found = totals.join(peaks, ["group_id", "topic"]).orderBy(F.col("records").desc_nulls_last(), "group_id")
     return Summary(
-        f"{rows.count():,} rows in {run.out}/lag. At the end:",
+        f"{rows.count():,} rows in {run.place('lag')}. At the end:",
         ("group", "topic", "#lag", "#seconds behind", "#largest lag", "at"),
         [
             (row.group_id, row.topic, row.records, _number(row.seconds), row.peak.peak, _time(row.peak.at))
             for row in found.take(ROWS_MAX)
         ],
-        is_empty=commits.isEmpty(),
+        is_empty=rows.isEmpty(),
     )
 
 
@@ -155,8 +187,11 @@ def run_audit(run: Run) -> Summary:
 
 def run_health(run: Run) -> Summary:
     """Every change of the health of groups."""
-    commits, groups, batches = run.commits(), run.groups(), run.batches()
-    rows = run.write("health", health.health(commits, groups, batches, **run.settings))
+    rules = {name: run.settings[name] for name in ("every_s", "retention_s", "soon_s") if name in run.settings}
+    if run.is_streaming:
+        rows = run.add("health", health_stream(*run.streams(), **rules, delay_s=run.settings["delay_s"]))
+    else:
+        rows = run.write("health", health.health(run.commits(), run.groups(), run.batches(), **rules))
     on = ("group_id", "topic", "partition", "check")
     last = Window.partitionBy(*on).orderBy(F.col("at").desc())
     bad = rows.withColumn("number", F.row_number().over(last)).where("number = 1 and status != 'OK'")
@@ -166,13 +201,13 @@ def run_health(run: Run) -> Summary:
         .orderBy("group_id", "topic", "check")
     )
     return Summary(
-        f"{rows.count():,} changes in {run.out}/health. Not well at the end:",
+        f"{rows.count():,} changes in {run.place('health')}. Not well at the end:",
         ("group", "topic", "check", "status", "partitions", "since"),
         [
             (row.group_id, row.topic, row.check, row.status, " ".join(map(str, row.partitions)), _time(row.since))
             for row in found.take(ROWS_MAX)
         ],
-        is_empty=commits.isEmpty() and groups.isEmpty(),
+        is_empty=rows.isEmpty(),
     )
 
 
@@ -233,22 +268,19 @@ def run_verify(run: Run) -> Summary:
 def run_export(run: Run) -> Summary:
     """Add the records of a topic that are not there yet."""
     topic = run.settings["topic"]
-    path, checkpoint = f"{run.out}/export/{topic}", f"{run.out}/export/_checkpoints/{topic}"
-    stream = run.source.stream(run.spark, "records", topics=topic, isolation=COMMITTED)
-    rows = export.export(stream, run.settings["json_schema"])
-    writer = rows.writeStream.format("parquet").partitionBy(*export.PARTITIONED_BY).option("path", path)
-    query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
-    query.awaitTermination()
-    added = sum(progress.numInputRows for progress in query.recentProgress)
-    Files(run.spark, path).make_folder(path)
-    there = run.spark.read.schema(rows.schema).parquet(path)
+    if "*" in topic:
+        raise ValueError("export is for one topic")
+    rows = export.export(run.stream("records", topics=topic, isolation=COMMITTED), run.settings["json_schema"])
+    table = LiveTable(run.spark, f"{run.out}/export/{topic}", partitioned_by=export.PARTITIONED_BY)
+    added = table.add(rows, follow=bool(run.settings.get("follow")))
+    there = table.read(rows)
     found = (
         there.groupBy("topic", "outcome", "reason")
         .agg(F.count("*").alias("records"), F.min("timestamp").alias("first"), F.max("timestamp").alias("last"))
         .orderBy("topic", F.col("outcome").desc(), "reason")
     ).take(ROWS_MAX)
     return Summary(
-        f"{added:,} records added to {path}.",
+        f"{added:,} records added to {table.path}.",
         ("topic", "outcome", "reason", "#records", "first", "last"),
         [(*row[:4], _time(row[4]), _time(row[5])) for row in found],
         is_empty=not found,

@@ -31,6 +31,13 @@ Every = Annotated[int, typer.Option("--every", min=1, max=86_400, metavar="SECON
 Setting = Annotated[
     list[str] | None, typer.Option("--spark", metavar="KEY=VALUE", help="A setting of Spark; repeat it for several.")
 ]
+Stream = Annotated[
+    bool, typer.Option("--stream", help="Add to DIR/live what is new since the last such run, by a streaming query.")
+]
+Follow = Annotated[bool, typer.Option("--follow", help="The same as the logs grow, until Ctrl-C.")]
+Delay = Annotated[
+    int, typer.Option("--delay", min=0, metavar="SECONDS", help="So long a streaming query waits for what is late.")
+]
 DEFAULT_MEMORY = "2g"
 HOUR_S = 3600
 
@@ -63,6 +70,9 @@ def lag(
     source: Source,
     out: Out,
     every: Every = 60,
+    stream: Stream = False,
+    follow: Follow = False,
+    delay: Delay = 30,
     memory: Memory = DEFAULT_MEMORY,
     setting: Setting = None,
     as_json: AsJson = False,
@@ -72,8 +82,10 @@ def lag(
     \b
     barnabas pipeline lag --source ./data --out ./tables
     barnabas pipeline lag --source ./data --out ./tables --every 600
+    barnabas pipeline lag --source 127.0.0.1:9092 --out ./tables --follow
     """
-    _run("lag", source, out, memory, setting, as_json, every_s=every)
+    streaming = {"stream": stream, "follow": follow, "delay_s": delay}
+    _run("lag", source, out, memory, setting, as_json, every_s=every, **streaming)
 
 
 @app.command()
@@ -104,6 +116,9 @@ def health(
         float, typer.Option(min=0, metavar="HOURS", help="offsets.retention.minutes of the brokers, in hours.")
     ] = 168,
     soon: Annotated[float, typer.Option(min=0, metavar="HOURS", help="Offsets that expire within this time.")] = 24,
+    stream: Stream = False,
+    follow: Follow = False,
+    delay: Delay = 30,
     memory: Memory = DEFAULT_MEMORY,
     setting: Setting = None,
     as_json: AsJson = False,
@@ -112,9 +127,10 @@ def health(
 
     \b
     barnabas pipeline health --source ./data --out ./tables
+    barnabas pipeline health --source 127.0.0.1:9092 --out ./tables --follow
     """
-    seconds = {"retention_s": int(retention * HOUR_S), "soon_s": int(soon * HOUR_S)}
-    _run("health", source, out, memory, setting, as_json, every_s=every, **seconds)
+    seconds = {"retention_s": int(retention * HOUR_S), "soon_s": int(soon * HOUR_S), "delay_s": delay}
+    _run("health", source, out, memory, setting, as_json, every_s=every, stream=stream, follow=follow, **seconds)
 
 
 @app.command()
@@ -174,6 +190,7 @@ def export(
         str | None,
         typer.Option("--json-schema", metavar="COLUMNS", help="Read the values as JSON objects with these columns."),
     ] = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Go on as the topic grows, until Ctrl-C.")] = False,
     memory: Memory = DEFAULT_MEMORY,
     setting: Setting = None,
     as_json: AsJson = False,
@@ -186,7 +203,7 @@ def export(
     barnabas pipeline export --source ./data --out ./tables --topic orders
     barnabas pipeline export --source ./data --out ./tables --topic orders --json-schema 'id bigint, amount double'
     """
-    _run("export", source, out, memory, setting, as_json, topic=topic, json_schema=json_schema)
+    _run("export", source, out, memory, setting, as_json, topic=topic, json_schema=json_schema, follow=follow)
 
 
 def _run(job: str, source: str, out: str, memory: str, setting: list[str] | None, as_json: bool, **words: Any) -> None:

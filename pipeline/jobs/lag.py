@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 
 TOPIC_PARTITION = ("topic", "partition")
 EVERY_S = 60
+RESULT = (
+    "at timestamp, group_id string, topic string, partition int, committed_offset bigint, log_end_offset bigint, "
+    "lag_records bigint, lag_seconds double, consumed_per_second double, produced_per_second double"
+)
 
 
 def lag(commits: "DataFrame", batches: "DataFrame", every_s: int = EVERY_S) -> "DataFrame":

@@ -1,0 +1,117 @@
+"""The streaming jobs say what the batch jobs say, however their input is cut. `test_killed_streams.py` kills them."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
+
+from barnabas.pipeline.jobs.health import health
+from barnabas.pipeline.jobs.health_stream import health_stream
+from barnabas.pipeline.jobs.lag import lag
+from barnabas.pipeline.jobs.lag_stream import SPANS_MAX, Partition, lag_stream
+from barnabas.pipeline.jobs.looks import Event
+from barnabas.pipeline.schemas import BATCHES, COMMITS, GROUPS
+from histories import MINUTE_MS, START_MS, History, Row, Tables, random_histories, rows, table
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+RULES = {"retention_s": 2400, "soon_s": 900}
+TIMES = {"commits": "log_timestamp", "groups": "log_timestamp", "batches": "max_timestamp"}
+SOURCES = {"commits": COMMITS, "groups": GROUPS, "batches": BATCHES}
+
+
+class Cut:
+    """A history as files that come one after the other."""
+
+    def __init__(self, spark: SparkSession, folder: Path, parts: Sequence[History]) -> None:
+        self.spark = spark
+        self.folder = folder
+        for name, of in SOURCES.items():
+            (folder / name).mkdir(parents=True)
+            for number, part in enumerate(parts):
+                table(spark, folder / name, of, getattr(part, name), f"{number}")
+                os.utime(folder / name / f"{number}.parquet", (1_000 + number, 1_000 + number))
+
+    def stream(self, name: str) -> DataFrame:
+        reader = self.spark.readStream.schema(SOURCES[name].spark).option("maxFilesPerTrigger", 1)
+        return reader.parquet(str(self.folder / name))
+
+    def start(self, name: str, said: DataFrame) -> StreamingQuery:
+        """Start a query that ends when it has read everything."""
+        writer = said.writeStream.option("checkpointLocation", str(self.folder / f"{name}.checkpoint"))
+        return writer.format("parquet").trigger(availableNow=True).start(str(self.folder / name))
+
+    def said(self, query: StreamingQuery, name: str) -> list[Row]:
+        """What the query said."""
+        assert query.awaitTermination(100)
+        return rows(self.spark.read.parquet(str(self.folder / name)))
+
+
+def parts_of(history: History, times_ms: Sequence[int]) -> list[History]:
+    """The history, cut at these times."""
+    return [
+        History(
+            **{
+                name: [row for row in getattr(history, name) if begin <= row[time] < end]
+                for name, time in TIMES.items()
+            }
+        )
+        for begin, end in zip((0, *times_ms), (*times_ms, 1 << 60))
+    ]
+
+
+def comparable(found: list[Row], until_ms: int) -> list[Any]:
+    return sorted((tuple(row.values()) for row in found if row["at"] <= until_ms), key=str)
+
+
+def test_the_streams_say_what_the_batches_say(spark: SparkSession, tmp_path: Path) -> None:
+    history = random_histories(range(6), late=False)
+    times = sorted(row["log_timestamp"] for row in history.commits)
+    end_ms = times[-1]
+    history.produce(end_ms + 60 * MINUTE_MS, "clock", 0, 0)  # lets the watermark pass everything else
+    small = Tables(spark, tmp_path, history)
+    cut = Cut(spark, tmp_path, parts_of(history, [times[len(times) // 3], times[2 * len(times) // 3]]))
+    commits, groups, batches = cut.stream("commits"), cut.stream("groups"), cut.stream("batches")
+    of_health = cut.start("health", health_stream(commits, groups, batches, **RULES))
+    of_lag = cut.start("lag", lag_stream(commits, batches, every_s=600))
+
+    expected = comparable(rows(health(small.commits, small.groups, small.batches, **RULES)), end_ms)
+    assert len(expected) > 100
+    assert comparable(cut.said(of_health, "health"), end_ms) == expected
+    expected = comparable(rows(lag(small.commits, small.batches, every_s=600)), end_ms)
+    assert len(expected) > 100
+    assert comparable(cut.said(of_lag, "lag"), end_ms) == expected
+
+
+def test_what_comes_too_late_is_taken_over_by_the_next_look(spark: SparkSession, tmp_path: Path) -> None:
+    first, second, third = History(), History(), History()
+    first.produce(START_MS, "orders", 0, 0, 100)
+    first.commit(START_MS, "billing", "orders", 0, 10)
+    first.produce(START_MS + 10 * MINUTE_MS, "orders", 0, 100)
+    second.produce(START_MS + 11 * MINUTE_MS, "orders", 0, 101)
+    third.commit(START_MS + MINUTE_MS, "billing", "orders", 0, 60, log_offset=1)  # ten minutes late
+    third.produce(START_MS + 20 * MINUTE_MS, "orders", 0, 102)
+    cut = Cut(spark, tmp_path, [first, second, third])
+    query = cut.start("lag", lag_stream(cut.stream("commits"), cut.stream("batches")))
+    committed = {(row["at"] - START_MS) // MINUTE_MS: row["committed_offset"] for row in cut.said(query, "lag")}
+    assert committed == {minute: 10 if minute < 10 else 60 for minute in range(1, 20)}
+
+
+def test_many_spans_become_fewer() -> None:
+    """The memory is bounded; and where the spans are even, nothing is lost."""
+    partition = Partition(every_ms=MINUTE_MS)
+    records = 10 * SPANS_MAX
+    for offset in range(records):
+        at_ms = offset * 100
+        partition.expect([Event(at_ms, *[None] * 9, offset + 1, offset, at_ms)])
+        if offset % 600 == 0:
+            list(partition.look(at_ms))
+    list(partition.look(records * 100))
+    assert len(partition.spans) <= SPANS_MAX
+    assert [span[1] for span in partition.spans[1:]] == [span[0] + 1 for span in partition.spans[:-1]]
+    for offset in range(0, records, 37):
+        assert partition.seconds_behind(offset, records * 100) == pytest.approx((records - offset) / 10, abs=0.1)

@@ -51,9 +51,11 @@ def trouble(words: tuple[str, ...]) -> Callable[[Iterator[pa.RecordBatch]], Iter
 def main(brokers: str, folder: str, *words: str) -> None:
     """Run the queries to their end, if nothing kills them."""
     settings = {
-        "spark.master": "local[2,3]",  # three attempts for each task
+        "spark.master": "local[1,3]",  # three attempts for each task
         "spark.driver.memory": "1g",
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.sql.execution.arrow.maxRecordsPerBatch": str(ROWS_TOGETHER),
         "spark.local.dir": f"{folder}/local",
     }

@@ -14,7 +14,7 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 from barnabas.pipeline.session import what_is_missing
 from broker_process import Client, Process, batch
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(420)
 JOB = Path(__file__).with_name("sink_job.py")
 PARTITIONS = 2
 RECORDS = 250  # of each partition
@@ -26,7 +26,7 @@ def run(brokers: str, folder: Path, *words: str) -> tuple[int, str]:
     command = [sys.executable, str(JOB), brokers, str(folder), *words]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
         try:
-            _, said = process.communicate(timeout=100)
+            _, said = process.communicate(timeout=200)
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)

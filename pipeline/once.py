@@ -2,10 +2,9 @@
 
 With the option `once` every record gets a header, `barnabas.once`, whose value names the query, the epoch (the
 micro-batch of a stream), the task, and a digest of the row: `QUERY/EPOCH/TASK/DIGEST`. Before a task writes the first
-record of an epoch, it commits where the topic's partitions ended when the epoch began, as the offsets of the group
-`barnabas-sink-QUERY`, with the epoch as metadata. A task that finds such offsets of its own epoch was perhaps here
-before. It reads the topic from there to the end, and leaves out the rows whose digests it finds. So nothing is read
-back as long as nothing fails.
+record of an epoch, it commits where the topic's partitions end, as the offsets of the group `barnabas-sink-QUERY-TASK`,
+with the epoch as metadata. An attempt that finds such offsets of its own epoch is not the first one. It reads the topic
+from there to the end, and leaves out the rows whose digests it finds. So nothing is read back as long as nothing fails.
 
 What it needs:
 
@@ -37,47 +36,39 @@ _SIZE = struct.Struct(">i")
 _TIME_AND_PARTITION = struct.Struct(">qi")
 _NO_TIME = -(2**63)
 
-Ends = dict[int, int]
-"""By partition of the topic: the end of its log, also of what not all replicas have."""
-
 
 @dataclass(frozen=True)
 class Attempt:
-    """One of perhaps several attempts of a task to write its rows of an epoch."""
+    """One of perhaps several attempts of a task to write its rows of an epoch. They have the same name."""
 
     query: str
     epoch: int
     task: int
-    number: int
 
     @property
     def name(self) -> str:
-        """The same for all attempts."""
+        """As in the header."""
         return f"{self.query}/{self.epoch}/{self.task}"
 
-
-def ends_of(cluster: Cluster, topic: str) -> Ends:
-    """Where the topic's partitions end now."""
-    partitions = [one for one in cluster.partitions if one[0] == topic]
-    return {
-        index: end for (_, index), end in cluster.offsets(partitions, LATEST, replica_id=DEBUGGING_CONSUMER).items()
-    }
+    @property
+    def group(self) -> str:
+        """Its offsets say where the task's last epoch began."""
+        return f"{GROUP_PREFIX}{self.query}-{self.task}"
 
 
-def written_before(cluster: Cluster, topic: str, attempt: Attempt, ends: Ends) -> "Counter[bytes]":
-    """The digests of the rows that earlier attempts have written. `ends`: where the topic ended before this run."""
-    group = GROUP_PREFIX + attempt.query
+def written_before(cluster: Cluster, topic: str, attempt: Attempt) -> "Counter[bytes]":
+    """The digests of the rows that earlier attempts have written."""
     epoch = str(attempt.epoch)
-    begins = {index: offset for index, (offset, of) in cluster.committed(group, topic).items() if of == epoch}
-    indexes = sorted(index for name, index in cluster.partitions if name == topic)
-    unknown = {index: ends.get(index, 0) for index in indexes if index not in begins}
-    if unknown:
-        cluster.commit(group, topic, unknown, epoch)
+    begins = {index: at for index, (at, of) in cluster.committed(attempt.group, topic).items() if of == epoch}
+    partitions = [one for one in cluster.partitions if one[0] == topic]
+    ends = cluster.offsets(partitions, LATEST, replica_id=DEBUGGING_CONSUMER)  # also of what not all replicas have
+    new = {index: end for (_, index), end in ends.items() if index not in begins}
+    if new:
+        cluster.commit(attempt.group, topic, new, epoch)
     found: Counter[bytes] = Counter()
-    for index, end in ends_of(cluster, topic).items():
-        begin = begins.get(index, end)
-        if attempt.number or begin != ends.get(index, 0):
-            found.update(_digests(cluster, OffsetRange(LogKey(topic, index), begin, end), attempt))
+    for (_, index), end in ends.items():
+        if begins.get(index, end) < end:
+            found.update(_digests(cluster, OffsetRange(LogKey(topic, index), begins[index], end), attempt))
     return found
 
 
@@ -85,7 +76,7 @@ def _digests(cluster: Cluster, wanted: OffsetRange, attempt: Attempt) -> Iterato
     """The digests in a partition, of the records of this task and epoch."""
     options = read_options({"brokers": "-", "failOnDataLoss": "false"})  # what retention has taken was written
     prefix = f"{attempt.name}/".encode()
-    for _, batches, low, high in Fetching(cluster, wanted, options).batches() if wanted.low < wanted.high else ():
+    for _, batches, low, high in Fetching(cluster, wanted, options).batches():
         parts, _ = take_apart(batches)
         for part in parts:
             for value in _last_headers(part.only((part.offset >= low) & (part.offset < high))):

@@ -30,7 +30,7 @@ Of the sink `barnabas.records` (`df.write` with `mode("append")`, `df.writeStrea
 | `topic` | | the topic of all rows; without it the column `topic` says it. The topic must exist |
 | `compression` | `none` | `none`, `gzip`, `snappy`, `lz4` or `zstd` |
 | `batchBytes` | 256 KiB | how large a batch of records becomes before it is compressed |
-| `once` | `false` | what is done again after a failure is not written again (`once.py` says how, and what it needs). For a stream `true`; for a batch query a name that is the same when the query is run again |
+| `once` | `false` | what is done again after a failure is not written again (`once.py` says how, and what it needs). `true` in a stream, also in its `foreachBatch`; else a name that is the same when the query is run again, and that no other query has |
 """  # noqa: E501
 
 from collections.abc import Mapping
@@ -111,10 +111,10 @@ class WriteOptions:
     topic: str | None
     compression: Compression
     batch_bytes: int
-    once: str | None  # `true`, or the name of a batch query
+    once: str | None  # `true`, or a name
 
 
-def write_options(options: Mapping[str, str], *, is_stream: bool) -> WriteOptions:
+def write_options(options: Mapping[str, str]) -> WriteOptions:
     """The options of a query that writes. ValueError names the option that is wrong, and what it can be."""
     given = {name.lower(): value for name, value in options.items()}
     for name in ("checkpointlocation", "path", "queryname"):  # Spark's own
@@ -132,14 +132,8 @@ def write_options(options: Mapping[str, str], *, is_stream: bool) -> WriteOption
         raise ValueError(f"unknown option {', '.join(sorted(given))}: see barnabas.pipeline.options")
     if not result.brokers:
         raise ValueError("say `brokers` (HOST:PORT[,…])")
-    if result.once is not None:
-        is_true = result.once.lower() == "true"
-        if is_stream and not is_true:
-            raise ValueError(f"once={result.once!r}: for a stream it can be true or false (its checkpoint is its name)")
-        if not is_stream and is_true:
-            raise ValueError("once=true is for streams: for a batch query say a name that stays when it is run again")
-        if result.topic is None:
-            raise ValueError("once needs the option `topic`")
+    if result.once is not None and result.topic is None:
+        raise ValueError("once needs the option `topic`")
     return result
 
 

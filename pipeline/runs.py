@@ -11,8 +11,9 @@ from barnabas.pipeline.history_folder import HistoryFolder
 from barnabas.pipeline.jobs import audit, capacity, export, health, lag, offsets, verify
 from barnabas.pipeline.jobs.health_stream import health_stream
 from barnabas.pipeline.jobs.lag_stream import lag_stream
+from barnabas.pipeline.once import GROUP_PREFIX
 from barnabas.pipeline.source import Source
-from barnabas.pipeline.streamed import LiveTable
+from barnabas.pipeline.streamed import LiveTable, ToTopic
 from pyspark import StorageLevel
 from pyspark.sql import Window
 from pyspark.sql import functions as F
@@ -29,6 +30,7 @@ BATCH_COLUMNS = (
     *("directory", "segment", "position", "topic", "partition", "base_offset", "last_offset", "size_bytes"),
     *("base_timestamp", "max_timestamp", "record_count", "is_control", "crc", "error"),
 )
+HEALTH_TOPIC = "barnabas.health"
 COMMITTED = "read_committed"  # what a transaction has not committed does not count
 
 
@@ -63,7 +65,7 @@ class Run:
 
     def commits(self) -> "DataFrame":
         """What the jobs need of the commits; read once, and then kept on the disks of Spark."""
-        rows = self.table("commits", isolation=COMMITTED, columns=",".join(COMMIT_COLUMNS))
+        rows = of_readers(self.table("commits", isolation=COMMITTED, columns=",".join(COMMIT_COLUMNS)))
         return rows.persist(StorageLevel.DISK_ONLY)
 
     def batches(self, **options: str) -> "DataFrame":
@@ -87,7 +89,7 @@ class Run:
 
     def streams(self) -> "tuple[DataFrame, DataFrame, DataFrame]":
         """Commits, groups and batches as they grow."""
-        commits = self.stream("commits", isolation=COMMITTED, columns=",".join(COMMIT_COLUMNS))
+        commits = of_readers(self.stream("commits", isolation=COMMITTED, columns=",".join(COMMIT_COLUMNS)))
         batches = self.stream("batches", topics="*", columns=",".join(BATCH_COLUMNS))
         return commits, self.stream("groups"), batches
 
@@ -100,11 +102,16 @@ class Run:
         """Where a table goes."""
         return f"{self.out}/live/{name}" if self.is_streaming else f"{self.out}/{name}"
 
-    def add(self, name: str, rows: "DataFrame") -> "DataFrame":
+    def add(self, name: str, rows: "DataFrame", to_topic: ToTopic | None = None) -> "DataFrame":
         """Add to a table what the streams have now, or have until Ctrl-C, and read it back."""
         table = LiveTable(self.spark, self.place(name))
-        table.add(rows, follow=bool(self.settings.get("follow")))
+        table.add(rows, follow=bool(self.settings.get("follow")), to_topic=to_topic)
         return table.read(rows)
+
+
+def of_readers(commits: "DataFrame") -> "DataFrame":
+    """Without the groups by which the sink remembers where its epochs begin (`once.py`): nobody reads with them."""
+    return commits.where(~F.col("group_id").startswith(GROUP_PREFIX))
 
 
 def run_job(name: str, run: Run) -> Summary:
@@ -189,7 +196,9 @@ def run_health(run: Run) -> Summary:
     """Every change of the health of groups."""
     rules = {name: run.settings[name] for name in ("every_s", "retention_s", "soon_s") if name in run.settings}
     if run.is_streaming:
-        rows = run.add("health", health_stream(*run.streams(), **rules, delay_s=run.settings["delay_s"]))
+        produce_to = run.settings.get("produce_to", ())
+        to_topic = ToTopic(tuple(produce_to), HEALTH_TOPIC, "group_id", "at") if produce_to else None
+        rows = run.add("health", health_stream(*run.streams(), **rules, delay_s=run.settings["delay_s"]), to_topic)
     else:
         rows = run.write("health", health.health(run.commits(), run.groups(), run.batches(), **rules))
     on = ("group_id", "topic", "partition", "check")

@@ -21,7 +21,7 @@ from typing import Any
 import pyarrow as pa
 from barnabas.pipeline import once
 from barnabas.pipeline.errors import RefusedRecordsError
-from barnabas.pipeline.once import Attempt, Ends
+from barnabas.pipeline.once import Attempt
 from barnabas.pipeline.options import WriteOptions
 from barnabas.pipeline.producer import Partitioner, Producer
 from barnabas.pipeline.wire import Cluster
@@ -63,7 +63,6 @@ class RecordSink:
     """What goes to the tasks."""
 
     options: WriteOptions
-    ends: Ends  # with `once`: where the topic ended before the tasks began
 
     def write(self, rows: Iterator[pa.RecordBatch], attempt: Attempt | None, task: int) -> Written:
         """Write the rows of a task."""
@@ -73,7 +72,7 @@ class RecordSink:
             before: Counter[bytes] = Counter()
             if attempt is not None:
                 assert topic is not None
-                before = once.written_before(cluster, topic, attempt, self.ends)
+                before = once.written_before(cluster, topic, attempt)
             left_out = before.total()
             records = 0
             with Producer(cluster, self.options.compression, self.options.batch_bytes) as producer:
@@ -186,14 +185,26 @@ def _are_headers(type_: DataType) -> bool:
 def sink_of(schema: StructType, options: WriteOptions) -> RecordSink:
     """The sink, on the driver, before the tasks begin. Says what is wrong before anything is written."""
     check_columns(schema, options.topic)
-    if options.topic is None:
-        return RecordSink(options, {})
-    with Cluster(options.brokers) as cluster:
-        cluster.refresh([options.topic])
-        if not cluster.partition_count(options.topic):
-            raise RefusedRecordsError(no_topic(options.topic))
-        ends = {} if options.once is None else once.ends_of(cluster, options.topic)
-    return RecordSink(options, ends)
+    if options.topic is not None:
+        with Cluster(options.brokers) as cluster:
+            cluster.refresh([options.topic])
+            if not cluster.partition_count(options.topic):
+                raise RefusedRecordsError(no_topic(options.topic))
+    return RecordSink(options)
+
+
+def _attempt(once_: str | None) -> Attempt | None:
+    """What Spark says of this task: its query and epoch if it is of a stream, else the name that the option says."""
+    context = TaskContext.get()
+    assert context is not None
+    if once_ is None:
+        return None
+    name = "" if once_.lower() == "true" else once_
+    query, epoch = context.getLocalProperty(_QUERY_ID) or "", context.getLocalProperty(_EPOCH)
+    if not query and not name:
+        raise RefusedRecordsError("once=true is for streams: else say a name that stays when the query is run again")
+    whole = "-".join(part for part in (query, name) if part)
+    return Attempt(whole, int(epoch or 0), context.partitionId())
 
 
 class RecordWriter(DataSourceArrowWriter):
@@ -204,12 +215,7 @@ class RecordWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """The rows of one task."""
-        context = TaskContext.get()
-        assert context is not None
-        attempt = None
-        if self.sink.options.once is not None:
-            attempt = Attempt(self.sink.options.once, 0, context.partitionId(), context.attemptNumber())
-        return self.sink.write(iterator, attempt, context.partitionId())
+        return self.sink.write(iterator, _attempt(self.sink.options.once), TaskContext().partitionId())
 
 
 class RecordStreamWriter(DataSourceStreamArrowWriter):
@@ -220,15 +226,7 @@ class RecordStreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """The rows of one task of an epoch."""
-        context = TaskContext.get()
-        assert context is not None
-        attempt = None
-        if self.sink.options.once is not None:
-            query, epoch = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_EPOCH)
-            if query is None or epoch is None:
-                raise RefusedRecordsError("once is for micro-batches, and Spark does not say which one this is")
-            attempt = Attempt(query, int(epoch), context.partitionId(), context.attemptNumber())
-        return self.sink.write(iterator, attempt, context.partitionId())
+        return self.sink.write(iterator, _attempt(self.sink.options.once), TaskContext().partitionId())
 
     def commit(self, messages: Sequence[Written | None], batchId: int) -> None:
         """All is written already."""

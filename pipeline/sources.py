@@ -97,13 +97,13 @@ class RecordSource(LogSource):
         """The writer of a batch query."""
         if overwrite:
             raise ValueError('records are added to a topic: say mode("append")')
-        return RecordWriter(sink_of(schema, write_options(self.options, is_stream=False)))
+        return RecordWriter(sink_of(schema, write_options(self.options)))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> RecordStreamWriter:
         """The writer of a streaming query."""
         if overwrite:
             raise ValueError('records are added to a topic: say outputMode("append") or outputMode("update")')
-        return RecordStreamWriter(sink_of(schema, write_options(self.options, is_stream=True)))
+        return RecordStreamWriter(sink_of(schema, write_options(self.options)))
 
 
 class BatchSource(LogSource):

@@ -2,18 +2,22 @@
 
     live/lag/                    the table
     live/_checkpoints/lag/       what was read, and what the query remembers
+    live/_checkpoints/health-topic/      the same of the query that copies the table to a topic
 
 A run goes on behind the one before it, also if that was killed at any moment, and every row is in the table once. Read
 it with Spark: `_spark_metadata` in it says which files count, and a killed run may leave others.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from barnabas.pipeline.files import Files
+from barnabas.pipeline.wire import Cluster
+from pyspark.sql import functions as F
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
 
 TRIGGER_S = 10
 _PARTITIONS = "spark.sql.shuffle.partitions"
@@ -42,7 +46,9 @@ class LiveTable:
         reader = self.spark.read.format(self.format)
         return (reader.schema(rows.schema) if self.format == "parquet" else reader).load(self.path)
 
-    def add(self, rows: "DataFrame", *, follow: bool, trigger_s: int = TRIGGER_S) -> int:
+    def add(
+        self, rows: "DataFrame", *, follow: bool, trigger_s: int = TRIGGER_S, to_topic: "ToTopic | None" = None
+    ) -> int:
         """Run the query until it has read what is there now, or with `follow` until Ctrl-C; how many rows came."""
         before = self.read(rows).count()
         # Spark's default is for clusters: each partition keeps files of its own for what the query remembers.
@@ -50,11 +56,47 @@ class LiveTable:
             self.spark.conf.set(_PARTITIONS, str(self.spark.sparkContext.defaultParallelism))
         writer = rows.writeStream.format(self.format).partitionBy(*self.partitioned_by).outputMode("append")
         writer = writer.option("path", self.path).option("checkpointLocation", self.checkpoint)
-        query = writer.trigger(processingTime=f"{trigger_s} seconds") if follow else writer.trigger(availableNow=True)
-        running = query.start()
+        trigger: dict[str, Any] = {"processingTime": f"{trigger_s} seconds"} if follow else {"availableNow": True}
+        running = [writer.trigger(**trigger).start()]
         try:
-            while not running.awaitTermination(1):
+            if to_topic is not None:
+                if not follow:
+                    running[0].awaitTermination()
+                running.append(to_topic.start(self, rows, trigger))
+            while not all(query.awaitTermination(1) for query in running):
                 pass
         except KeyboardInterrupt:
-            running.stop()
+            pass
+        finally:
+            for query in running:
+                query.stop()
         return self.read(rows).count() - before
+
+
+@dataclass(frozen=True)
+class ToTopic:
+    """A copy of a table in a topic: each row once, as JSON with all columns, in the order of a column."""
+
+    brokers: tuple[str, ...]
+    topic: str
+    key: str
+    order: str
+
+    def start(self, table: LiveTable, rows: "DataFrame", trigger: dict[str, Any]) -> "StreamingQuery":
+        """Start a query that reads what comes into the table. The topic is made if it is not there."""
+        with Cluster(self.brokers) as cluster:
+            cluster.create_topic(self.topic)
+        Files(table.spark, table.path).make_folder(table.path)
+        added = table.spark.readStream.schema(rows.schema).format(table.format).load(table.path)
+        value = F.to_json(F.struct("*"), {"ignoreNullFields": "false"})
+
+        def write(some: "DataFrame", _: int) -> None:
+            # One task: its rows have one order, so those with the same key are in the topic as they were in time.
+            records = some.coalesce(1).sortWithinPartitions(self.order, self.key)
+            records = records.select(F.col(self.key).alias("key"), value.alias("value"))
+            writer = records.write.format("barnabas.records").mode("append").option("once", "true")
+            writer.option("brokers", ",".join(self.brokers)).option("topic", self.topic).save()
+
+        checkpoint = f"{table.checkpoint}-topic"
+        writer = added.writeStream.foreachBatch(write).option("checkpointLocation", checkpoint)
+        return writer.trigger(**trigger).start()

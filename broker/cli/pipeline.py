@@ -119,6 +119,14 @@ def health(
     stream: Stream = False,
     follow: Follow = False,
     delay: Delay = 30,
+    produce: Annotated[
+        str | None,
+        typer.Option(
+            "--produce",
+            metavar="HOST:PORT,…",
+            help="With --stream or --follow: also produce each change to the topic barnabas.health of these brokers.",
+        ),
+    ] = None,
     memory: Memory = DEFAULT_MEMORY,
     setting: Setting = None,
     as_json: AsJson = False,
@@ -128,9 +136,14 @@ def health(
     \b
     barnabas pipeline health --source ./data --out ./tables
     barnabas pipeline health --source 127.0.0.1:9092 --out ./tables --follow
+    barnabas pipeline health --source 127.0.0.1:9092 --out ./tables --follow --produce 127.0.0.1:9092
     """
-    seconds = {"retention_s": int(retention * HOUR_S), "soon_s": int(soon * HOUR_S), "delay_s": delay}
-    _run("health", source, out, memory, setting, as_json, every_s=every, stream=stream, follow=follow, **seconds)
+    if produce is not None and not (stream or follow):
+        fail("--produce needs --stream or --follow.", ExitCode.NOT_VALID)
+    brokers = [one.strip() for one in (produce or "").split(",") if one.strip()]
+    words: dict[str, Any] = {"every_s": every, "retention_s": int(retention * HOUR_S), "soon_s": int(soon * HOUR_S)}
+    words |= {"stream": stream, "follow": follow, "delay_s": delay, "produce_to": brokers}
+    _run("health", source, out, memory, setting, as_json, **words)
 
 
 @app.command()

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,12 @@ import pytest
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 from barnabas.pipeline.jobs import offsets
-from barnabas.pipeline.runs import Run, Summary, run_job
+from barnabas.pipeline.runs import HEALTH_TOPIC, Run, Summary, run_job
 from barnabas.pipeline.source import source_of
 from barnabas.pipeline.sources import register
+from broker_process import Process
 from histories import rows
+from kafka import KafkaConsumer
 from kafka.admin import KafkaAdminClient
 from kafka.errors import CoordinatorLoadInProgressError, NotCoordinatorError
 from pyspark.sql import SparkSession
@@ -166,3 +169,29 @@ def test_a_topic_is_exported_once(spark: SparkSession, filled: Filled, tmp_path:
         summary = run(spark, "export", str(filled.folder), tmp_path, topic="payments", json_schema=schema)
         assert summary.sentence.startswith(f"{added:,} records added")
         assert [row[1:4] for row in summary.rows] == [("good", None, count - 1), ("bad", "not JSON", 1)]
+
+
+def test_health_goes_to_a_topic(spark: SparkSession, filled: Filled, tmp_path: Path) -> None:
+    """Every change once, with its group as key; a consumer sees each status follow the one before it."""
+    broker = Process(tmp_path / "broker")
+    words = {"stream": True, "delay_s": 30, "every_s": 600, "produce_to": [f"127.0.0.1:{broker.port}"]}
+    for _ in range(2):  # the second run has nothing to add
+        run(spark, "health", str(filled.folder), tmp_path, **words)
+    in_table = rows(spark.read.parquet(str(tmp_path / "live/health")))
+    settings = {"auto_offset_reset": "earliest", "consumer_timeout_ms": 3000}
+    consumer = KafkaConsumer(HEALTH_TOPIC, bootstrap_servers=words["produce_to"], **settings)
+    produced = [(record.key.decode(), json.loads(record.value)) for record in consumer]
+    consumer.close()
+    for _, value in produced:
+        value["at"] = round(datetime.fromisoformat(value["at"]).timestamp() * 1000)
+    assert len(produced) > 100
+    assert sorted((value for _, value in produced), key=str) == sorted(in_table, key=str)
+    assert all(key == value["group_id"] for key, value in produced)
+    status: dict[Any, Any] = {}
+    for _, value in produced:
+        of = tuple(value[name] for name in ("group_id", "topic", "partition", "check"))
+        assert value["before"] == status.get(of)
+        status[of] = value["status"]
+    bad = {(of[0], now) for of, now in status.items()}
+    assert {("search", "STOP"), ("newsletter", "REMOVED"), ("lurker", "NEVER")} <= bad
+    broker.end()

@@ -1,6 +1,7 @@
 """What `verify` reads beside the batches: the logs of data directories and the entries of their indexes."""
 
 from collections.abc import Iterator
+from struct import Struct
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructField, St
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+ABORTED = Struct(">hqqqq")  # version, producer id, first and last offset, last stable offset
 _STRING, _INT, _LONG = StringType(), IntegerType(), LongType()
 _LOG = (StructField("directory", _STRING), StructField("topic", _STRING), StructField("partition", _INT))
 LOGS = StructType([*_LOG, StructField("start_offset", _LONG), StructField("high_watermark", _LONG)])
@@ -22,6 +24,7 @@ ENTRIES = StructType(
         StructField("timestamp_ms", _LONG),  # of the time index
         StructField("entry_offset", _LONG),
         StructField("position", _LONG),  # of the offset index
+        StructField("producer_id", _LONG),  # of the transaction index; the offset is that of the marker
     ]
 )
 
@@ -60,18 +63,26 @@ def _of_segment(path: str, segment: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield segment | {"number": number, "entry_offset": base_offset + offset, "position": position}
     for number, (timestamp_ms, offset) in enumerate(_pairs(f"{stem}timeindex", 8)):
         yield segment | {"number": number, "entry_offset": base_offset + offset, "timestamp_ms": timestamp_ms}
+    aborted = _content(f"{stem}txnindex")
+    whole = aborted[: len(aborted) // ABORTED.size * ABORTED.size]
+    for number, (_, producer_id, _, marker, _) in enumerate(ABORTED.iter_unpack(whole)):
+        yield segment | {"number": number, "entry_offset": marker, "producer_id": producer_id}
 
 
 def _pairs(path: str, first_bytes: int) -> Iterator[tuple[int, int]]:
     """Two numbers an entry, up to the zeros that Kafka preallocates."""
-    try:
-        with open(path, "rb") as file:
-            content = file.read()
-    except FileNotFoundError:
-        return
+    content = _content(path)
     size = first_bytes + 4
     content = content[: len(content.rstrip(b"\0")) + size - 1]  # with the zeros at the end of the last entry
     for start in range(0, len(content) - size + 1, size):
         first = int.from_bytes(content[start : start + first_bytes], "big", signed=True)
         second = int.from_bytes(content[start + first_bytes : start + size], "big", signed=True)
         yield first, second
+
+
+def _content(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except FileNotFoundError:
+        return b""

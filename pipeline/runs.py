@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from barnabas.pipeline import log_files
@@ -29,6 +30,7 @@ COMMIT_COLUMNS = (
 BATCH_COLUMNS = (
     *("directory", "segment", "position", "topic", "partition", "base_offset", "last_offset", "size_bytes"),
     *("base_timestamp", "max_timestamp", "record_count", "is_control", "crc", "error"),
+    *("producer_id", "producer_epoch", "is_transactional", "control_type"),
 )
 HEALTH_TOPIC = "barnabas.health"
 COMMITTED = "read_committed"  # what a transaction has not committed does not count
@@ -253,8 +255,9 @@ def run_verify(run: Run) -> Summary:
     batches = run.batches(replicas="all", until="log-end")
     of_records = "directory,topic,partition,offset,key,value"
     records = run.table("records", topics=",".join(compacted), replicas="all", columns=of_records)
+    states = run.table("records", topics=verify.TRANSACTION_STATE, columns="key,value,offset")
     logs, entries = log_files.tables(run.spark, run.source.directories)
-    wrong = verify.verify(batches, logs, entries, compacted).unionByName(verify.keys(records, logs))
+    wrong = verify.verify(batches, logs, entries, states, compacted).unionByName(verify.keys(records, logs))
     rows = run.write("verify", wrong)
     by_finding = (
         rows.groupBy("finding", "topic", "partition", "directory")
@@ -279,8 +282,21 @@ def run_export(run: Run) -> Summary:
     topic = run.settings["topic"]
     if "*" in topic:
         raise ValueError("export is for one topic")
-    rows = export.export(run.stream("records", topics=topic, isolation=COMMITTED), run.settings["json_schema"])
-    table = LiveTable(run.spark, f"{run.out}/export/{topic}", partitioned_by=export.PARTITIONED_BY)
+    file = run.settings.get("avro_schema_file")
+    try:
+        avro_schema = None if file is None else Path(file).read_text()
+    except OSError as error:
+        raise ValueError(f"{file} cannot be read: {error.strerror}") from error
+    json_schema, skip_bytes = run.settings.get("json_schema"), run.settings.get("avro_skip_bytes", 0)
+    records = run.stream("records", topics=topic, isolation=COMMITTED)
+    rows = export.export(records, json_schema, avro_schema, skip_bytes)
+    table = LiveTable(
+        run.spark,
+        f"{run.out}/export/{topic}",
+        run.settings.get("format", "parquet"),
+        export.PARTITIONED_BY,
+        run.settings.get("table"),
+    )
     added = table.add(rows, follow=bool(run.settings.get("follow")))
     there = table.read(rows)
     found = (
@@ -289,7 +305,7 @@ def run_export(run: Run) -> Summary:
         .orderBy("topic", F.col("outcome").desc(), "reason")
     ).take(ROWS_MAX)
     return Summary(
-        f"{added:,} records added to {table.path}.",
+        f"{added:,} records added to {table.name or table.path}.",
         ("topic", "outcome", "reason", "#records", "first", "last"),
         [(*row[:4], _time(row[4]), _time(row[5])) for row in found],
         is_empty=not found,

@@ -31,6 +31,7 @@ class LiveTable:
     path: str
     format: str = "parquet"
     partitioned_by: tuple[str, ...] = ()
+    name: str | None = None  # of a table in a catalog, which is made if it is not there; else the files are in `path`
 
     @property
     def checkpoint(self) -> str:
@@ -40,29 +41,23 @@ class LiveTable:
 
     def read(self, rows: "DataFrame") -> "DataFrame":
         """What is in the table, which has the columns of `rows`."""
-        files = Files(self.spark, self.path)
-        if not files.exists(self.path):
+        if self.name is not None:
+            exists = self.spark.catalog.tableExists(self.name)
+            return self.spark.table(self.name) if exists else self.spark.createDataFrame([], rows.schema)
+        if not Files(self.spark, self.path).exists(self.path):
             return self.spark.createDataFrame([], rows.schema)
         reader = self.spark.read.format(self.format)
         return (reader.schema(rows.schema) if self.format == "parquet" else reader).load(self.path)
 
-    def add(
-        self, rows: "DataFrame", *, follow: bool, trigger_s: int = TRIGGER_S, to_topic: "ToTopic | None" = None
-    ) -> int:
+    def add(self, rows: "DataFrame", *, follow: bool, to_topic: "ToTopic | None" = None) -> int:
         """Run the query until it has read what is there now, or with `follow` until Ctrl-C; how many rows came."""
         before = self.read(rows).count()
-        # Spark's default is for clusters: each partition keeps files of its own for what the query remembers.
-        if self.spark.sparkContext.master.startswith("local") and self.spark.conf.get(_PARTITIONS) == "200":
-            self.spark.conf.set(_PARTITIONS, str(self.spark.sparkContext.defaultParallelism))
-        writer = rows.writeStream.format(self.format).partitionBy(*self.partitioned_by).outputMode("append")
-        writer = writer.option("path", self.path).option("checkpointLocation", self.checkpoint)
-        trigger: dict[str, Any] = {"processingTime": f"{trigger_s} seconds"} if follow else {"availableNow": True}
-        running = [writer.trigger(**trigger).start()]
+        running = [self.start(rows, follow=follow)]
         try:
             if to_topic is not None:
                 if not follow:
                     running[0].awaitTermination()
-                running.append(to_topic.start(self, rows, trigger))
+                running.append(to_topic.start(self, rows, trigger(follow=follow)))
             while not all(query.awaitTermination(1) for query in running):
                 pass
         except KeyboardInterrupt:
@@ -71,6 +66,21 @@ class LiveTable:
             for query in running:
                 query.stop()
         return self.read(rows).count() - before
+
+    def start(self, rows: "DataFrame", *, follow: bool, trigger_s: int = TRIGGER_S) -> "StreamingQuery":
+        """Start the query."""
+        # Spark's default is for clusters: each partition keeps files of its own for what the query remembers.
+        if self.spark.sparkContext.master.startswith("local") and self.spark.conf.get(_PARTITIONS) == "200":
+            self.spark.conf.set(_PARTITIONS, str(self.spark.sparkContext.defaultParallelism))
+        writer = rows.writeStream.format(self.format).partitionBy(*self.partitioned_by).outputMode("append")
+        writer = writer.option("checkpointLocation", self.checkpoint).option("fanout-enabled", "true")  # of Iceberg
+        writer = writer.trigger(**trigger(follow=follow, every_s=trigger_s))
+        return writer.start(self.path) if self.name is None else writer.toTable(self.name)
+
+
+def trigger(*, follow: bool, every_s: int = TRIGGER_S) -> dict[str, Any]:
+    """When a query takes its next micro-batch."""
+    return {"processingTime": f"{every_s} seconds"} if follow else {"availableNow": True}
 
 
 @dataclass(frozen=True)

@@ -203,6 +203,20 @@ def export(
         str | None,
         typer.Option("--json-schema", metavar="COLUMNS", help="Read the values as JSON objects with these columns."),
     ] = None,
+    avro_schema: Annotated[
+        str | None,
+        typer.Option("--avro-schema", metavar="FILE", help="Read the values as Avro with the schema in this file."),
+    ] = None,
+    avro_skip: Annotated[
+        int,
+        typer.Option("--avro-skip", min=0, metavar="BYTES", help="Bytes before each value; a schema registry needs 5."),
+    ] = 0,
+    to_format: Annotated[
+        str, typer.Option("--format", metavar="NAME", help="parquet, or another one that the session has, like delta.")
+    ] = "parquet",
+    table: Annotated[
+        str | None, typer.Option("--table", metavar="NAME", help="Write to this table of a catalog, e.g. of Iceberg.")
+    ] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Go on as the topic grows, until Ctrl-C.")] = False,
     memory: Memory = DEFAULT_MEMORY,
     setting: Setting = None,
@@ -210,13 +224,17 @@ def export(
 ) -> None:
     """Add the records of a topic that are not there yet to DIR/export/TOPIC, by day.
 
-    With columns, records whose value cannot be read are put aside in outcome=bad, with the reason.
+    With a schema, records whose value cannot be read are put aside in outcome=bad, with the reason.
 
     \b
     barnabas pipeline export --source ./data --out ./tables --topic orders
     barnabas pipeline export --source ./data --out ./tables --topic orders --json-schema 'id bigint, amount double'
     """
-    _run("export", source, out, memory, setting, as_json, topic=topic, json_schema=json_schema, follow=follow)
+    if json_schema and avro_schema:
+        fail("--json-schema and --avro-schema: one of the two.", ExitCode.NOT_VALID)
+    words: dict[str, Any] = {"topic": topic, "json_schema": json_schema, "avro_skip_bytes": avro_skip}
+    words["avro_schema_file"] = avro_schema
+    _run("export", source, out, memory, setting, as_json, **words, format=to_format, table=table, follow=follow)
 
 
 def _run(job: str, source: str, out: str, memory: str, setting: list[str] | None, as_json: bool, **words: Any) -> None:

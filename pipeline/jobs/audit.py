@@ -18,8 +18,10 @@ The findings:
   (deleted, expired), and the group began further ahead.
 - `past the end`: the offset is larger than the log's end was. A batch counts from the time of its first record, which a
   producer's clock says, so the log's end is taken `clocks_differ_s` later than the commit.
-- `not assigned`: the group had members, and its newest generation gave the partition to none of them. So the commit
-  came from a member of an older generation, or from a client outside of the group.
+- `old generation`: the group had members, and its newest generation gave the partition to none of them, but an older
+  one did. So the commit came from a member of an older generation, or from a client outside of the group. (A commit
+  does not say who made it. One of an old member for a partition that has another owner now is not told apart.)
+- `not assigned`: the same, and no generation before gave the partition to a member.
 """
 
 from typing import TYPE_CHECKING
@@ -47,7 +49,7 @@ def audit(
         found(read_twice(steps), "read twice"),
         found(steps.where((F.col("offset") > F.col("previous")) & went_on_without_reading), "skipped"),
         found(past_the_end(steps, batches, clocks_differ_s), "past the end"),
-        found(not_assigned(steps, groups), "not assigned"),
+        *not_assigned(steps, groups),
     ]
     result = findings[0]
     for more in findings[1:]:
@@ -121,7 +123,7 @@ def past_the_end(steps: "DataFrame", batches: "DataFrame", clocks_differ_s: floa
     return at_end.where("offset > log_end_offset").withColumn("previous", F.col("log_end_offset"))
 
 
-def not_assigned(steps: "DataFrame", groups: "DataFrame") -> "DataFrame":
+def not_assigned(steps: "DataFrame", groups: "DataFrame") -> "list[DataFrame]":
     """The commits of partitions that belonged to no member."""
     assigned = (
         groups.select(
@@ -131,4 +133,7 @@ def not_assigned(steps: "DataFrame", groups: "DataFrame") -> "DataFrame":
         .select("group_id", "generation_offset", "of.topic", F.explode("of.partitions").alias("partition"))
     )
     keys = ["group_id", "generation_offset", *TOPIC_PARTITION]
-    return steps.where("members > 0").join(assigned, keys, "left_anti")
+    since = assigned.groupBy(*GROUP_PARTITION).agg(F.min("generation_offset").alias("since"))
+    strays = steps.where("members > 0").join(assigned, keys, "left_anti").join(since, [*GROUP_PARTITION], "left")
+    was_assigned = F.coalesce(F.col("since") < F.col("log_offset"), F.lit(False))
+    return [found(strays.where(was_assigned), "old generation"), found(strays.where(~was_assigned), "not assigned")]

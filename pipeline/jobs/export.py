@@ -1,4 +1,5 @@
-"""`export`: the records of a topic as rows, as they are or read as JSON; those that cannot be read are put aside.
+"""`export`: the records of a topic as rows, as they are or read as JSON or Avro. Those that cannot be read are put
+aside.
 
 | column | type | meaning |
 | --- | --- | --- |
@@ -6,7 +7,7 @@
 | `timestamp` | timestamp | its time |
 | `key` | binary | its key |
 | `headers` | array of key (string) and value (binary) | its headers in their order |
-| `value` | binary, or the struct of the schema | its value |
+| `value` | binary, or what the schema says | its value |
 | `outcome` | string | `good`, or `bad`: the value could not be read |
 | `reason` | string | why not: `no value`, `not UTF-8`, `not JSON`, `does not fit the schema` |
 | `raw` | binary | the value of a bad record |
@@ -23,44 +24,52 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructType
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 PARTITIONED_BY = ("outcome", "day")
 _CORRUPT = "_corrupt_record"
 
 
-def export(records: "DataFrame", json_schema: str | None = None) -> "DataFrame":
-    """The rows. `json_schema`: columns and types of the values, such as `order bigint, amount double`."""
+def export(
+    records: "DataFrame", json_schema: str | None = None, avro_schema: str | None = None, avro_skip_bytes: int = 0
+) -> "DataFrame":
+    """The rows. ValueError: the schema cannot be used.
+
+    `json_schema`: columns and types of the values, such as `order bigint, amount double`. `avro_schema`: Avro's schema
+    as JSON; `avro_skip_bytes` come before each value, five if a schema registry's client wrote it.
+    """
     place = ("topic", "partition", "offset", "timestamp", "key", "headers")
-    day = F.to_date("timestamp").alias("day")
-    if json_schema is None:
-        nothing = F.lit(None)
-        return records.select(
-            *place,
-            "value",
-            F.lit("good").alias("outcome"),
-            nothing.cast("string").alias("reason"),
-            nothing.cast("binary").alias("raw"),
-            day,
-        )
+    value: Column = F.col("value")
+    reason: Column = F.lit(None).cast("string")
+    if json_schema is not None:
+        records, value, reason = _json(records, json_schema)
+    elif avro_schema is not None:
+        from barnabas.pipeline.avro import values_udf
+
+        records = records.withColumn("read", values_udf(avro_schema, avro_skip_bytes)("value"))
+        value, reason = F.col("read.value"), F.col("read.reason")
+    rows = records.withColumn("reason", reason)
+    is_good = F.col("reason").isNull()
+    return rows.select(
+        *place,
+        F.when(is_good, value).alias("value"),
+        F.when(is_good, "good").otherwise("bad").alias("outcome"),
+        "reason",
+        F.when(~is_good, F.col("value")).alias("raw"),
+        F.to_date("timestamp").alias("day"),
+    )
+
+
+def _json(records: "DataFrame", json_schema: str) -> "tuple[DataFrame, Column, Column]":
+    """Rows with the values in them, the values, and why one cannot be read."""
     schema = StructType.fromDDL(json_schema)
     text = F.col("value").cast("string")
     with_corrupt = StructType([*schema.fields]).add(_CORRUPT, StringType())
-    read = F.from_json(text, with_corrupt, {"columnNameOfCorruptRecord": _CORRUPT})
-    rows = records.withColumn("read", read)
+    rows = records.withColumn("read", F.from_json(text, with_corrupt, {"columnNameOfCorruptRecord": _CORRUPT}))
     reason = (
         F.when(F.col("value").isNull(), "no value")
         .when(~F.is_valid_utf8(text), "not UTF-8")
         .when(F.try_parse_json(text).isNull(), "not JSON")
         .when(F.col(f"read.{_CORRUPT}").isNotNull(), "does not fit the schema")
     )
-    rows = rows.withColumn("reason", reason)
-    is_good = F.col("reason").isNull()
-    return rows.select(
-        *place,
-        F.when(is_good, F.struct(*(F.col(f"read.{name}") for name in schema.names))).alias("value"),
-        F.when(is_good, "good").otherwise("bad").alias("outcome"),
-        "reason",
-        F.when(~is_good, F.col("value")).alias("raw"),
-        day,
-    )
+    return rows, F.struct(*(F.col(f"read.{name}") for name in schema.names)), reason

@@ -13,13 +13,18 @@ The findings:
 - `corrupt batch`: its CRC is wrong, it is no batch, or its offsets cannot be at this place.
 - `offsets are missing`: a batch does not begin where the one before it ends, and the topic is not compacted.
 - `wrong index`: an entry of an offset index whose position is not that of the batch with this offset; an entry of a
-  time index whose time is not that of the batch with this offset; entries that do not rise.
+  time index whose time is not that of the batch with this offset; entries that do not rise; an entry of a transaction
+  index without the marker of that abort, or such a marker without an entry (not of compacted topics).
 - `replicas differ`: below the high watermark of all, a replica has not the batch that another has (compacted topics are
   cleaned at different times, so see the next one).
 - `key was lost`: in a compacted topic, a replica has not the newest record of a key that another has. A key whose
   newest record is a tombstone may be missing.
 
-An open transaction is no damage. Brokers should be stopped, because a batch that is being written is not whole yet.
+- `transaction is not whole`: a producer went on, outside of transactions or in another epoch, while its transaction was
+  open; its epoch fell; or `__transaction_state` says that the transaction has ended, and this partition has no marker.
+
+A transaction that is open there, too, is no damage. Brokers should be stopped, because a batch that is being written is
+not whole yet.
 """
 
 from collections.abc import Sequence
@@ -35,15 +40,21 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 LOG = ("directory", "topic", "partition")
-COMPACTED = ("__consumer_offsets", "__transaction_state")
+TRANSACTION_STATE = "__transaction_state"
+COMPACTED = ("__consumer_offsets", TRANSACTION_STATE)
+ENDED = (4, 5)  # CompleteCommit, CompleteAbort
 
 
 def verify(
-    batches: "DataFrame", logs: "DataFrame", entries: "DataFrame", compacted: Sequence[str] = COMPACTED
+    batches: "DataFrame",
+    logs: "DataFrame",
+    entries: "DataFrame",
+    states: "DataFrame",
+    compacted: Sequence[str] = COMPACTED,
 ) -> "DataFrame":
     """Everything that is wrong with batches (of all replicas, to the end of their logs) and with indexes.
 
-    `logs` and `entries` are those of `log_files.py`.
+    `logs` and `entries` are those of `log_files.py`; `states` are the records of `__transaction_state`.
     """
     is_compacted = F.col("topic").isin(*compacted)
     good = batches.where(F.col("error").isNull())
@@ -51,6 +62,8 @@ def verify(
         found(batches.where(F.col("error").isNotNull()), "corrupt batch", F.col("error")),
         missing_offsets(good.where(~is_compacted)),
         *indexes(good, entries),
+        *transaction_indexes(good.where(~is_compacted), entries.where(~is_compacted)),
+        *transactions(good, states),
         replicas(good.where(~is_compacted), logs),
     ]
     return reduce(lambda one, other: one.unionByName(other), findings)
@@ -92,8 +105,8 @@ def indexes(good: "DataFrame", entries: "DataFrame") -> "list[DataFrame]":
         (F.col("batch_ms") == F.col("timestamp_ms")) & (F.col("base_offset") <= F.col("entry_offset")), F.lit(False)
     )
 
-    kind = F.col("position").isNotNull()
-    before = F.lag("entry_offset").over(Window.partitionBy(*file, kind).orderBy("number"))
+    kind = (F.col("position").isNull(), F.col("timestamp_ms").isNull())
+    before = F.lag("entry_offset").over(Window.partitionBy(*file, *kind).orderBy("number"))
     falls = entries.withColumn("before", before).where("entry_offset <= before")
     return [
         found(led.where(~leads_there), "wrong index", _says(F.col("position"), "position"), "entry_offset"),
@@ -104,6 +117,80 @@ def indexes(good: "DataFrame", entries: "DataFrame") -> "list[DataFrame]":
 
 def _says(value: "Column", what: str) -> "Column":
     return F.format_string(f"the index says {what} %d", value)
+
+
+def in_steps(good: "DataFrame") -> "DataFrame":
+    """The batches of producers, each with what the producer did before: is a transaction open, and in which epoch?"""
+    of_producer = Window.partitionBy(*LOG, "producer_id").orderBy("base_offset")
+    opens = F.col("is_transactional") & ~F.col("is_control")
+    before = of_producer.rowsBetween(Window.unboundedPreceding, -1)
+    return good.where(F.col("producer_id").isNotNull()).withColumns(
+        {
+            "was_open": F.coalesce(F.lag(opens).over(of_producer), F.lit(False)),
+            "epoch_before": F.max("producer_epoch").over(before),
+            "is_last": F.lead("base_offset").over(of_producer).isNull(),
+        }
+    )
+
+
+def transaction_indexes(good: "DataFrame", entries: "DataFrame") -> "list[DataFrame]":
+    """The aborted transactions are in the transaction index, and nothing else is."""
+    at = (*LOG, "segment", "producer_id", "base_offset")
+    aborts = in_steps(good).where("control_type = 'abort'")
+    indexed = entries.where("producer_id is not null").withColumnRenamed("entry_offset", "base_offset")
+    without_entry = aborts.where("was_open").join(indexed.select(*at), [*at], "left_anti")
+    without_marker = indexed.join(aborts.select(*at), [*at], "left_anti")
+    names = F.format_string("the index says that producer %d aborted here", "producer_id")
+    return [
+        found(without_entry, "wrong index", F.lit("this abort is not in the transaction index")),
+        found(without_marker, "wrong index", names),
+    ]
+
+
+def transactions(good: "DataFrame", states: "DataFrame") -> "list[DataFrame]":
+    """No producer goes on before its transaction has ended, and each one that has ended has its marker."""
+    steps = in_steps(good)
+    is_marker = F.coalesce("is_control", F.lit(False))
+    falls = F.col("producer_epoch") < F.col("epoch_before")
+    left = (
+        F.col("was_open")
+        & ~is_marker
+        & (~F.col("is_transactional") | (F.col("producer_epoch") != F.col("epoch_before")))
+    )
+    wrong = steps.withColumn(
+        "detail",
+        F.when(falls, F.format_string("producer %d had a higher epoch before", "producer_id")).when(
+            left, F.format_string("producer %d has an open transaction", "producer_id")
+        ),
+    )
+    # A replica that is behind may lack a marker, so the one that reaches furthest counts.
+    reach = Window.partitionBy(*TOPIC_PARTITION)
+    furthest = steps.withColumn("end", F.max("last_offset").over(Window.partitionBy(*LOG)))
+    furthest = furthest.withColumn("reach", F.max("end").over(reach)).where("end = reach")
+    still_open = furthest.where(F.col("is_last") & F.col("is_transactional") & ~is_marker)
+    ended = ended_transactions(states).withColumnRenamed("producer_epoch", "ended_epoch")
+    without_marker = still_open.join(ended, "producer_id").where("producer_epoch <= ended_epoch")
+    lost = F.format_string("the transaction of producer %d has ended, and its marker is not here", "producer_id")
+    return [
+        found(wrong.where(F.col("detail").isNotNull()), "transaction is not whole", F.col("detail")),
+        found(without_marker, "transaction is not whole", lost),
+    ]
+
+
+def ended_transactions(states: "DataFrame") -> "DataFrame":
+    """Producers whose newest state in `__transaction_state` says that their transactions have ended, with all markers.
+
+    The value begins with its version (two bytes), the producer id, its epoch, the time-out (four) and the state.
+    """
+    newest = states.groupBy("key").agg(F.max_by("value", "offset").alias("value"))
+
+    def number(position: int, size: int) -> "Column":
+        return F.conv(F.hex(F.substring("value", position, size)), 16, 10).cast("bigint")
+
+    fields = newest.select(
+        number(3, 8).alias("producer_id"), number(11, 2).alias("producer_epoch"), number(17, 1).alias("state")
+    )
+    return fields.where(F.col("state").isin(*ENDED)).drop("state")
 
 
 def replicas(good: "DataFrame", logs: "DataFrame") -> "DataFrame":

@@ -25,19 +25,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
     if missing:
         pytest.skip(missing)
     folder: Path = tmp_path_factory.mktemp("spark")
-    settings = {
-        "spark.master": "local[2]",
-        "spark.driver.memory": "1g",
-        "spark.sql.shuffle.partitions": "2",
-        # The tables are small, so compiling takes longer than computing.
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-        "spark.sql.codegen.wholeStage": "false",
-        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-        "spark.sql.adaptive.enabled": "false",
-        "spark.sql.warehouse.dir": str(folder / "warehouse"),
-        "spark.local.dir": str(folder / "local"),
-    }
-    session = start_session("tests", settings)
+    from spark_settings import SMALL
+
+    folders = {"spark.sql.warehouse.dir": str(folder / "warehouse"), "spark.local.dir": str(folder / "local")}
+    session = start_session("tests", SMALL | folders)
     yield session
     session.stop()
 

@@ -21,6 +21,7 @@ def folded(history: History, clocks_differ_ms: int) -> Counter[Finding]:
     """Read `__consumer_offsets` record by record."""
     found: Counter[Finding] = Counter()
     owners: dict[str, set[tuple[str, int]]] = {}
+    ever_owned: set[Any] = set()
     members: dict[str, int] = {}
     last: dict[Any, int] = {}  # by group and partition: the newest offset
     furthest: dict[Any, int] = {}
@@ -42,6 +43,7 @@ def folded(history: History, clocks_differ_ms: int) -> Counter[Finding]:
                 for one in member["assigned"]
                 for partition in one["partitions"]
             }
+            ever_owned |= {(group, *place) for place in owners[group]}
             continue
         key, offset, place = (group, row["topic"], row["partition"]), row["offset"], log_order(row)
         if row["is_tombstone"]:
@@ -58,7 +60,8 @@ def folded(history: History, clocks_differ_ms: int) -> Counter[Finding]:
                 end = min(offset, furthest[key])
                 again[key] = [again[key][0] if key in again else before, end, place]
         if members.get(group, 0) > 0 and key[1:] not in owners[group]:
-            found["not assigned", *key, before, offset, place] += 1
+            finding = "old generation" if key in ever_owned else "not assigned"
+            found[finding, *key, before, offset, place] += 1
         end = max(
             (
                 batch["last_offset"] + 1
@@ -90,7 +93,8 @@ def test_the_findings_in_random_histories(small: Tables, small_history: History)
     found = as_counter(rows(audit(small.commits, small.groups, small.batches, clocks_differ_s=2)))
     assert found == expected
     kinds = Counter(finding[0] for finding in expected.elements())
-    assert kinds.keys() == {"jumped back", "read twice", "skipped", "past the end", "not assigned"}
+    names = {"jumped back", "read twice", "skipped", "past the end", "old generation", "not assigned"}
+    assert kinds.keys() == names
     assert min(kinds.values()) >= 5, "each kind is there often enough to prove something"
 
 

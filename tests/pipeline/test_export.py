@@ -1,7 +1,11 @@
 """Records as rows, and those that cannot be read."""
 
 import json
+from datetime import UTC, datetime
+from decimal import Decimal
+from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,6 +13,7 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 from barnabas.pipeline.jobs.export import PARTITIONED_BY, export
 from barnabas.pipeline.schemas import RECORDS
+from barnabas.pipeline.streamed import LiveTable
 from histories import START_MS, History, Tables, rows, table
 from pyspark.sql import SparkSession
 
@@ -85,3 +90,103 @@ def test_a_stopped_export_goes_on_and_has_each_record_once(
         query.stop()
     found = spark.read.parquet(out).select("topic", "partition", "offset").collect()
     assert len(found) == len(set(found)) == len(day_history.records)
+
+
+ORDER = {
+    "type": "record",
+    "name": "Order",
+    "namespace": "shop",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "count", "type": "int"},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}},
+        {"name": "kind", "type": {"type": "enum", "name": "Kind", "symbols": ["NEW", "PAID"]}},
+        {"name": "before", "type": ["null", "Kind"]},
+        {"name": "note", "type": ["null", "string", "long"]},
+        {"name": "tags", "type": {"type": "map", "values": "string"}},
+        {
+            "name": "lines",
+            "type": {
+                "type": "array",
+                "items": {"type": "record", "name": "Line", "fields": [{"name": "sku", "type": ["null", "string"]}]},
+            },
+        },
+    ],
+}
+LINES = [{"sku": "a"}, {"sku": None}]
+
+
+def avro(value: dict[str, Any], **others: Any) -> bytes:
+    fastavro = pytest.importorskip("fastavro", reason="the extra `spark` is not installed")
+    buffer = BytesIO()
+    wide = json.loads(json.dumps(ORDER).replace('"int"', '"long"'))  # so that a test can write what does not fit
+    fastavro.schemaless_writer(buffer, fastavro.parse_schema(wide), value | others)
+    return buffer.getvalue()
+
+
+def test_records_in_avro(spark: SparkSession, tmp_path: Path) -> None:
+    at = datetime(2025, 11, 22, tzinfo=UTC)
+    one = {"id": 1, "count": 2, "at": at, "price": Decimal("12.50"), "kind": "PAID", "before": None, "note": None}
+    one |= {"tags": {"a": "b"}, "lines": LINES}
+    values = [
+        avro(one),
+        avro(one, id=2, before="NEW", note="x"),
+        avro(one, id=3, note=7),
+        avro(one)[:-1],
+        avro(one) + b"0",
+        avro(one, count=1 << 40),  # too large for the schema
+        b"",
+        None,
+    ]
+    place = {"topic": "t", "partition": 0, "timestamp": START_MS, "timestamp_type": "CreateTime"}
+    records = [place | {"offset": offset, "value": value} for offset, value in enumerate(values)]
+    found = rows(export(table(spark, tmp_path, RECORDS, records), avro_schema=json.dumps(ORDER)))
+    found.sort(key=lambda row: row["offset"])
+    good = [row["value"] for row in found if row["outcome"] == "good"]
+    expected = {**one, "at": at.replace(tzinfo=None)}
+    assert [{**row, "at": row["at"].astimezone(UTC).replace(tzinfo=None)} for row in good] == [
+        {**expected},
+        {**expected, "id": 2, "before": "NEW", "note": {"member0": "x", "member1": None}},
+        {**expected, "id": 3, "note": {"member0": None, "member1": 7}},
+    ]
+    assert [row["reason"] for row in found[3:]] == ["does not fit the schema"] * 4 + ["no value"]
+    assert [row["raw"] for row in found[3:]] == values[3:]
+
+    registered = [row | {"value": b"\0\0\0\0\x11" + value} for row, value in zip(records, values) if value is not None]
+    framed = table(spark, tmp_path, RECORDS, registered, "framed")
+    again = export(framed, avro_schema=json.dumps(ORDER), avro_skip_bytes=5)
+    assert [row.value.id for row in again.where("outcome = 'good'").orderBy("offset").collect()] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        ('{"type": "record", "name": "R", "fields": [{"name": "r", "type": ["null", "R"]}]}', "contains itself"),
+        ('["string", {"type": "array", "items": "int"}, {"type": "array", "items": "long"}]', "cannot be told apart"),
+        ('{"type": "what"}', "what"),
+        ("{", "cannot be used"),
+    ],
+)
+def test_a_schema_of_avro_that_cannot_be_used(day: Tables, schema: str, reason: str) -> None:
+    pytest.importorskip("fastavro", reason="the extra `spark` is not installed")
+    with pytest.raises(ValueError, match=reason):
+        export(day.records, avro_schema=schema)
+
+
+def test_another_format_and_a_table_of_a_catalog(
+    spark: SparkSession, day: Tables, day_history: History, tmp_path: Path
+) -> None:
+    """With Delta or Iceberg in the session, `format` names them; these two come with Spark."""
+    day.records.write.parquet(str(tmp_path / "in"))
+    stream = spark.readStream.schema(RECORDS.spark).parquet(str(tmp_path / "in"))
+    rows = export(stream)
+    for live in (
+        LiveTable(spark, str(tmp_path / "orc"), "orc", PARTITIONED_BY),
+        LiveTable(spark, str(tmp_path / "named"), "parquet", PARTITIONED_BY, "exported"),
+    ):
+        assert live.read(rows).isEmpty()
+        assert live.add(rows, follow=False) == len(day_history.records)
+        assert live.add(rows, follow=False) == 0
+        assert live.read(rows).select("topic", "partition", "offset").distinct().count() == len(day_history.records)
+    spark.sql("drop table exported")

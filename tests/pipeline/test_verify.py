@@ -13,11 +13,13 @@ from barnabas.pipeline.jobs import verify
 from barnabas.pipeline.source import Source
 from barnabas.pipeline.sources import register
 from barnabas.protocol.record_batch import Record
+from barnabas.protocol.records import TransactionLogKey, TransactionLogValue, encode_versioned
+from barnabas.storage.log import Log
 from data_directories import NOW_MS, DataDirectory
 from histories import rows
 from pyspark.sql import SparkSession
 
-TOPIC, COMPACTED = "orders", "__consumer_offsets"
+TOPIC, COMPACTED, TRANSACTIONS = "orders", "__consumer_offsets", "payments"
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +32,13 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
         records = [Record(-1, NOW_MS + number, b"k", b"v" * 100) for _ in range(number % 3 + 1)]
         directory.append(log, *records)
     offsets = directory.log(COMPACTED)
+    transactions = directory.log(TRANSACTIONS)
+    for producer_id in range(3):
+        write(directory, transactions, producer_id)
+        write(directory, transactions, producer_id)
+        directory.end_transaction(transactions, producer_id, commit=producer_id != 1)
+        end(directory, producer_id)
+    write(directory, transactions, 7)  # open
     for number in range(20):
         directory.append(offsets, Record(-1, NOW_MS, b"key-%d" % (number % 5), b"%d" % number))
     directory.append(offsets, Record(-1, NOW_MS, b"gone", b"1"))
@@ -38,18 +47,53 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def write(directory: DataDirectory, log: Log, producer_id: int, epoch: int = 0, **more: Any) -> None:
+    """A batch of a transaction."""
+    fields = {"producer_id": producer_id, "producer_epoch": epoch, "transactional": True, **more}
+    sequence = log.producers.entries[producer_id].last_sequence + 1 if producer_id in log.producers.entries else 0
+    directory.append(log, Record(-1, NOW_MS, None, b"v"), base_sequence=sequence, **fields)
+
+
+def end(directory: DataDirectory, producer_id: int, state: int = 4) -> None:
+    """What the coordinator writes when all markers are written."""
+    value = TransactionLogValue(
+        producer_id=producer_id,
+        producer_epoch=0,
+        transaction_timeout_ms=60_000,
+        transaction_status=state,
+        transaction_partitions=None,
+        transaction_last_update_timestamp_ms=NOW_MS,
+        transaction_start_timestamp_ms=NOW_MS,
+    )
+    key = encode_versioned(TransactionLogKey(transactional_id=f"t-{producer_id}"))
+    record = Record(-1, NOW_MS, key, encode_versioned(value, 0))
+    directory.append(directory.log("__transaction_state"), record)
+
+
 def findings(spark: SparkSession, folder: Path) -> list[dict[str, Any]]:
     register(spark)
     source = Source(directories=(str(folder / "a"), str(folder / "b")))
     batches = source.table(spark, "batches", topics="*", replicas="all", until="log-end")
     records = source.table(spark, "records", topics=COMPACTED, replicas="all")
+    states = source.table(spark, "records", topics=verify.TRANSACTION_STATE)
     logs, entries = log_files.tables(spark, source.directories)
-    assert entries.count() > 20
-    return rows(verify.verify(batches, logs, entries).unionByName(verify.keys(records, logs)))
+    for table in (batches, entries):
+        table.persist()
+    try:
+        return rows(verify.verify(batches, logs, entries, states).unionByName(verify.keys(records, logs)))
+    finally:
+        for table in (batches, entries):
+            table.unpersist()
 
 
 def test_a_whole_log_has_no_findings(spark: SparkSession, whole: Path) -> None:
     assert len(list((whole / "a" / f"{TOPIC}-0").glob("*.log"))) > 1
+    _, entries = log_files.tables(spark, (str(whole / "a"),))
+    kinds = [
+        name for name in ("position", "timestamp_ms", "producer_id") if entries.where(f"{name} is not null").count()
+    ]
+    assert len(kinds) == 3, "there are indexes of all kinds"
+    assert entries.count() > 20
     assert findings(spark, whole) == []
 
 
@@ -122,3 +166,61 @@ def test_a_replica_that_lost_the_newest_record_of_a_key(spark: SparkSession, fol
     assert [(one["finding"], one["offset"], one["directory"]) for one in found] == [
         ("key was lost", 17, str(folder / "b"))
     ]
+
+
+def batches_of(path: Path) -> list[bytes]:
+    content, position, found = path.read_bytes(), 0, []
+    while position < len(content):
+        size = int.from_bytes(content[position + 8 : position + 12], "big") + 12
+        found.append(content[position : position + size])
+        position += size
+    return found
+
+
+def test_a_lost_marker(spark: SparkSession, folder: Path) -> None:
+    """Batches 2, 5 and 8 are markers; without the first one producer 0 has an open transaction, which has ended."""
+    path = segment(folder, topic=TRANSACTIONS)
+    shutil.rmtree(folder / "a" / f"{TRANSACTIONS}-0")
+    kept = batches_of(path)
+    path.write_bytes(b"".join(one for number, one in enumerate(kept) if number != 2))
+    found = [one for one in findings(spark, folder) if one["finding"] != "wrong index"]
+    assert [(one["finding"], one["offset"]) for one in found] == [
+        ("offsets are missing", 3),
+        ("transaction is not whole", 1),
+    ]
+    assert "producer 0 has ended" in found[1]["detail"]
+
+
+def test_a_transaction_index_without_an_abort(spark: SparkSession, folder: Path) -> None:
+    segment(folder, topic=TRANSACTIONS, extension="txnindex").unlink()
+    (found,) = findings(spark, folder)
+    assert (found["finding"], found["topic"], found["offset"]) == ("wrong index", TRANSACTIONS, 5)
+    assert "not in the transaction index" in found["detail"]
+
+
+def test_a_transaction_index_that_names_another_producer(spark: SparkSession, folder: Path) -> None:
+    path = segment(folder, topic=TRANSACTIONS, extension="txnindex")
+    content = bytearray(path.read_bytes())
+    content[9] ^= 2  # in the producer id
+    path.write_bytes(content)
+    assert [(one["finding"], one["offset"]) for one in findings(spark, folder)] == [("wrong index", 5)] * 2
+
+
+@pytest.mark.parametrize(("more", "detail"), [({"transactional": False}, "has an open"), ({"epoch": 1}, "has an open")])
+def test_a_producer_goes_on_in_an_open_transaction(
+    spark: SparkSession, folder: Path, tmp_path: Path, more: dict[str, Any], detail: str
+) -> None:
+    """The broker's log does not refuse what another broker's damaged log may hold, if it has forgotten the producer."""
+    directory = DataDirectory(tmp_path / "other")
+    log = directory.log(TRANSACTIONS)
+    write(directory, log, 1)
+    log.producers.entries.clear()
+    write(directory, log, 1, **more)
+    directory.close()
+    for name in ("a", "b"):
+        shutil.rmtree(folder / name / f"{TRANSACTIONS}-0")
+        shutil.copytree(tmp_path / "other" / f"{TRANSACTIONS}-0", folder / name / f"{TRANSACTIONS}-0")
+    found = [one for one in findings(spark, folder) if one["finding"] == "transaction is not whole"]
+    assert {one["directory"] for one in found} == {str(folder / "a"), str(folder / "b")}
+    assert {one["offset"] for one in found} == {1}
+    assert all(detail in one["detail"] for one in found[:2])

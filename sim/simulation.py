@@ -13,6 +13,7 @@ from barnabas.sim.env import sim_env
 from barnabas.sim.violation import Violation
 
 EVENTS_KEPT = 60
+CALLS_PER_SECOND_MAX = 50_000  # in all processes together; the busiest second of a world that holds has 2,000
 
 
 class Verdict:
@@ -67,6 +68,8 @@ class Simulation:
         self.answers = 0  # that clients got
         self.digest = 0
         self.began_ms = self.clock.monotonic_ms()
+        self._second_ends_s = 0.0
+        self._calls_before = 0
         self.finished: asyncio.Future[None]
         self.violation: Violation | None = None
         self._trace = trace
@@ -159,7 +162,7 @@ class Simulation:
         logger.propagate = False
         try:
             self.spawn(self.story())
-            loop.after_pass = self.after_pass
+            loop.after_pass = self._pass_is_over
             loop.run_until_complete(self.finished)
         except RuntimeError as error:
             self.fail(Violation("somebody always has something to do", str(error)))
@@ -171,6 +174,15 @@ class Simulation:
             logger.setLevel(before[0])
             logger.propagate = before[1]
         return verdict
+
+    def _pass_is_over(self) -> None:
+        """Look whether time goes on, and at what may have changed."""
+        loop = self.clock.loop
+        if loop.now >= self._second_ends_s:
+            self._second_ends_s, self._calls_before = loop.now + 1.0, loop.calls
+        elif loop.calls - self._calls_before > CALLS_PER_SECOND_MAX:
+            self.fail(Violation("nobody does the same for ever", f"{CALLS_PER_SECOND_MAX} callbacks within a second"))
+        self.after_pass()
 
     def _sweep(self) -> None:
         """End all tasks and processes of this world."""

@@ -8,7 +8,7 @@ once if somebody cannot wait for it (`_settle`).
 """
 
 import logging
-from collections.abc import Generator, Iterator
+from collections.abc import Container, Generator, Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -199,14 +199,25 @@ class Cleaner:
         self.task.run_soon()
 
     def choose(self) -> Iterator[Log]:
-        """The logs to compact, one after the other, until none deserves it."""
+        """The logs to compact, one after the other, until none deserves it.
+
+        A log whose compaction came to nothing waits for the next round, so that it cannot keep the others waiting.
+        """
+        came_to_nothing: list[Log] = []
         while True:
             log, self._asked_for = self._asked_for, None
             if log is None and self._manager.config.log_cleaner_enable:
-                log = self.dirtiest()
+                log = self.dirtiest(came_to_nothing)
             if log is None:
                 return
+            before = self._compacted_up_to(log)
             yield log
+            if self._compacted_up_to(log) == before:
+                came_to_nothing.append(log)
+
+    def _compacted_up_to(self, log: Log) -> int | None:
+        directory = self._manager.directory_of(log)
+        return None if directory is None else directory.cleaner_offsets.get((log.topic, log.partition))
 
     def compact(self, log: Log) -> Generator[float | Pending[OSError | None] | None, Any, None]:
         """Compact one log in pieces. Yields after each how long to wait, or for what."""
@@ -297,7 +308,7 @@ class Cleaner:
 
     # -- choosing
 
-    def dirtiest(self) -> Log | None:
+    def dirtiest(self, but_not: Container[Log] = ()) -> Log | None:
         """The log that deserves compaction most, or None when none does."""
         now_ms, task = self._env.clock.now_ms(), self.task
         best: tuple[bool, float] | None = None
@@ -306,7 +317,7 @@ class Cleaner:
         for directory, key, log in logs:
             if "compact" not in log.config.cleanup_policy or log.failed is not None or log.closed:
                 continue
-            if len(log.segments) == 1 or (task is not None and task.is_set_aside(log)):
+            if len(log.segments) == 1 or log in but_not or (task is not None and task.is_set_aside(log)):
                 continue
             try:
                 found = dirty_range(log, directory.cleaner_offsets.get(key), now_ms)
@@ -390,7 +401,8 @@ class Cleaner:
                 yield handled
                 handled = 0
                 self._check(log)
-        return map_end
+        # The last offsets may have no batch: an earlier compaction has taken it, and its checkpoint was lost.
+        return max(map_end, found.first_uncleanable)
 
     def _clean_group(
         self,

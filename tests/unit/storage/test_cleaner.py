@@ -388,3 +388,44 @@ def test_follower_batches_with_holes_go_through_a_compacted_leader(world, read):
         assert follower.append_as_follower(data.records).error == 0
         offset = follower.log_end_offset
     assert read(follower) == read(leader)
+
+
+def test_offsets_without_records_at_the_end_of_a_segment_do_not_keep_it_dirty(world, read):
+    log = compacted(world, segment_bytes=1 << 20)
+    for number in range(50):
+        world.append(log, (b"k%d" % (number % 3), b"v"))
+    world.set(log, cleanup_policy=frozenset())
+    world.append(log, (None, b"goes"))
+    world.set(log, cleanup_policy=COMPACT)
+    log.roll()
+    world.append(log, (b"end", b""))
+    clean(world, log)
+    left = read(log)
+    assert [offset for offset, _, _ in left] == [47, 48, 49, 51]
+    checkpoint = world.manager.directories[0].cleaner_offsets
+    assert checkpoint.pop(("t", 0)) == 51  # a loss of power may take it
+    clean(world, log)
+    assert world.manager.cleaner.dirtiest() is None
+    assert checkpoint[("t", 0)] == 51
+    assert read(log) == left
+
+
+def test_a_log_that_cannot_be_compacted_now_does_not_keep_others_waiting(world, read):
+    world.open()
+    hindered, other = compacted(world, "hindered"), compacted(world, "other")
+    for log, keys in ((hindered, 2), (other, 5)):
+        for number in range(30):
+            world.append(log, (b"k%d" % (number % keys), b"v" * 50))
+        log.set_high_watermark(30)
+    tried = []
+    original = world.manager.cleaner._compact
+
+    def compact(log):
+        tried.append(log.topic)
+        if log is not hindered:
+            yield from original(log)
+
+    world.manager.cleaner._compact = compact
+    world.clock.advance(15_000 * 4)
+    assert len(read(other)) < 15
+    assert 1 <= tried.count("hindered") <= 4, "once a round"

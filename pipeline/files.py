@@ -12,6 +12,7 @@ class Files:
     def __init__(self, spark: "SparkSession", path: str) -> None:
         hadoop = spark._jvm.org.apache.hadoop.fs
         self._path: Any = hadoop.Path
+        self._read_all: Any = spark._jvm.org.apache.commons.io.IOUtils.toString
         self._system: Any = hadoop.Path(path).getFileSystem(spark._jsc.hadoopConfiguration())
 
     def exists(self, path: str) -> bool:
@@ -34,6 +35,22 @@ class Files:
         self._system.mkdirs(target.getParent())
         if not self._system.rename(self._path(old), target):
             raise OSError(f"{old} could not be renamed to {new}")
+
+    def read(self, path: str) -> str | None:
+        """The text of a small file; None if there is no such file."""
+        if not self.exists(path):
+            return None
+        stream = self._system.open(self._path(path))
+        try:
+            return str(self._read_all(stream, "UTF-8"))
+        finally:
+            stream.close()
+
+    def write(self, path: str, text: str) -> None:
+        """Write a small file, in place of the one that is there."""
+        stream = self._system.create(self._path(path), True)
+        stream.write(bytearray(text.encode()))
+        stream.close()
 
     def remove(self, path: str) -> None:
         """Remove a folder with everything in it, if it is there."""

@@ -15,6 +15,7 @@ from barnabas.pipeline.jobs.lag_stream import lag_stream
 from barnabas.pipeline.once import GROUP_PREFIX
 from barnabas.pipeline.source import Source
 from barnabas.pipeline.streamed import LiveTable, ToTopic
+from barnabas.pipeline.table_folder import write_table
 from pyspark import StorageLevel
 from pyspark.sql import Window
 from pyspark.sql import functions as F
@@ -55,6 +56,7 @@ class Run:
     source: Source
     out: str
     settings: dict[str, Any] = field(default_factory=dict)
+    kept: dict[tuple[Any, ...], "DataFrame"] = field(default_factory=dict)
 
     @property
     def aside(self) -> str:
@@ -66,24 +68,27 @@ class Run:
         return self.source.table(self.spark, name, aside=self.aside, **options)
 
     def commits(self) -> "DataFrame":
-        """What the jobs need of the commits; read once, and then kept on the disks of Spark."""
-        rows = of_readers(self.table("commits", isolation=COMMITTED, columns=",".join(COMMIT_COLUMNS)))
-        return rows.persist(StorageLevel.DISK_ONLY)
+        """What the jobs need of the commits."""
+        return of_readers(self._kept("commits", isolation=COMMITTED, columns=",".join(COMMIT_COLUMNS)))
 
     def batches(self, **options: str) -> "DataFrame":
-        """What the jobs need of the batches of all topics; read once."""
-        rows = self.table("batches", topics="*", columns=",".join(BATCH_COLUMNS), **options)
-        return rows.persist(StorageLevel.DISK_ONLY)
+        """What the jobs need of the batches of all topics."""
+        return self._kept("batches", topics="*", columns=",".join(BATCH_COLUMNS), **options)
 
     def groups(self) -> "DataFrame":
-        """The records of groups; read once."""
-        return self.table("groups").persist(StorageLevel.DISK_ONLY)
+        """The records of groups."""
+        return self._kept("groups")
 
-    def write(self, name: str, rows: "DataFrame", *partition_by: str) -> "DataFrame":
+    def _kept(self, name: str, **options: str) -> "DataFrame":
+        """A table that is read once, and then kept on the disks of Spark, also for the next job."""
+        key = (name, *sorted(options.items()))
+        if key not in self.kept:
+            self.kept[key] = self.table(name, **options).persist(StorageLevel.DISK_ONLY)
+        return self.kept[key]
+
+    def write(self, name: str, rows: "DataFrame") -> "DataFrame":
         """Write a table in place of what an earlier run has written there, and read it back."""
-        path = f"{self.out}/{name}"
-        rows.write.mode("overwrite").partitionBy(*partition_by).parquet(path)
-        return self.spark.read.schema(rows.schema).parquet(path)
+        return write_table(rows, self.out, name, str(self.source))
 
     def stream(self, name: str, **options: str) -> "DataFrame":
         """A table of the source as it grows."""
@@ -202,6 +207,7 @@ def run_health(run: Run) -> Summary:
         to_topic = ToTopic(tuple(produce_to), HEALTH_TOPIC, "group_id", "at") if produce_to else None
         rows = run.add("health", health_stream(*run.streams(), **rules, delay_s=run.settings["delay_s"]), to_topic)
     else:
+        run.write("generations", health.generations(run.groups()))
         rows = run.write("health", health.health(run.commits(), run.groups(), run.batches(), **rules))
     on = ("group_id", "topic", "partition", "check")
     last = Window.partitionBy(*on).orderBy(F.col("at").desc())
@@ -312,6 +318,13 @@ def run_export(run: Run) -> Summary:
     )
 
 
+def run_report(run: Run) -> Summary:
+    """Run the jobs, and draw what they say."""
+    from barnabas.pipeline.report.making import make_report  # it loads matplotlib, which no other job needs
+
+    return make_report(run, RUNS)
+
+
 def _time(at: datetime | None) -> str | None:
     """A time as people write it; Spark gives out the time zone of this machine."""
     return None if at is None else at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
@@ -329,4 +342,5 @@ RUNS: dict[str, Callable[[Run], Summary]] = {
     "capacity": run_capacity,
     "verify": run_verify,
     "export": run_export,
+    "report": run_report,
 }

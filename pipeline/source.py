@@ -1,6 +1,6 @@
 """Where a job reads from: what `--source` says."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,15 @@ class Source:
 
     brokers: tuple[str, ...] = ()
     directories: tuple[str, ...] = ()
+    said: str = field(default="", compare=False)  # as a person says it: one folder may hold many directories
+
+    def __bool__(self) -> bool:
+        """Whether there is anything to read from."""
+        return bool(self.brokers or self.directories)
+
+    def __str__(self) -> str:
+        """What `--source` says."""
+        return self.said or ",".join(self.brokers or self.directories)
 
     def table(self, spark: "SparkSession", name: str, **options: str) -> "DataFrame":
         """`commits`, `groups`, `records` or `batches`."""
@@ -52,7 +61,8 @@ def source_of(text: str) -> Source:
         else:
             what = "is no data directory: it has no meta.properties" if path.exists() else "does not exist"
             raise ValueError(f"{part} {what}")
-    return Source(directories=tuple(str(path.resolve()) for path in found))
+    said = ",".join(str(Path(part).resolve()) for part in parts)
+    return Source(directories=tuple(str(path.resolve()) for path in found), said=said)
 
 
 def _is_address(text: str) -> bool:

@@ -237,15 +237,55 @@ def export(
     _run("export", source, out, memory, setting, as_json, **words, format=to_format, table=table, follow=follow)
 
 
+@app.command()
+def report(
+    out: Annotated[str, typer.Option("--out", "-o", metavar="FILE", help="The page, such as report.html.")],
+    source: Annotated[
+        str, typer.Option("--source", "-s", metavar="HOST:PORT|DIR", help="Run the jobs on this, as they say.")
+    ] = "",
+    tables: Annotated[
+        str,
+        typer.Option(metavar="DIR", help="Where the tables go. Without --source: show those that are there."),
+    ] = "",
+    png: Annotated[str, typer.Option(metavar="DIR", help="Also write each picture as a PNG file to this folder.")] = "",
+    top: Annotated[int, typer.Option(min=1, max=100, metavar="N", help="How many groups and topics are shown.")] = 12,
+    every: Every = 60,
+    free: Annotated[
+        int | None, typer.Option(min=0, metavar="BYTES", help="Free bytes of all disks: when will they be full?")
+    ] = None,
+    memory: Memory = DEFAULT_MEMORY,
+    setting: Setting = None,
+    as_json: AsJson = False,
+) -> None:
+    """Draw lag, health, audit, verify and capacity as one page, which needs nothing but a browser.
+
+    \b
+    barnabas pipeline report --source ./data --out report.html                 run all jobs, and draw what they say
+    barnabas pipeline report --tables ./tables --out report.html               draw what jobs have written before
+    barnabas pipeline report --source ./data --out report.html --png ./png     and the pictures as files
+    """
+    from tempfile import TemporaryDirectory
+
+    if not source and not tables:
+        fail("say --source (run the jobs), or --tables (show what they have written).", ExitCode.NOT_VALID)
+    words = {"page": out, "pictures": png, "top": top, "every_s": every, "free_bytes": free}
+    if tables:
+        _run("report", source, tables, memory, setting, as_json, **words)
+    else:
+        with TemporaryDirectory(prefix="barnabas-") as folder:
+            _run("report", source, folder, memory, setting, as_json, **words)
+
+
 def _run(job: str, source: str, out: str, memory: str, setting: list[str] | None, as_json: bool, **words: Any) -> None:
     """Run a job, show its progress and its table, and end with its exit code."""
     from barnabas.broker.cli.exits import key_values
     from barnabas.pipeline.session import start_session, what_is_missing
+    from barnabas.pipeline.source import Source as Origin
     from barnabas.pipeline.source import source_of
 
     spark_settings = {"spark.driver.memory": memory, **key_values(setting or (), "--spark")}
     try:
-        where = source_of(source)
+        where = source_of(source) if source else Origin()
     except ValueError as error:
         fail(f"--source {error}.", ExitCode.NOT_VALID)
     missing = what_is_missing()

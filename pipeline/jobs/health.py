@@ -28,6 +28,14 @@ it did. The rules are those of Burrow, and the first one that holds counts:
 `retention_s` after the group became empty, or after the commit if there never was a member. A group with members keeps
 its offsets. `rebalances` is `STORM` if the group began more generations in the last ten minutes than two for each of its
 members (a rolling restart makes two). `commits` is `NEVER` if it has had members for ten minutes, and never committed.
+
+`generations`, one row for each generation of a group:
+
+| column | type | meaning |
+| --- | --- | --- |
+| `at` | timestamp | when it began |
+| `group_id`, `generation` | string, int | the group, and the generation's number (epoch in the protocol of KIP-848) |
+| `members` | int | how many members it has; null: the record does not say (KIP-848) |
 """  # noqa: E501
 
 from functools import reduce
@@ -131,6 +139,17 @@ def unread(log_end: str, offset: str) -> "Column":
     """How many records are unread; null if one of the two is."""
     difference = F.col(log_end) - F.col(offset)
     return F.when(difference < 0, 0).otherwise(difference)
+
+
+# ------------------------------------------------------------ generations
+
+
+def generations(groups: "DataFrame") -> "DataFrame":
+    """Every generation of every group. Kafka writes the record of one again when a static member comes back."""
+    rows = groups.where("record_type in ('GroupMetadata', 'ConsumerGroupMetadata') and not is_tombstone")
+    return rows.groupBy("group_id", "generation").agg(
+        F.min("log_timestamp").alias("at"), F.min(F.size("members")).cast("int").alias("members")
+    )
 
 
 # ------------------------------------------------------------ the other checks

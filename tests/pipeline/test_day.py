@@ -1,11 +1,12 @@
 """The generated day in real brokers, of which one was killed: what the jobs say of it, and what brokers answer."""
 
 import json
+import re
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -16,7 +17,8 @@ import pytest
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 from barnabas.pipeline.jobs import offsets
-from barnabas.pipeline.runs import HEALTH_TOPIC, Run, Summary, run_job
+from barnabas.pipeline.report.making import make_report
+from barnabas.pipeline.runs import HEALTH_TOPIC, RUNS, Run, Summary, run_job
 from barnabas.pipeline.source import source_of
 from barnabas.pipeline.sources import register
 from broker_process import Process
@@ -32,6 +34,8 @@ from examples.day import GROUPS, POISON, plan_day
 pytestmark = pytest.mark.timeout(300)
 ROOT = Path(__file__).parents[2]
 RECORDS = 3_000
+STATUS_OF = {"search": "STOP", "fraud": "STALL", "reporting": "REWIND", "push": "STORM", "lurker": "NEVER"}
+ROW_OF_TIMELINES = r'<tr role="row"><td[^>]*><div><bdi>([a-z]+)</bdi></div></td>(<td[^>]*data-label="Not well".*?)</tr>'
 
 
 @dataclass
@@ -129,18 +133,41 @@ def test_brokers_answer_what_the_tables_say(spark: SparkSession, filled: Filled,
     assert {(row["group_id"], row["topic"], row["partition"]): row["offset"] for row in found} == filled.committed
 
 
-def test_each_job_ends_with_a_table(spark: SparkSession, filled: Filled, tmp_path: Path) -> None:
-    settings = {
-        "lag": {"every_s": 600},
-        "audit": {"clocks_differ_s": 60},
-        "health": {},
-        "capacity": {"retention_ms": None, "free_bytes": 1 << 30, "replicas": 3, "keys": True},
-    }
-    found = {name: run(spark, name, str(filled.folder), tmp_path, **words) for name, words in settings.items()}
-    for name, summary in found.items():
-        assert str(tmp_path / name) in summary.sentence
-        assert not summary.is_empty
-        assert all(len(row) == len(summary.columns) for row in summary.rows)
+@dataclass
+class Reported:
+    """The report from nothing but the source, and what each of the jobs that it ran has said."""
+
+    folder: Path
+    summary: Summary
+    of_jobs: dict[str, Summary]
+
+
+@pytest.fixture(scope="module")
+def reported(spark: SparkSession, filled: Filled, tmp_path_factory: pytest.TempPathFactory) -> Reported:
+    folder = tmp_path_factory.mktemp("reported")
+    of_jobs: dict[str, Summary] = {}
+
+    def recorded(name: str, job: Callable[[Run], Summary]) -> Callable[[Run], Summary]:
+        def record(one: Run) -> Summary:
+            if name == "capacity":
+                one.settings |= {"replicas": 3, "keys": True}
+            of_jobs[name] = job(one)
+            return of_jobs[name]
+
+        return record
+
+    settings = {"page": str(folder / "report.html"), "pictures": str(folder / "png"), "top": 12, "every_s": 300}
+    one = Run(spark, source_of(str(filled.folder)), str(folder / "tables"), settings | {"free_bytes": 1 << 30})
+    summary = make_report(one, {name: recorded(name, job) for name, job in RUNS.items()})
+    return Reported(folder, summary, of_jobs)
+
+
+def test_each_job_ends_with_a_table(reported: Reported) -> None:
+    found = reported.of_jobs
+    for name in ("lag", "audit", "health", "capacity"):
+        assert str(reported.folder / "tables" / name) in found[name].sentence
+        assert not found[name].is_empty
+        assert all(len(row) == len(found[name].columns) for row in found[name].rows)
     assert {(row[0], row[1]) for row in found["audit"].rows} == {
         ("archive", "skipped"),
         ("reporting", "jumped back"),
@@ -154,12 +181,30 @@ def test_each_job_ends_with_a_table(spark: SparkSession, filled: Filled, tmp_pat
     assert next(row for row in found["lag"].rows if row[0] == "search")[2] > 0
 
 
-def test_the_logs_are_whole(spark: SparkSession, filled: Filled, tmp_path: Path) -> None:
+def test_the_logs_are_whole(reported: Reported) -> None:
     """Though a broker was killed, and the followers copied on from others."""
-    compacted = ("__consumer_offsets",)
-    summary = run(spark, "verify", str(filled.folder), tmp_path, compacted=compacted)
+    summary = reported.of_jobs["verify"]
     assert not summary.has_failed, summary
     assert "nothing is wrong" in summary.sentence
+
+
+def test_the_report_says_what_happened(filled: Filled, reported: Reported) -> None:
+    assert "Missing" not in reported.summary.sentence
+    assert {(row[0], row[3]) for row in reported.summary.rows} >= {("search", "STOP"), ("lurker", "NEVER")}
+    pictures = {path.name for path in (reported.folder / "png").iterdir()}
+    assert pictures == {"lag.png", "timelines.png", "movers.png", "topics.png"}
+    content = (reported.folder / "report.html").read_text()
+    rows = dict(re.findall(ROW_OF_TIMELINES, content))
+    for group, status in STATUS_OF.items():
+        assert f">{status}<" in rows[group], group
+    assert rows.keys() == {group.name for group in GROUPS}
+    assert "always OK" in rows["billing"]
+    jumps = [one for one in filled.truth["incidents"] if one["kind"] == "jump"]
+    assert f"forward by {sum(one['to_offset'] - one['from_offset'] for one in jumps):,} at " in rows["archive"]
+    for group, count in filled.truth["generations"].items():
+        assert f"<div>{count:,}</div>" in rows[group]
+    for words in ("nothing is wrong with batches", str(filled.folder), "the free 1,073,741,824 bytes are full on 20"):
+        assert words in content
 
 
 def test_a_topic_is_exported_once(spark: SparkSession, filled: Filled, tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""The report: what the jobs have found, as one page to look at."""

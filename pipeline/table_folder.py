@@ -1,0 +1,60 @@
+"""The tables that jobs write anew each time: a table is there whole, or it is not there.
+
+DIR/NAME/part-….parquet    the rows
+DIR/NAME/_about.json       which source they come from, when they were made, and their columns
+DIR/_making/NAME/          the same while it is written; it comes to its place by a rename
+"""
+
+import json
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from barnabas.pipeline.files import Files
+from pyspark.sql.types import StructType
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+ABOUT = "_about.json"
+
+
+class NoTableError(Exception):
+    """There is no such table, and why."""
+
+
+@dataclass(frozen=True)
+class About:
+    """Where a table comes from."""
+
+    source: str
+    made_at: str  # ISO 8601, UTC
+    columns: str  # Spark's JSON of the schema
+
+    def when(self) -> str:
+        """When it was made, as people write it."""
+        return f"{datetime.fromisoformat(self.made_at).astimezone(UTC):%Y-%m-%d %H:%M:%S}"
+
+
+def write_table(rows: "DataFrame", folder: str, name: str, source: str) -> "DataFrame":
+    """Write a table in place of the one that an earlier run has written, and read it back."""
+    files = Files(rows.sparkSession, folder)
+    making, place = f"{folder}/_making/{name.replace('/', '.')}", f"{folder}/{name}"
+    rows.write.mode("overwrite").parquet(making)
+    about = About(source, datetime.now(UTC).isoformat(), rows.schema.json())
+    files.write(f"{making}/{ABOUT}", json.dumps(asdict(about)))
+    files.remove(place)
+    files.move(making, place)
+    if not files.names(f"{folder}/_making"):
+        files.remove(f"{folder}/_making")
+    return read_table(rows.sparkSession, folder, name)[0]
+
+
+def read_table(spark: "SparkSession", folder: str, name: str) -> "tuple[DataFrame, About]":
+    """The table, and where it comes from; NoTableError says why there is none."""
+    path = f"{folder}/{name}"
+    text = Files(spark, folder).read(f"{path}/{ABOUT}")
+    if text is None:
+        raise NoTableError(f"{folder} has no table {name!r}")
+    about = About(**json.loads(text))
+    return spark.read.schema(StructType.fromJson(json.loads(about.columns))).parquet(path), about

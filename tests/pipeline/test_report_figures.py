@@ -1,0 +1,294 @@
+"""What the report says: few rows of large tables; the truth is a fold in plain Python over random rows."""
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from random import Random
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
+
+import itertools
+
+from barnabas.pipeline.jobs.health import RESULT, generations
+from barnabas.pipeline.report import figures
+from barnabas.pipeline.report.figures import HOUR_MS, MINUTE_MS, STATUSES, Span
+from histories import START_MS, History, Tables
+from pyspark.sql import DataFrame, SparkSession
+
+Row = dict[str, Any]
+DAY_MS = 24 * HOUR_MS
+GROUPS = ["a", "b", "<c>", "d", "e"]
+SPAN = Span(START_MS, START_MS + DAY_MS)
+LAG = "at timestamp, group_id string, topic string, partition int, lag_records bigint, lag_seconds double"
+AUDIT = "at timestamp, group_id string, finding string, records bigint"
+
+
+def frame(spark: SparkSession, schema: str, rows: Sequence[Row]) -> DataFrame:
+    names = [column.split()[0] for column in schema.split(", ")]
+    times = {column.split()[0] for column in schema.split(", ") if column.endswith(" timestamp")}
+    values = [
+        tuple(datetime.fromtimestamp(row[name] / 1000, UTC) if name in times else row.get(name) for name in names)
+        for row in rows
+    ]
+    return spark.createDataFrame(values, schema)
+
+
+def lag_rows(seed: int) -> list[Row]:
+    """Every minute of some hours, with gaps; all groups read two topics."""
+    random = Random(seed)
+    rows = []
+    for group in GROUPS:
+        for topic, partition in (("t", 0), ("t", 1), ("u", 0)):
+            records = 0
+            for minute in range(1, 400):
+                records = max(0, records + random.choice((-3, 0, 0, 1, 4, -40)))
+                if group != "d" and random.random() < 0.8:
+                    seconds = None if random.random() < 0.1 else records * 1.5
+                    value = None if random.random() < 0.05 else records
+                    place = {"group_id": group, "topic": topic, "partition": partition}
+                    at = START_MS + minute * MINUTE_MS
+                    rows.append(place | {"at": at, "lag_records": value, "lag_seconds": seconds})
+    return rows
+
+
+@pytest.mark.parametrize(("seed", "most"), [(1, 2), (2, 9)])
+def test_the_lag_over_time(spark: SparkSession, seed: int, most: int) -> None:
+    rows = lag_rows(seed)
+    found = figures.lag_over_time(frame(spark, LAG, rows), SPAN, most)
+    totals: Counter[tuple[str, int]] = Counter()
+    for row in rows:
+        totals[row["group_id"], row["at"]] += row["lag_records"] or 0
+    buckets: dict[str, dict[int, int]] = defaultdict(dict)
+    for (group, at), records in totals.items():
+        bucket = at - (at - START_MS) % (10 * MINUTE_MS)  # a day in at most 240 buckets; it begins at midnight
+        buckets[group][bucket] = max(records, buckets[group].get(bucket, 0))
+    expected = sorted(buckets, key=lambda group: (-max(buckets[group].values()), group))
+    assert SPAN.bucket_ms == 10 * MINUTE_MS
+    assert [one.group for one in found.rows] == expected[:most]
+    assert found.left_out == len(expected[most:])
+    for one in found.rows:
+        assert one.records_at == buckets[one.group]
+        assert one.seconds_max == max(row["lag_seconds"] or 0 for row in rows if row["group_id"] == one.group)
+
+
+def test_groups_that_were_never_behind_are_left_out(spark: SparkSession) -> None:
+    row = {"at": START_MS, "group_id": "a", "topic": "t", "partition": 0, "lag_records": 0, "lag_seconds": 0.0}
+    found = figures.lag_over_time(frame(spark, LAG, [row]), SPAN, 5)
+    assert (found.rows, found.left_out) == ([], 1)
+
+
+def test_movers(spark: SparkSession) -> None:
+    rows = lag_rows(3)
+    found = figures.movers(frame(spark, LAG, rows), 5)
+    totals: Counter[tuple[str, str, int]] = Counter()
+    for row in rows:
+        totals[row["group_id"], row["topic"], row["at"]] += row["lag_records"] or 0
+    last: dict[tuple[str, str], dict[int, tuple[int, int]]] = defaultdict(dict)  # by hour: the last time, and its lag
+    for (group, topic, at), records in sorted(totals.items()):
+        last[group, topic][-(-at // HOUR_MS)] = (at, records)
+    changes = []
+    for (group, topic), hours in last.items():
+        in_order = [hours[hour] for hour in sorted(hours)]
+        steps = [(abs(new[1] - old[1]), -new[0], old[1], new[1]) for old, new in itertools.pairwise(in_order)]
+        change, earliest, before, after = max(step for step in steps if step[0])
+        changes.append((-change, group, topic, -earliest, before, after))
+    assert [(one.group, one.topic, one.at_ms, one.before, one.after) for one in found.rows] == [
+        one[1:] for one in sorted(changes)[:5]
+    ]
+    assert found.left_out == len(changes) - 5
+
+
+def health_rows(seed: int) -> list[Row]:
+    """Changes of status, as `health` writes them."""
+    random = Random(seed)
+    rows = []
+    for group in GROUPS:
+        for check, topic, partition in (("reading", "t", 0), ("reading", "t", 1), ("rebalances", None, None)):
+            at, before = START_MS + random.randrange(60) * MINUTE_MS, None
+            while at < SPAN.last_ms and len(rows) < 1000:
+                status = random.choice([one for one in STATUSES if one != before and (group != "b" or one == "OK")])
+                place = {"group_id": group, "topic": topic, "partition": partition, "check": check}
+                rows.append(place | {"at": at, "status": status, "before": before})
+                if group == "b":
+                    break
+                at, before = at + random.choice((1, 3, 30, 300)) * MINUTE_MS, status
+    return rows
+
+
+def series(rows: Sequence[Row]) -> dict[tuple[str, str, str, int], list[Row]]:
+    found: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
+    for row in sorted(rows, key=lambda row: row["at"]):
+        found[row["group_id"], row["check"], row["topic"], row["partition"]].append(row)
+    return found
+
+
+@pytest.mark.parametrize("seed", [4, 5])
+def test_timelines(spark: SparkSession, seed: int) -> None:
+    """Bucket by bucket: which statuses did a group have in it, and which of them is the worst?"""
+    rows = health_rows(seed)
+    random = Random(seed)
+    audit = [
+        {
+            "at": START_MS + random.randrange(DAY_MS),
+            "group_id": random.choice(GROUPS),
+            "finding": random.choice(("jumped back", "skipped", "read twice")),
+            "records": random.randrange(100),
+        }
+        for _ in range(30)
+    ]
+    rebalances = [{"at": START_MS + random.randrange(DAY_MS), "group_id": random.choice(GROUPS)} for _ in range(30)]
+    found = figures.timelines(
+        frame(spark, RESULT, rows),
+        frame(spark, AUDIT, audit),
+        frame(spark, "at timestamp, group_id string", rebalances),
+        SPAN,
+        4,
+    )
+    size = SPAN.bucket_ms
+    worst: dict[str, dict[int, int]] = {group: {} for group in GROUPS}
+    unwell: Counter[str] = Counter()
+    for (group, *_), changes in series(rows).items():
+        ends = [row["at"] for row in changes[1:]] + [SPAN.last_ms]
+        for row, end in zip(changes, ends):
+            rank = STATUSES.index(row["status"])
+            unwell[group] += (end - row["at"]) * (rank > 0)
+            for bucket in SPAN.buckets():
+                if rank and row["at"] < bucket + size and end > bucket:
+                    worst[group][bucket] = max(rank, worst[group].get(bucket, 0))
+    resets: dict[str, Counter[tuple[int, str]]] = defaultdict(Counter)
+    times = Counter(row["group_id"] for row in audit if row["finding"] != "read twice")
+    for row in audit:
+        if row["finding"] != "read twice":
+            resets[row["group_id"]][row["at"] // size * size, row["finding"]] += row["records"]
+    worst_ever = {group: max(worst[group].values(), default=0) for group in GROUPS}
+    expected = sorted(GROUPS, key=lambda group: (-worst_ever[group], -unwell[group], -times[group], group))
+    assert [one.group for one in found.rows] == expected[:4]
+    assert found.left_out == 1
+    for one in found.rows:
+        drawn = {
+            bucket: STATUSES.index(stretch.status)
+            for stretch in one.stretches
+            for bucket in range(stretch.from_ms, stretch.until_ms, size)
+        }
+        assert drawn == worst[one.group], one.group
+        touching = zip(one.stretches, one.stretches[1:])
+        assert all(left.until_ms < right.from_ms or left.status != right.status for left, right in touching)
+        assert {(reset.at_ms, reset.finding): reset.records for reset in one.resets} == resets[one.group]
+        own = Counter(row["at"] // size * size for row in rebalances if row["group_id"] == one.group)
+        assert one.rebalances_at == own
+
+
+def test_what_is_not_well_at_the_end(spark: SparkSession) -> None:
+    rows = health_rows(6)
+    health = frame(spark, RESULT, rows)
+    last = [changes[-1] for changes in series(rows).values()]
+    bad: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
+    for row in last:
+        if row["status"] != "OK":
+            bad[row["group_id"], row["topic"], row["check"], row["status"]].append(row)
+    expected = [
+        (*key, sum(row["partition"] is not None for row in own), min(row["at"] for row in own))
+        for key, own in bad.items()
+    ]
+    expected.sort(key=lambda row: (-STATUSES.index(row[3]), row[5], row[0], row[1] or "", row[2]))
+    found = figures.unwell(health, 3)
+    fields = ("group", "topic", "check", "status", "partitions", "since_ms")
+    assert [tuple(getattr(one, name) for name in fields) for one in found.rows] == expected[:3]
+    assert found.left_out == len(expected) - 3
+    assert figures.groups_not_ok(health) == (len({key[0] for key in bad}), len(GROUPS))
+
+
+def test_findings_and_damage(spark: SparkSession) -> None:
+    random = Random(7)
+    places = "finding string, topic string, partition int, directory string, offset bigint, detail string, at timestamp"
+    places += ", group_id string, records bigint"
+    rows = [
+        {
+            "finding": random.choice(("x", "y")),
+            "topic": random.choice(("t", "u")),
+            "partition": random.randrange(2),
+            "directory": "/d",
+            "offset": number,
+            "detail": f"number {number}",
+            "at": START_MS + random.randrange(DAY_MS),
+            "group_id": random.choice(GROUPS),
+            "records": random.randrange(9),
+        }
+        for number in range(40)
+    ]
+    table = frame(spark, places, rows)
+    by_log, by_group = defaultdict(list), defaultdict(list)
+    for row in rows:
+        by_log[row["finding"], row["topic"], row["partition"], row["directory"]].append(row)
+        by_group[row["group_id"], row["finding"]].append(row)
+    damage = figures.damage(table, 3)
+    expected = sorted(((-len(own), *key, own[0]["offset"]) for key, own in by_log.items()))
+    assert [
+        (-one.places, one.finding, one.topic, one.partition, one.directory, one.first_offset) for one in damage.rows
+    ] == expected[:3]
+    assert all(one.detail == f"number {one.first_offset}" for one in damage.rows)
+    assert damage.left_out == len(expected) - 3
+    found = figures.findings(table, 4)
+    sums = [
+        (-sum(row["records"] for row in own), *key, len(own), max(row["at"] for row in own))
+        for key, own in by_group.items()
+    ]
+    assert [(-one.records, one.group, one.finding, one.times, one.last_ms) for one in found.rows] == sorted(sums)[:4]
+
+
+def test_growth_shows_the_last_days_and_sums_up_small_topics(spark: SparkSession) -> None:
+    random = Random(8)
+    rows = [
+        {"day": day, "kind": kind, "name": name, "bytes": random.randrange(1, 1000) * (index + 1)}
+        for day in range(300)
+        for kind in ("topic", "group")
+        for index, name in enumerate("abcd")
+        if day == 299 or random.random() < 0.5
+    ]
+    epoch = datetime(1970, 1, 1).toordinal()
+    values = [(datetime.fromordinal(epoch + row["day"]), row["kind"], row["name"], row["bytes"]) for row in rows]
+    found = figures.growth_by_day(
+        spark.createDataFrame(values, "day date, kind string, name string, bytes bigint"), most=2
+    )
+    expected: dict[str | None, Counter[int]] = defaultdict(Counter)
+    for row in rows:
+        if row["kind"] == "topic" and row["day"] >= 60:
+            expected[row["name"] if row["name"] in "cd" else None][row["day"] * DAY_MS] += row["bytes"]
+    assert {one.topic: one.bytes_on for one in found} == expected
+    assert [one.topic for one in found[:2]] == ["d", "c"]
+
+
+def test_the_largest_topics(spark: SparkSession) -> None:
+    schema = "topic string, partitions int, records bigint, bytes bigint, bytes_per_day double, largest_share double"
+    schema += ", retention_takes_bytes bigint"
+    rows = [
+        {"topic": f"t{number}", "partitions": 1, "records": number, "bytes": number * 10, "largest_share": 1.0}
+        for number in range(7)
+    ]
+    found = figures.largest_topics(frame(spark, schema, rows), 3)
+    assert [(one.topic, one.size_bytes, one.bytes_per_day) for one in found.rows] == [
+        ("t6", 60, None),
+        ("t5", 50, None),
+        ("t4", 40, None),
+    ]
+    assert found.left_out == 4
+
+
+@pytest.mark.parametrize(
+    ("length_ms", "bucket_ms"),
+    [(0, MINUTE_MS), (240 * MINUTE_MS, MINUTE_MS), (240 * MINUTE_MS + 1, 2 * MINUTE_MS), (365 * DAY_MS, 2 * DAY_MS)],
+)
+def test_there_are_never_many_buckets(length_ms: int, bucket_ms: int) -> None:
+    span = Span(START_MS + 1, START_MS + 1 + length_ms)
+    assert span.bucket_ms == bucket_ms
+    assert len(span.buckets()) <= figures.BUCKETS_MAX + 2
+    assert span.buckets()[0] <= span.first_ms
+    assert span.buckets()[-1] <= span.last_ms < span.buckets()[-1] + bucket_ms
+
+
+def test_the_generations_of_the_day(day: Tables, day_history: History) -> None:
+    found = Counter(row.group_id for row in generations(day.groups).collect())
+    assert found == day_history.truth["generations"]

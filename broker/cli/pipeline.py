@@ -17,6 +17,7 @@ app = new_app("""Offsets, lag and health of groups over time, as Parquet tables,
     barnabas pipeline offsets --source 127.0.0.1:9092 --out ./tables     every commit, by day
     barnabas pipeline lag --source ./data --out ./tables                 how far behind, minute by minute
     barnabas pipeline health --source ./data --out ./tables              when each group was not well
+    barnabas pipeline report --source ./data --out report.html           all of it as one page to look at
 
     Each job reads brokers, or data directories (also while their brokers run), and ends with a short table.
     """)
@@ -320,7 +321,7 @@ def _run(job: str, source: str, out: str, memory: str, setting: list[str] | None
     if summary.has_failed:
         raise typer.Exit(ExitCode.FAILED)
     if summary.is_empty:
-        say(f"Nothing was there to read in {source}.")
+        say(f"Nothing was there to read in {source or out}.")
         raise typer.Exit(ExitCode.NOTHING_THERE)
 
 

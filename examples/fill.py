@@ -25,15 +25,16 @@ from examples.day import GROUPS, TOPICS, BrokerDies, Commit, Day, Generation, Re
 OFFSETS_TOPIC = "__consumer_offsets"
 ADMIN_CLIENT_ID = "__admin_client"
 CODECS = {"orders": "lz4", "payments": None, "clicks": "zstd"}
+BATCH_BYTES = 4096  # half a hundred records: no producer waits hours to fill a batch
 SESSION_TIMEOUT_MS = 24 * 3_600_000  # the members of the day are gone; this keeps brokers from removing them at once
 
 
 def fill(bootstrap: str, day: Day, kill_a_broker: Callable[[], None] | None) -> dict[str, Any]:
     """Write the day; the truth about it, with what only the brokers know."""
     _create_topics(bootstrap)
-    connect = partial(KafkaProducer, bootstrap_servers=bootstrap, acks="all", linger_ms=50, batch_size=1 << 17)
-    producers = {topic: connect(compression_type=codec) for topic, codec in CODECS.items()}
-    coordinator = connect(client_id=ADMIN_CLIENT_ID)
+    connect = partial(KafkaProducer, bootstrap_servers=bootstrap, acks="all", linger_ms=50)
+    producers = {topic: connect(compression_type=codec, batch_size=BATCH_BYTES) for topic, codec in CODECS.items()}
+    coordinator = connect(client_id=ADMIN_CLIENT_ID, batch_size=1 << 17)
     # kafka-python's producer knows no internal topics.
     coordinator._metadata.topics = partial(coordinator._metadata.topics, exclude_internal_topics=False)
     offsets_partitions = len(coordinator.partitions_for(OFFSETS_TOPIC))

@@ -50,8 +50,9 @@ def only_run_in(out: str) -> Iterator[None]:
         yield  # the file stays: to remove it could let two runs hold locks of two files
 
 
-def check_file(path: Path) -> None:
+def check_file(name: str) -> None:
     """OutError says why a file cannot be written there. Its folder is made if it is not there."""
+    path = Path(name)
     if path.is_dir():
         raise OutError(f"--out {path} is a folder, and the report is a file: name it, such as {path / 'report.html'}")
     beside = _begin(path, b"")

@@ -25,10 +25,10 @@ SETTINGS = {
 ON_THIS_MACHINE = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
 
-def what_is_missing() -> str | None:
-    """What must be installed before a session can start, as a sentence; None: nothing."""
-    if any(find_spec(name) is None for name in ("pyspark", "pyarrow", "numpy")):
-        return "the pipeline needs Spark: install it with `pip install 'barnabas[spark]'`"
+def what_is_missing(*modules: str) -> str | None:
+    """What must be installed before a session can start, as a sentence; None: nothing. `modules` are needed, too."""
+    if any(find_spec(name) is None for name in ("pyspark", "pyarrow", "numpy", *modules)):
+        return "the pipeline needs the extra `spark`: install it with `pip install 'barnabas[spark]'`"
     version = _java_version()
     if version is None:
         return f"Spark needs Java {JAVA_VERSION_MIN} or newer: install it, or let JAVA_HOME name it"

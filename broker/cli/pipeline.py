@@ -280,7 +280,8 @@ def report(
 def _run(job: str, source: str, out: str, memory: str, setting: list[str] | None, as_json: bool, **words: Any) -> None:
     """Run a job, show its progress and its table, and end with its exit code."""
     from barnabas.broker.cli.exits import key_values
-    from barnabas.pipeline.session import start_session, what_is_missing
+    from barnabas.pipeline.local_files import OutError, check_file, only_run_in
+    from barnabas.pipeline.session import what_is_missing
     from barnabas.pipeline.source import Source as Origin
     from barnabas.pipeline.source import source_of
 
@@ -289,27 +290,16 @@ def _run(job: str, source: str, out: str, memory: str, setting: list[str] | None
         where = source_of(source) if source else Origin()
     except ValueError as error:
         fail(f"--source {error}.", ExitCode.NOT_VALID)
-    missing = what_is_missing()
+    missing = what_is_missing("matplotlib" if job == "report" else "pyspark")
     if missing:
         fail(f"{missing}.")
-
-    from barnabas.pipeline.progress import shown
-    from barnabas.pipeline.runs import Run, run_job
-    from barnabas.pipeline.sources import register
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-
-    spark = start_session(f"barnabas {job}", spark_settings)
     try:
-        register(spark)
-        with shown(spark, job):
-            summary = run_job(job, Run(spark, where, out.rstrip("/"), words))
-    except ValueError as error:
-        fail(f"{error}.", ExitCode.NOT_VALID)
-    except (PySparkException, Py4JError) as error:
-        fail(_sentence(str(error)))
-    finally:
-        spark.stop()
+        if job == "report":
+            check_file(words["page"])
+        with only_run_in(out):
+            summary = _summary(job, where, out.rstrip("/") or "/", spark_settings, words)
+    except OutError as error:
+        fail(f"{error}.")
     if as_json:
         names = [column.removeprefix("#").replace(" ", "_") for column in summary.columns]
         print_json({"summary": summary.sentence, "rows": [dict(zip(names, row)) for row in summary.rows]})
@@ -323,6 +313,28 @@ def _run(job: str, source: str, out: str, memory: str, setting: list[str] | None
     if summary.is_empty:
         say(f"Nothing was there to read in {source or out}.")
         raise typer.Exit(ExitCode.NOTHING_THERE)
+
+
+def _summary(job: str, source: Any, out: str, spark_settings: dict[str, str], words: dict[str, Any]) -> Any:
+    """What a job says in the end."""
+    from barnabas.pipeline.progress import shown
+    from barnabas.pipeline.runs import Run, run_job
+    from barnabas.pipeline.session import start_session
+    from barnabas.pipeline.sources import register
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    spark = start_session(f"barnabas {job}", spark_settings)
+    try:
+        register(spark)
+        with shown(spark, job):
+            return run_job(job, Run(spark, source, out, words))
+    except ValueError as error:
+        fail(f"{error}.", ExitCode.NOT_VALID)
+    except (PySparkException, Py4JError) as error:
+        fail(_sentence(str(error)))
+    finally:
+        spark.stop()
 
 
 def _sentence(error: str) -> str:

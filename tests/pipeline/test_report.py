@@ -87,16 +87,16 @@ def test_a_table_that_is_not_whole_is_not_there(spark: SparkSession, tmp_path: P
 
 def test_a_page_is_whole_or_the_old_one(tmp_path: Path) -> None:
     path = tmp_path / "new" / "report.html"
-    check_file(path)
+    check_file(str(path))
     assert list(path.parent.iterdir()) == []
     write_file(path, b"1")
     write_file(path, b"2")
     assert [file.name for file in path.parent.iterdir()] == ["report.html"]
     assert path.read_bytes() == b"2"
     with pytest.raises(OutError, match="is a folder"):
-        check_file(tmp_path)
+        check_file(str(tmp_path))
     with pytest.raises(OutError, match=r"report\.html/x cannot be written: "):
-        check_file(path / "x")
+        check_file(str(path / "x"))
 
 
 # ------------------------------------------------------------ in a browser

@@ -1,0 +1,127 @@
+"""What a person gets who has no Java, no disk, no broker or no patience: a sentence, an exit code, no half tables."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
+
+from barnabas.pipeline import session
+from barnabas.pipeline.local_files import LOCK_FILE, OutError, local_path, only_run_in
+
+COMMAND = [sys.executable, "-m", "barnabas.broker.main", "pipeline"]
+
+
+def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *words], capture_output=True, text=True, timeout=100, env=os.environ | environment)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> str:
+    """A data directory without logs."""
+    path = tmp_path / "data"
+    path.mkdir()
+    (path / "meta.properties").touch()
+    return str(path)
+
+
+def failed(done: subprocess.CompletedProcess[str], code: int) -> str:
+    """What it says, in a line."""
+    assert done.returncode == code, done
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    (line,) = done.stderr.strip().splitlines()
+    return line
+
+
+def test_the_extra_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("pyspark", "matplotlib"):
+        with monkeypatch.context() as patch:
+            patch.setattr(session, "find_spec", lambda module, name=name: None if module == name else object())
+            assert "pip install 'barnabas[spark]'" in (session.what_is_missing("matplotlib") or "")
+
+
+@pytest.mark.parametrize(("version", "said"), [("1.8.0_402", "this is Java 8"), ("11.0.2", "this is Java 11")])
+def test_java_is_too_old(source: str, tmp_path: Path, version: str, said: str) -> None:
+    java = tmp_path / "java" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
+    java.chmod(0o755)
+    done = run("lag", "--source", source, "--out", str(tmp_path / "out"), JAVA_HOME=str(tmp_path / "java"))
+    assert said in failed(done, 1)
+
+
+def test_a_folder_that_is_no_source(tmp_path: Path) -> None:
+    done = run("lag", "--source", str(tmp_path), "--out", str(tmp_path / "out"))
+    assert "no meta.properties" in failed(done, 2)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("job", ["lag", "report"])
+def test_results_that_cannot_be_written(source: str, tmp_path: Path, job: str) -> None:
+    (tmp_path / "file").touch()
+    said = failed(run(job, "--source", source, "--out", str(tmp_path / "file" / "out")), 1)
+    assert str(tmp_path / "file" / "out") in said
+    assert "cannot be written: " in said
+
+
+def test_the_report_is_a_file(source: str, tmp_path: Path) -> None:
+    assert "is a folder" in failed(run("report", "--source", source, "--out", str(tmp_path)), 1)
+    assert "say --source" in failed(run("report", "--out", str(tmp_path / "report.html")), 2)
+
+
+def test_a_second_run_at_the_same_time(source: str, tmp_path: Path) -> None:
+    out = str(tmp_path / "out")
+    with only_run_in(out):
+        said = failed(run("lag", "--source", source, "--out", out), 1)
+        assert "another run" in said
+        assert f"process {os.getpid()}" in said
+        with pytest.raises(OutError), only_run_in(out):
+            raise AssertionError
+    with only_run_in(out):  # the lock ended with the run, though its file is still there
+        assert (tmp_path / "out" / LOCK_FILE).read_text() == str(os.getpid())
+
+
+@pytest.mark.parametrize(
+    ("out", "environment", "path"),
+    [
+        ("tables", {}, Path("tables")),
+        ("/a/b", {}, Path("/a/b")),
+        ("file:/a", {}, Path("/a")),
+        ("file:///a", {}, Path("/a")),
+        ("hdfs://host/a", {}, None),
+        ("s3a://bucket/a", {}, None),
+        ("tables", {"PYSPARK_GATEWAY_PORT": "1"}, None),  # a cluster's settings say where this is
+    ],
+)
+def test_what_is_on_this_machine(
+    monkeypatch: pytest.MonkeyPatch, out: str, environment: Mapping[str, str], path: Path | None
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert local_path(out) == path
+
+
+def test_ctrl_c(tmp_path: Path) -> None:
+    """While a broker does not answer. The command ends, and leaves no table."""
+    if session.what_is_missing():
+        pytest.skip(session.what_is_missing() or "")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        words = ["lag", "--source", address, "--out", str(tmp_path / "out"), "--memory", "512m"]
+        process = subprocess.Popen([*COMMAND, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        silent.settimeout(90)
+        connection, _ = silent.accept()  # Spark runs, and asks the broker
+        with connection:
+            process.send_signal(signal.SIGINT)
+            output, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert output == ""
+    assert "Traceback" not in errors
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [LOCK_FILE]

@@ -63,7 +63,7 @@ def test_data_is_installed(wheel: set[str]) -> None:
     schemas = {f"barnabas/{path.relative_to(ROOT)}" for path in (ROOT / "protocol/schemas").rglob("*.txt")}
     assert schemas
     assert schemas - wheel == set()
-    assert "barnabas/config/server.properties" in wheel
+    assert {"barnabas/config/server.properties", "barnabas/pipeline/log4j2.properties"} <= wheel
     assert {"barnabas/protocol/messages.pyi", "barnabas/protocol/records.pyi"} <= wheel
 
 

@@ -317,6 +317,8 @@ def _run(job: str, source: str, out: str, memory: str, setting: list[str] | None
 
 def _summary(job: str, source: Any, out: str, spark_settings: dict[str, str], words: dict[str, Any]) -> Any:
     """What a job says in the end."""
+    import logging
+
     from barnabas.pipeline.progress import shown
     from barnabas.pipeline.runs import Run, run_job
     from barnabas.pipeline.session import start_session
@@ -324,6 +326,7 @@ def _summary(job: str, source: Any, out: str, spark_settings: dict[str, str], wo
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
+    logging.getLogger().addHandler(logging.NullHandler())  # py4j logs what it also raises, such as Ctrl-C
     spark = start_session(f"barnabas {job}", spark_settings)
     try:
         register(spark)

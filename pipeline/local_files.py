@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 LOCK_FILE = "_running.lock"  # Spark reads no file whose name begins with `_`
 
@@ -48,6 +49,16 @@ def only_run_in(out: str) -> Iterator[None]:
         file.write(str(os.getpid()))
         file.flush()
         yield  # the file stays: to remove it could let two runs hold locks of two files
+
+
+@contextmanager
+def folder_or_temporary(path: str) -> Iterator[str]:
+    """That folder; without a name one that is gone in the end."""
+    if path:
+        yield path
+    else:
+        with TemporaryDirectory(prefix="barnabas-") as folder:
+            yield folder
 
 
 def check_file(name: str) -> None:

@@ -265,16 +265,13 @@ def report(
     barnabas pipeline report --tables ./tables --out report.html               draw what jobs have written before
     barnabas pipeline report --source ./data --out report.html --png ./png     and the pictures as files
     """
-    from tempfile import TemporaryDirectory
+    from barnabas.pipeline.local_files import folder_or_temporary
 
     if not source and not tables:
         fail("say --source (run the jobs), or --tables (show what they have written).", ExitCode.NOT_VALID)
     words = {"page": out, "pictures": png, "top": top, "every_s": every, "free_bytes": free}
-    if tables:
-        _run("report", source, tables, memory, setting, as_json, **words)
-    else:
-        with TemporaryDirectory(prefix="barnabas-") as folder:
-            _run("report", source, folder, memory, setting, as_json, **words)
+    with folder_or_temporary(tables) as folder:
+        _run("report", source, folder, memory, setting, as_json, **words)
 
 
 def _run(job: str, source: str, out: str, memory: str, setting: list[str] | None, as_json: bool, **words: Any) -> None:

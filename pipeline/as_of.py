@@ -14,6 +14,8 @@ from pyspark.sql import functions as F
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
+CLOCKS_DIFFER_S = 3600
+
 
 def join_latest(rows: "DataFrame", facts: "DataFrame", on: Sequence[str], by: str) -> "DataFrame":
     """Add to each row the columns of a fact with the same `on` whose `by` is not larger than the row's; else nulls.
@@ -31,6 +33,11 @@ def join_next(rows: "DataFrame", facts: "DataFrame", on: Sequence[str], by: str)
 def end_of_window(time: str, every_s: int) -> "Column":
     """The end of the window in which a time lies; the end is not part of it."""
     return F.window(time, f"{every_s} seconds").end
+
+
+def is_no_future(time: str) -> "Column":
+    """Whether a time can be right. Producers say when their records were made, and a clock may be wrong by years."""
+    return F.col(time) <= F.current_timestamp() + F.make_dt_interval(secs=F.lit(CLOCKS_DIFFER_S))
 
 
 def at_each_end(records: "DataFrame", on: Sequence[str], last_end: "DataFrame", every_s: int) -> "DataFrame":

@@ -17,7 +17,7 @@ that, and in the very first one, the rates are null.
 
 from typing import TYPE_CHECKING
 
-from barnabas.pipeline.as_of import at_each_end, end_of_window, join_latest, join_next
+from barnabas.pipeline.as_of import at_each_end, end_of_window, is_no_future, join_latest, join_next
 from barnabas.pipeline.jobs.offsets import GROUP_PARTITION
 from pyspark.sql import Window
 from pyspark.sql import functions as F
@@ -60,7 +60,7 @@ def lag(commits: "DataFrame", batches: "DataFrame", every_s: int = EVERY_S) -> "
 
 def last_end(commits: "DataFrame", batches: "DataFrame", every_s: int) -> "DataFrame":
     """One row: the end of the last window in which something happened."""
-    times = commits.select("log_timestamp").union(batches.select("max_timestamp"))
+    times = commits.select("log_timestamp").union(batches.select("max_timestamp")).where(is_no_future("log_timestamp"))
     return times.agg(F.max(end_of_window("log_timestamp", every_s)).alias("last_end"))
 
 

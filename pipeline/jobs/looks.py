@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from barnabas.pipeline.as_of import is_no_future
 from pyspark.sql import Row
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
@@ -77,7 +78,7 @@ def events_of(commits: "DataFrame", batches: "DataFrame", groups: "DataFrame | N
         )
         events = events.unionByName(begun, allowMissingColumns=True)
     events = events.withColumns({"at": F.col("log_timestamp"), "at_ms": F.unix_millis("log_timestamp")})
-    return events.select("place.*", "at", *Event._fields)
+    return events.select("place.*", "at", *Event._fields).where("at is not null")  # a client may write no time
 
 
 def _place(topic: "Column | str", partition: "Column | str", group: "Column | str") -> "Column":
@@ -177,10 +178,12 @@ class Looks(StatefulProcessor):
 
 def looked_at(events: "DataFrame", looks: Looks, result: str, delay_s: int) -> "DataFrame":
     """What the places say. `result`: its columns, of which `at` is a time; places say it in milliseconds."""
-    with_clock = F.explode(F.array(F.col("at"), F.lit(None).cast("timestamp")))
     # Each event is there twice. The one with a time moves the watermark, and the other one is taken: Spark drops rows
-    # whose time the watermark has passed, and those without a time it does not.
-    taken = events.withColumn("at", with_clock).withWatermark("at", f"{delay_s} seconds").where("at is null")
+    # whose time the watermark has passed, and those without a time it does not. A time in the future, which a producer
+    # with a wrong clock has written, moves nothing.
+    clock = F.when(is_no_future("at"), F.col("at"))
+    twice = F.explode(F.array_distinct(F.array(clock, F.lit(None).cast("timestamp"))))
+    taken = events.withColumn("at", twice).withWatermark("at", f"{delay_s} seconds").where("at is null")
     rows = taken.groupBy(*KEY).transformWithState(
         looks, result.replace("at timestamp", "at bigint"), outputMode="append", timeMode="eventTime"
     )

@@ -92,6 +92,7 @@ def test_what_comes_too_late_is_taken_over_by_the_next_look(spark: SparkSession,
     first.produce(START_MS, "orders", 0, 0, 100)
     first.commit(START_MS, "billing", "orders", 0, 10)
     first.produce(START_MS + 10 * MINUTE_MS, "orders", 0, 100)
+    first.produce(4_000_000_000_000, "clicks", 0, 0)  # in the year 2096, and everything else is not late because of it
     second.produce(START_MS + 11 * MINUTE_MS, "orders", 0, 101)
     third.commit(START_MS + MINUTE_MS, "billing", "orders", 0, 60, log_offset=1)  # ten minutes late
     third.produce(START_MS + 20 * MINUTE_MS, "orders", 0, 102)

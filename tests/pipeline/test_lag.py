@@ -1,6 +1,7 @@
 """How far behind groups were; the truth is a fold in plain Python."""
 
 from collections import defaultdict
+from pathlib import Path
 
 import pytest
 
@@ -8,6 +9,7 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 from barnabas.pipeline.jobs.lag import lag
 from histories import START_MS, History, Row, Tables, rows
+from pyspark.sql import SparkSession
 
 Key = tuple[str, str, int, int]  # group, topic, partition, time
 MINUTE_MS = 60_000
@@ -101,3 +103,16 @@ def test_the_lag_of_the_day(day: Tables) -> None:
     assert at("newsletter", "payments", 0, 17.75)["lag_records"] > 0
     assert ("newsletter", "payments", 0, START_MS + 19 * 60 * MINUTE_MS) not in found, "its offsets have expired"
     assert not [key for key in found if key[0] == "lurker"]
+
+
+def test_a_record_of_the_future_adds_no_windows(spark: SparkSession, tmp_path: Path) -> None:
+    history = History()
+    history.produce(START_MS, "orders", 0, 0)
+    history.commit(START_MS, "billing", "orders", 0, 1)
+    history.produce(4_000_000_000_000, "orders", 0, 1)  # in the year 2096
+    history.produce(START_MS + 5 * MINUTE_MS, "orders", 0, 2)
+    tables = Tables(spark, tmp_path, history)
+    found = {
+        (row["at"] - START_MS) // MINUTE_MS: row["lag_records"] for row in rows(lag(tables.commits, tables.batches))
+    }
+    assert found == {1: 0, 2: 0, 3: 0, 4: 0, 5: 0, 6: 2}

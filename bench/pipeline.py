@@ -1,93 +1,61 @@
-"""`python -m bench pipeline`: commits from segment files and over the wire, in rows a second, and where the time goes.
+"""`python -m bench pipeline [ROW...]`: the data pipeline, in rows or megabytes a second, and in processor time.
 
-It writes a data directory of `__consumer_offsets` (batches of ten commits, of 2000 groups) and reads it
+    stages     segment files of commits in one process, without Spark, and where the time goes
+    sources    the same with Spark, into nothing: all columns, five columns, one group of 2,000
+    offsets    the job `offsets`: segment files to Parquet, end to end
+    wire       the job `offsets` from a broker, and the source alone
+    plain      a million commits from a broker: a consumer of kafka-python, record by record, and pandas; and the source
+    export     the job `export` of records of 1 KB in zstd batches
+    verify     the job `verify` of the same logs
+    stream     `lag` and `health` as streaming queries while clients commit: how long each micro-batch takes
 
-- in one process, without Spark: finding batches and checksums, taking records apart, making Arrow columns;
-- with Spark into nothing (`noop`), and into Parquet;
-- in the plain way (a sample): kafka-python's decoder of batches and the broker's decoder of commits, record by record.
-
-Processor time is what the machine's other loads change least.
+Without a row: all but `stream`. The sizes are small; `--full` takes those of the aims (50 million commits, 10 GB, ten
+minutes), for which there should be 40 GB of disk and no other load. Processor time is what other loads change least.
 """
 
 import argparse
 import contextlib
-import os
-import random
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from barnabas.offsets.records import CommittedOffset, OffsetCommits, decode_key, decode_value
-from barnabas.pipeline.batches import walk
+from barnabas.offsets.records import decode_key, decode_value
 from barnabas.pipeline.directories import logs_of, pieces_of
 from barnabas.pipeline.options import read_options
 from barnabas.pipeline.records import take_apart
+from barnabas.pipeline.runs import Run, run_job
 from barnabas.pipeline.schemas import COMMITS
 from barnabas.pipeline.segment_reading import READ_BYTES, read_piece
 from barnabas.pipeline.session import start_session
+from barnabas.pipeline.source import source_of
 from barnabas.pipeline.sources import OFFSETS_TOPIC, LogReader, register
-from barnabas.protocol import record_batch, uuids
-from barnabas.protocol.batch_layout import INT64
-from barnabas.protocol.batch_records import PlainRecords
 
-from bench.targets import TICKS_PER_SECOND, Barnabas
+from bench.pipeline_data import RECORDS_TOPIC, record_count, write_commits, write_records
+from bench.pipeline_stream import stream
+from bench.processors import processor_seconds
+from bench.targets import Barnabas
 
-PARTITIONS = 8
-SEGMENT_BYTES = 256 << 20
-INDEX_INTERVAL_BYTES = 4096
-GROUPS = 2000
-TOPIC_ID = bytes(range(16))
-START_MS = 1_700_000_000_000
+PER_BATCH = 10
+MB = 1_000_000
 
 
-def write_commits(folder: Path, count: int, per_batch: int) -> None:
-    """A data directory with so many commits, in all partitions alike, with offset indexes."""
-    rng = random.Random(1)
-    templates = []
-    for number in range(GROUPS):
-        records = PlainRecords()
-        offsets = {
-            partition: CommittedOffset(rng.randrange(1 << 40), 3, "", START_MS + number, -1, TOPIC_ID)
-            for partition in range(per_batch)
-        }
-        OffsetCommits(f"group-{number:04d}", {f"topic-of-orders-{number % 50:02d}": offsets}).append_to(records)
-        templates.append(record_batch.build_plain(records, START_MS + number))
-    ends = {}
-    for partition in range(PARTITIONS):
-        log = folder / f"{OFFSETS_TOPIC}-{partition}"
-        log.mkdir(parents=True)
-        offset, end = 0, count // PARTITIONS
-        while offset < end:
-            offset = _write_segment(log, offset, end, per_batch, templates, rng)
-        ends[partition] = offset
-        (log / "partition.metadata").write_text(f"version: 0\ntopic_id: {uuids.to_text(TOPIC_ID)}")
-    lines = "".join(f"{OFFSETS_TOPIC} {partition} {end}\n" for partition, end in ends.items())
-    for name in ("replication-offset-checkpoint", "recovery-point-offset-checkpoint"):
-        (folder / name).write_text(f"0\n{len(ends)}\n{lines}")
-    (folder / ".kafka_cleanshutdown").write_text('{"version":0,"brokerEpoch":-1}')
-    ids = ("cluster.id=AAAAAAAAAAAAAAAAAAAAAQ", "directory.id=AAAAAAAAAAAAAAAAAAAAAg")
-    (folder / "meta.properties").write_text("\n".join(("version=1", "node.id=1", *ids, "")))
+@dataclass(frozen=True)
+class Sizes:
+    """How much each row takes."""
+
+    commits: int
+    wire_commits: int
+    record_bytes: int
+    stream_s: int
 
 
-def _write_segment(
-    log: Path, base: int, end: int, per_batch: int, templates: Sequence[bytearray], rng: random.Random
-) -> int:
-    offset, position, indexed = base, 0, 0
-    entries = bytearray()
-    with (log / f"{base:020d}.log").open("wb", buffering=1 << 20) as file:
-        while offset < end and position < SEGMENT_BYTES:
-            batch = templates[int(rng.random() * GROUPS)]
-            INT64.pack_into(batch, 0, offset)  # the checksum does not cover it
-            file.write(batch)
-            if position - indexed > INDEX_INTERVAL_BYTES:
-                entries += (offset + per_batch - 1 - base).to_bytes(4, "big") + position.to_bytes(4, "big")
-                indexed = position
-            position += len(batch)
-            offset += per_batch
-    (log / f"{base:020d}.index").write_bytes(entries)
-    return offset
+SMALL = Sizes(commits=1_000_000, wire_commits=400_000, record_bytes=100 * MB, stream_s=60)
+FULL = Sizes(commits=50_000_000, wire_commits=5_000_000, record_bytes=10_000 * MB, stream_s=600)
+PLAIN_COMMITS = {SMALL: 100_000, FULL: 1_000_000}
 
 
 class Watch:
@@ -97,32 +65,15 @@ class Watch:
         self.count = count
         self.size = size
 
-    def time(self, name: str, work: Callable[[], object]) -> None:
-        """Do the work once."""
+    def time(self, name: str, work: Callable[[], object], *, in_bytes: bool = False) -> tuple[float, float]:
+        """Do the work once; the seconds that it took, by the clock and of processors."""
         began, used = time.monotonic(), processor_seconds()
         work()
         seconds, used = time.monotonic() - began, processor_seconds() - used
-        rate = f"{self.count / seconds:12,.0f} rows/s  {seconds:7.1f} s"
-        print(f"{name:34} {rate}   {used:7.1f} s of processors, {self.count / used:12,.0f} rows/s of them", flush=True)
-
-
-def processor_seconds() -> float:
-    """What this process has used, with all that it has started: Spark's Java and its Python processes."""
-    parents: dict[int, int] = {}
-    used: dict[int, int] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            pid, _, rest = stat.read_text().partition(" (")
-            fields = rest.rpartition(") ")[2].split()
-            parents[int(pid)] = int(fields[1])
-            used[int(pid)] = sum(map(int, fields[11:15]))  # its own, and of children that have ended
-    total = 0
-    for pid, ticks in used.items():
-        ancestor = pid
-        while ancestor > 1 and ancestor != os.getpid():
-            ancestor = parents.get(ancestor, 0)
-        total += ticks if ancestor == os.getpid() else 0
-    return total / TICKS_PER_SECOND
+        unit, amount = ("MB/s", self.size / MB) if in_bytes else ("rows/s", self.count)
+        rate = f"{amount / seconds:12,.0f} {unit:6} {seconds:7.1f} s"
+        print(f"{name:34} {rate}   {used:7.1f} s of processors, {amount / used:12,.0f} {unit} of them", flush=True)
+        return seconds, used
 
 
 def stages(path: str, watch: Watch) -> None:
@@ -162,88 +113,230 @@ def stages(path: str, watch: Watch) -> None:
     print(f"  {'one core':32} {watch.count / total:12,.0f} rows/s of processor time")
 
 
-def plain(path: str, rows_max: int) -> int:
-    """Record by record, with kafka-python's decoder of batches. Returns how many."""
-    from kafka.record import MemoryRecords
+class Bench:
+    """What the rows share: data directories, which are made once, and a Spark session."""
 
-    rows: list[tuple[object, ...]] = []
-    for log in Path(path).glob(f"{OFFSETS_TOPIC}-*/*.log"):
-        with log.open("rb") as file:
-            content = file.read(64 << 20)
-        batches = walk(content, following_bytes=1 << 30)
-        records = MemoryRecords(content[: batches.consumed])
-        while (batch := records.next_batch()) is not None:
-            for record in batch:
-                if record.value is not None:
-                    group, topic, partition = decode_key(record.key)
-                    one = decode_value(record.value)
-                    rows.append((group, topic, partition, one.offset, one.leader_epoch, one.metadata, record.timestamp))
-            if len(rows) >= rows_max:
-                return len(rows)
-    return len(rows)
+    def __init__(self, sizes: Sizes, folder: Path, work: Path, memory: str, rate: int) -> None:
+        self.sizes = sizes
+        self.rate = rate
+        self.folder = folder
+        self.work = work
+        self.memory = memory
+        self._spark: Any = None
+
+    @property
+    def spark(self) -> Any:
+        """The session, warm: its Java has compiled, and its Python processes run."""
+        if self._spark is None:
+            settings = {"spark.driver.memory": self.memory, "spark.local.dir": str(self.work / "local")}
+            self._spark = start_session("bench", settings)
+            register(self._spark)
+            some = self._spark.read.format(COMMITS.name).option("where", "log_offset < 20000").load(self.commits().path)
+            some.write.format("noop").mode("overwrite").save()
+        return self._spark
+
+    def stop(self) -> None:
+        """End Spark."""
+        if self._spark is not None:
+            self._spark.stop()
+
+    def commits(self, count: int | None = None) -> "Data":
+        """A data directory of commits."""
+        count = count or self.sizes.commits
+        path = self.folder / f"commits-{count}"
+        if not path.exists():
+            write_commits(path, count, PER_BATCH)
+        return Data(str(path), record_count(count, PER_BATCH))
+
+    def records(self) -> "Data":
+        """A data directory of records."""
+        path = self.folder / f"records-{self.sizes.record_bytes}"
+        count = write_records(path, self.sizes.record_bytes)
+        return Data(str(path), count)
+
+    def run(self, job: str, source: str, **settings: Any) -> str:
+        """Run a job; what it says."""
+        out = self.work / f"out-{job}"
+        shutil.rmtree(out, ignore_errors=True)
+        said = run_job(job, Run(self.spark, source_of(source), str(out), settings)).sentence
+        print(f"  {said.replace(str(self.work), '')}")
+        return said
 
 
-def main(words: Sequence[str]) -> int:
-    """Run it."""
-    parser = argparse.ArgumentParser(prog="python -m bench pipeline", description=__doc__.partition("\n\n")[0])
-    parser.add_argument("--commits", type=int, default=5_000_000)
-    parser.add_argument("--per-batch", type=int, default=10)
-    parser.add_argument("--data", help="a folder for the data; kept, and used again if it is there")
-    parser.add_argument("--wire", action="store_true", help="from a broker, instead of Spark")
-    said = parser.parse_args(words)
-    work = Path(tempfile.mkdtemp(prefix="barnabas-bench-"))
-    folder = Path(said.data) if said.data else work / "data"
+@dataclass(frozen=True)
+class Data:
+    """A data directory."""
+
+    path: str
+    count: int
+
+    @property
+    def size(self) -> int:
+        """The bytes of its logs."""
+        return sum(log.stat().st_size for log in Path(self.path).glob("*/*.log"))
+
+    def watch(self) -> Watch:
+        """A watch for its rows and bytes."""
+        print(f"{self.count:,} records, {self.size / MB:,.0f} MB of log", flush=True)
+        return Watch(self.count, self.size)
+
+
+def row_stages(bench: Bench) -> None:
+    """Without Spark."""
+    data = bench.commits()
+    stages(data.path, data.watch())
+
+
+def row_sources(bench: Bench) -> None:
+    """With Spark, into nothing."""
+    data, spark = bench.commits(), bench.spark
+    watch = data.watch()
+    for name, options in (
+        ("Spark, into nothing", {}),
+        ("Spark, five columns, into nothing", {"columns": "group_id,topic,partition,offset,log_offset"}),
+        ("Spark, one group of 2000", {"where": "group_id = 'group-0007'"}),
+    ):
+        rows = spark.read.format(COMMITS.name).options(**options).load(data.path)
+        watch.time(name, rows.write.format("noop").mode("overwrite").save)
+
+
+def row_offsets(bench: Bench) -> None:
+    """From segment files to Parquet."""
+    data, _ = bench.commits(), bench.spark
+    watch = data.watch()
+    watch.time("offsets, from segment files", lambda: bench.run("offsets", data.path))
+    written = bench.spark.read.parquet(str(bench.work / "out-offsets/offsets")).count()
+    assert written == data.count, written
+
+
+@contextlib.contextmanager
+def serving(data: Data) -> Iterator[Barnabas]:
+    """A broker on the same data directory, which has loaded its offsets."""
+    broker = Barnabas(data.path, ["log.cleaner.enable=false", "offsets.retention.check.interval.ms=1000000000"])
     try:
-        if not folder.exists():
-            write_commits(folder, said.commits, said.per_batch)
-        size = sum(path.stat().st_size for path in folder.glob("*/*.log"))
-        count = PARTITIONS * (-(-(said.commits // PARTITIONS) // said.per_batch)) * said.per_batch
-        print(f"{count:,} commits in batches of {said.per_batch}, {size / 1e6:,.0f} MB", flush=True)
-        watch = Watch(count, size)
-        stages(str(folder), watch)
-        if said.wire:
-            over_the_wire(str(folder), watch)
-            return 0
-        _spark(str(folder), work, watch)
-        began, processor = time.monotonic(), time.process_time()
-        found = plain(str(folder), 100_000)
-        seconds, processor = time.monotonic() - began, time.process_time() - processor
-        print(f"{'the plain way':34} {found / seconds:12,.0f} rows/s; {found / processor:,.0f} of processor time")
-    finally:
-        shutil.rmtree(work)
-    return 0
-
-
-def over_the_wire(path: str, watch: Watch) -> None:
-    """A broker on the same data directory, and one task after the other."""
-    broker = Barnabas(path, ["log.cleaner.enable=false", "offsets.retention.check.interval.ms=1000000000"])
-    try:
-        reader = LogReader(COMMITS, COMMITS.spark, read_options({"brokers": broker.address}))
-        tasks = reader.partitions()
         used = -1.0
-        while broker.cpu_seconds() - used > 0.1:  # its coordinator loads the same log first
+        while broker.cpu_seconds() - used > 0.1:
             used = broker.cpu_seconds()
             time.sleep(2)
-        used, own = broker.cpu_seconds(), time.process_time()
-        watch.time("one process, over the wire", lambda: [None for task in tasks for _ in reader.read(task)])
-        used, own = broker.cpu_seconds() - used, time.process_time() - own
-        print(f"  of which the broker {used:.1f} s, the reader {own:.1f} s")
+        yield broker
     finally:
         broker.stop()
 
 
-def _spark(path: str, work: Path, watch: Watch) -> None:
-    spark = start_session("bench", {"spark.driver.memory": "2g", "spark.local.dir": str(work / "local")})
-    register(spark)
-    commits = spark.read.format(COMMITS.name).load(path)
-    first = spark.read.format(COMMITS.name).option("where", "log_offset < 100000").load(path)
-    first.write.format("noop").mode("overwrite").save()  # compiles, and starts Python processes
-    watch.time("Spark, into nothing", lambda: commits.write.format("noop").mode("overwrite").save())
-    some = spark.read.format(COMMITS.name).option("columns", "group_id,topic,partition,offset,log_offset").load(path)
-    watch.time("Spark, five columns, into nothing", lambda: some.write.format("noop").mode("overwrite").save())
-    one = spark.read.format(COMMITS.name).option("where", "group_id = 'group-0007'").load(path)
-    watch.time("Spark, one group of 2000", lambda: one.write.format("noop").mode("overwrite").save())
-    parquet = str(work / "parquet")
-    watch.time("Spark, into Parquet", lambda: commits.write.mode("overwrite").parquet(parquet))
-    assert spark.read.parquet(parquet).count() == watch.count
-    spark.stop()
+def row_wire(bench: Bench) -> None:
+    """From a broker to Parquet."""
+    data, spark = bench.commits(bench.sizes.wire_commits), bench.spark
+    watch = data.watch()
+    with serving(data) as broker:
+        commits = spark.read.format(COMMITS.name).option("brokers", broker.address).load()
+        watch.time("wire, Spark into nothing", commits.write.format("noop").mode("overwrite").save)
+        used = broker.cpu_seconds()
+        watch.time("offsets, over the wire", lambda: bench.run("offsets", broker.address))
+        print(f"  of which the broker {broker.cpu_seconds() - used:.1f} s")
+
+
+def row_plain(bench: Bench) -> None:
+    """The same commits in the plain way."""
+    data = bench.commits(PLAIN_COMMITS[bench.sizes])
+    watch = data.watch()
+    with serving(data) as broker:
+        reader = LogReader(COMMITS, COMMITS.spark, read_options({"brokers": broker.address}))
+        frames: list[Any] = []
+
+        def source() -> None:
+            import pyarrow as pa
+
+            batches = [batch for task in reader.partitions() for batch in reader.read(task)]
+            frames.append(pa.Table.from_batches(batches))
+
+        ours = watch.time("the source, one process, to Arrow", source)
+        theirs = watch.time("kafka-python, decoded, to pandas", lambda: frames.append(plain(broker.address)))
+        assert len(frames[0]) == len(frames[1]) == data.count
+        print(f"  {theirs[0] / ours[0]:.1f} times by the clock, {theirs[1] / ours[1]:.1f} in processor time")
+
+
+def plain(address: str) -> Any:
+    """Every commit as a row of a pandas table, by a consumer of kafka-python."""
+    import pandas as pd
+    from kafka import KafkaConsumer, TopicPartition
+
+    settings = {"enable_auto_commit": False, "exclude_internal_topics": False, "check_crcs": True}
+    consumer = KafkaConsumer(bootstrap_servers=address, fetch_max_bytes=64 << 20, max_poll_records=10_000, **settings)
+    partitions = [
+        TopicPartition(OFFSETS_TOPIC, index) for index in sorted(consumer.partitions_for_topic(OFFSETS_TOPIC))
+    ]
+    consumer.assign(partitions)
+    consumer.seek_to_beginning()
+    ends = consumer.end_offsets(partitions)
+    rows = []
+    while any(consumer.position(one) < ends[one] for one in partitions):
+        for some in consumer.poll(1000).values():
+            for record in some:
+                if record.value is None or len(record.key) < 2 or record.key[1] > 1:
+                    continue
+                group, topic, partition = decode_key(record.key)
+                one = decode_value(record.value)
+                values = (one.offset, one.leader_epoch, one.metadata, one.commit_timestamp, one.expire_timestamp)
+                rows.append((group, topic, partition, *values, record.partition, record.offset, record.timestamp))
+    consumer.close()
+    names = "group topic partition offset leader_epoch metadata committed expires log_partition log_offset time"
+    return pd.DataFrame(rows, columns=names.split())
+
+
+def row_export(bench: Bench) -> None:
+    """Records to Parquet."""
+    data, _ = bench.records(), bench.spark
+    watch = data.watch()
+    settings = {"topic": RECORDS_TOPIC, "json_schema": None}
+    watch.time("export", lambda: bench.run("export", data.path, **settings), in_bytes=True)
+
+
+def row_verify(bench: Bench) -> None:
+    """All checks."""
+    data, _ = bench.records(), bench.spark
+    watch = data.watch()
+    said: list[str] = []
+    watch.time("verify", lambda: said.append(bench.run("verify", data.path, compacted=())), in_bytes=True)
+    assert "nothing is wrong" in said[0]
+
+
+def row_stream(bench: Bench) -> None:
+    """Streaming queries under load."""
+    stream(bench.spark, bench.work / "stream", bench.sizes.stream_s, bench.rate)
+
+
+ROWS: dict[str, Callable[[Bench], None]] = {
+    "stages": row_stages,
+    "sources": row_sources,
+    "offsets": row_offsets,
+    "wire": row_wire,
+    "plain": row_plain,
+    "export": row_export,
+    "verify": row_verify,
+    "stream": row_stream,
+}
+
+
+def main(words: Sequence[str]) -> int:
+    """Run it."""
+    about = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(prog="python -m bench pipeline", description=__doc__, formatter_class=about)
+    parser.add_argument("rows", nargs="*", metavar="ROW", help=", ".join(ROWS))
+    parser.add_argument("--full", action="store_true", help="the sizes of the aims")
+    parser.add_argument("--data", type=Path, help="a folder for the data directories; kept, and used again")
+    parser.add_argument("--memory", default="2g", help="of Spark")
+    parser.add_argument("--rate", type=int, default=20_000, help="of the row `stream`: commits a second")
+    said = parser.parse_args(words)
+    unknown = [name for name in said.rows if name not in ROWS]
+    if unknown:
+        parser.error(f"no such row: {', '.join(unknown)}")
+    work = Path(tempfile.mkdtemp(prefix="barnabas-bench-"))
+    bench = Bench(FULL if said.full else SMALL, said.data or work / "data", work, said.memory, said.rate)
+    try:
+        for name in said.rows or [name for name in ROWS if name != "stream"]:
+            print(f"\n{name}: {(ROWS[name].__doc__ or '').rstrip('.')}", flush=True)
+            ROWS[name](bench)
+    finally:
+        bench.stop()
+        shutil.rmtree(work, ignore_errors=True)
+    return 0

@@ -19,6 +19,7 @@ SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.streaming.stateStore.providerClass": STATE_STORE,
     "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.maxConcurrentOutputFileWriters": "8",  # of a task, by day or outcome; without it all rows are sorted
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",

@@ -34,11 +34,9 @@ def committed(history: "DataFrame", at: datetime | None = None) -> "DataFrame":
     """
     if at is not None:
         history = history.where((F.col("log_timestamp") <= at) & (F.col("day") <= F.to_date(F.lit(at))))
-    values = [name for name in history.columns if name not in (*GROUP_PARTITION, "day")]
-    newest = F.max_by(F.struct(*values), "log_offset").alias("newest")
-    return (
-        history.groupBy(*GROUP_PARTITION)
-        .agg(newest)
-        .where(~F.col("newest.is_tombstone"))
-        .select(*GROUP_PARTITION, "newest.*")
+    # Only numbers are aggregated, so Spark keeps them in hash tables, and need not sort all commits.
+    newest = history.groupBy(*GROUP_PARTITION).agg(
+        F.max_by("log_partition", "log_offset").alias("log_partition"), F.max("log_offset").alias("log_offset")
     )
+    rows = history.join(newest.select("log_partition", "log_offset"), ["log_partition", "log_offset"], "left_semi")
+    return rows.where(~F.col("is_tombstone")).drop("day")

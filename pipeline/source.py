@@ -1,5 +1,6 @@
 """Where a job reads from: what `--source` says."""
 
+import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -7,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+CONNECT_TIMEOUT_S = 10.0
 META_FILE = "meta.properties"  # every data directory has one
 
 
@@ -25,6 +27,19 @@ class Source:
     def __str__(self) -> str:
         """What `--source` says."""
         return self.said or ",".join(self.brokers or self.directories)
+
+    def refused(self) -> str | None:
+        """Why none of the brokers takes a connection; None: one does. Tasks of Spark would try for minutes."""
+        reasons = []
+        for address in self.brokers:
+            host, _, port = address.rpartition(":")
+            try:
+                socket.create_connection((host.strip("[]"), int(port)), CONNECT_TIMEOUT_S).close()
+            except (OSError, OverflowError) as error:
+                reasons.append(f"{address}: {(getattr(error, 'strerror', None) or str(error)).lower()}")
+            else:
+                return None
+        return "; ".join(reasons) or None
 
     def table(self, spark: "SparkSession", name: str, **options: str) -> "DataFrame":
         """`commits`, `groups`, `records` or `batches`."""

@@ -290,6 +290,9 @@ def _run(job: str, source: str, out: str, memory: str, setting: list[str] | None
     missing = what_is_missing("matplotlib" if job == "report" else "pyspark")
     if missing:
         fail(f"{missing}.")
+    refused = where.refused()
+    if refused:
+        fail(f"no broker of --source can be reached: {refused}.")
     try:
         if job == "report":
             check_file(words["page"])

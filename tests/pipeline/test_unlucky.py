@@ -108,6 +108,16 @@ def test_what_is_on_this_machine(
     assert local_path(out) == path
 
 
+def test_brokers_that_are_not_there(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    source = f"127.0.0.1:{port},[::1]:{port},127.0.0.1:99999"
+    said = failed(run("lag", "--source", source, "--out", str(tmp_path / "out")), 1)
+    assert "no broker of --source can be reached" in said
+    assert f"127.0.0.1:{port}: " in said
+    assert not (tmp_path / "out").exists()
+
+
 def test_ctrl_c(tmp_path: Path) -> None:
     """While a broker does not answer. The command ends, and leaves no table."""
     if session.what_is_missing():
@@ -117,7 +127,8 @@ def test_ctrl_c(tmp_path: Path) -> None:
         words = ["lag", "--source", address, "--out", str(tmp_path / "out"), "--memory", "512m"]
         process = subprocess.Popen([*COMMAND, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         silent.settimeout(90)
-        connection, _ = silent.accept()  # Spark runs, and asks the broker
+        silent.accept()[0].close()  # the command looks whether there is a broker
+        connection, _ = silent.accept()  # Spark runs, and asks it
         with connection:
             process.send_signal(signal.SIGINT)
             output, errors = process.communicate(timeout=60)

@@ -3,6 +3,7 @@
 Spark is imported when a job runs. The jobs themselves are in `barnabas.pipeline`.
 """
 
+import re
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -282,7 +283,8 @@ def _run(job: str, source: str, out: str, memory: str, setting: list[str] | None
     from barnabas.pipeline.source import Source as Origin
     from barnabas.pipeline.source import source_of
 
-    spark_settings = {"spark.driver.memory": memory, **key_values(setting or (), "--spark")}
+    # What ends the command is said at the end, without the stacks of Java.
+    spark_settings = {"spark.driver.memory": memory, "spark.log.level": "FATAL", **key_values(setting or (), "--spark")}
     try:
         where = source_of(source) if source else Origin()
     except ValueError as error:
@@ -341,7 +343,11 @@ def _summary(job: str, source: Any, out: str, spark_settings: dict[str, str], wo
 
 
 def _sentence(error: str) -> str:
-    """What was wrong, of an error of Spark: the last exception of Python in it, else its first line."""
-    lines = [line.strip() for line in error.splitlines() if line.strip()]
+    """What was wrong, of an error of Spark: its innermost cause, in Java or in Python; else its first line."""
+    lines = [line.strip().removeprefix("Caused by: ") for line in error.splitlines() if line.strip()]
     raised = [line for line in lines if line.split(":")[0].endswith(("Error", "Exception")) and ": " in line]
-    return raised[-1] if raised else lines[0]
+    if not raised:
+        return lines[0]
+    # "org.apache.hadoop.fs.FSError: java.io.IOException: No space left on device": the names say nothing to a person.
+    words = re.sub(r"^((\w+\.)+[\w$]+: )+", "", raised[-1])
+    return f"{words.removesuffix('.')}."

@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
+from barnabas.broker.cli.pipeline import _sentence
 from barnabas.pipeline import session
 from barnabas.pipeline.local_files import LOCK_FILE, OutError, local_path, only_run_in
 
@@ -106,6 +107,33 @@ def test_what_is_on_this_machine(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert local_path(out) == path
+
+
+FULL = """An error occurred while calling o514.parquet.
+: org.apache.spark.SparkException: [TASK_WRITE_FAILED] Task failed while writing rows to file:/out.
+\tat org.apache.spark.sql.errors.QueryExecutionErrors$.taskFailed(QueryExecutionErrors.scala:805)
+Caused by: org.apache.hadoop.fs.FSError: java.io.IOException: No space left on device
+\tat org.apache.hadoop.fs.RawLocalFileSystem.write(RawLocalFileSystem.java:549)
+\t... 29 more
+"""
+LOST = """Job aborted due to stage failure: Task 0 in stage 1.0 failed 1 times
+org.apache.spark.api.python.PythonException: Traceback (most recent call last):
+  File "pipeline/wire.py", line 1, in send
+barnabas.pipeline.wire.UnreachableError: no broker answers: a:1
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (FULL, "No space left on device."),
+        (LOST, "no broker answers: a:1."),
+        ("[PATH_NOT_FOUND] There is none.\nmore", "[PATH_NOT_FOUND] There is none."),
+        ("ValueError: not that", "ValueError: not that."),
+    ],
+)
+def test_what_is_said_of_an_error_of_spark(error: str, said: str) -> None:
+    assert _sentence(error) == said
 
 
 def test_brokers_that_are_not_there(tmp_path: Path) -> None:

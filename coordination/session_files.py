@@ -29,14 +29,24 @@ class SessionFiles:
         self._tree_path = tree_path
 
     def begin(self, session_id: int, until_ms: int, tree_inode: int) -> DirectoryLock:
-        """Make and lock the file of a new session of this process. It says which tree the process has open."""
-        file = self._disk.open(self.path(session_id), create=True)
+        """Make and lock the file of a new session of this process. It says which tree the process has open.
+
+        The file gets its name when it is locked. Who asks whether a session lives tries to lock its file, and would
+        else take this lock away.
+        """
+        path = f"{self.path(session_id)}.new"
+        file = self._disk.open(path, create=True)
         try:
             file.write(0, str(tree_inode).encode())
         finally:
             file.close()  # before it is locked: to close any descriptor of a file drops the locks of the process
-        lock = self._disk.lock(self.path(session_id))
-        self._disk.set_modified_ms(self.path(session_id), until_ms)
+        lock = self._disk.lock(path)
+        try:
+            self._disk.set_modified_ms(path, until_ms)
+            self._disk.rename(path, self.path(session_id))
+        except BaseException:
+            lock.release()
+            raise
         return lock
 
     def prolong(self, session_id: int, until_ms: int) -> bool:

@@ -17,6 +17,7 @@ from barnabas.coordination.session_files import NEVER, SessionFiles
 from barnabas.runtime import lock_holders
 from barnabas.runtime.disk import RealDisk
 from barnabas.runtime.env import real
+from barnabas.runtime.ports import DirectoryLock
 
 TIMEOUT_MS = embedded.SESSION_TIMEOUT_MS
 
@@ -128,6 +129,24 @@ def test_the_last_word_of_a_session_counts_though_another_ends_it(tmp_path: Path
     assert list(tmp_path.iterdir()) == [], "to ask makes no file"
 
 
+def test_nobody_sees_the_file_of_a_session_before_it_is_locked(tmp_path: Path) -> None:
+    """Who looks for sessions that live tries their locks, and a start would fail that finds its own lock taken."""
+    seen: list[str] = []
+
+    class Watched(RealDisk):
+        def lock(self, path: str, *, create: bool = True) -> DirectoryLock:
+            seen.extend(name for name in os.listdir(tmp_path) if name.removeprefix("tree.session-").isdigit())
+            return super().lock(path, create=create)
+
+    files = SessionFiles(Watched(), f"{tmp_path}/tree")
+    lock = files.begin(7, 1000, 1)
+    assert seen == []
+    assert os.listdir(tmp_path) == ["tree.session-7"]
+    assert files.lives_until_ms(7) == 1000
+    assert files.tree_inode(7) == 1
+    lock.release()
+
+
 @embedded_only
 async def test_a_session_that_another_process_only_fenced_is_ended_by_its_own(tree: Tree) -> None:
     session = await started(tree)
@@ -200,6 +219,7 @@ PROCESS = """
 import asyncio, os, signal, sys, time
 from barnabas.coordination.embedded import EmbeddedCoordination
 from barnabas.runtime.env import real
+from barnabas.runtime.ports import DirectoryLock
 
 async def main():
     session = EmbeddedCoordination(real(), sys.argv[1], 1000)

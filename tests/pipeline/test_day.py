@@ -220,8 +220,7 @@ def test_health_goes_to_a_topic(spark: SparkSession, filled: Filled, tmp_path: P
     """Every change once, with its group as key; a consumer sees each status follow the one before it."""
     broker = Process(tmp_path / "broker")
     words = {"stream": True, "delay_s": 30, "every_s": 600, "produce_to": [f"127.0.0.1:{broker.port}"]}
-    for _ in range(2):  # the second run has nothing to add
-        run(spark, "health", str(filled.folder), tmp_path, **words)
+    run(spark, "health", str(filled.folder), tmp_path, **words)
     in_table = rows(spark.read.parquet(str(tmp_path / "live/health")))
     settings = {"auto_offset_reset": "earliest", "consumer_timeout_ms": 3000}
     consumer = KafkaConsumer(HEALTH_TOPIC, bootstrap_servers=words["produce_to"], **settings)

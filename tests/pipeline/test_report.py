@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 from barnabas.pipeline.jobs import capacity
 from barnabas.pipeline.local_files import OutError, check_file, write_file
 from barnabas.pipeline.report.charts import COLOURS, DARK, LIGHT, WIDE
-from barnabas.pipeline.runs import Run, Summary, run_job
+from barnabas.pipeline.report.making import make_report
+from barnabas.pipeline.runs import RUNS, Run, Summary, run_job
 from barnabas.pipeline.source import Source
 from barnabas.pipeline.table_folder import NoTableError, read_table, write_table
 from matplotlib.image import imread
@@ -61,6 +63,21 @@ def test_some_tables_are_there(spark: SparkSession, tmp_path: Path) -> None:
     names = sorted(path.name for path in (tmp_path / "png").iterdir())
     assert names == ["growth.png", "lag.png", "movers.png", "topics.png"]
     assert all(imread(tmp_path / "png" / name).shape[1] == 2 * WIDE for name in names)
+
+
+def test_brokers_cannot_be_verified_and_the_page_says_so(spark: SparkSession, tmp_path: Path) -> None:
+    ran = []
+
+    def job(name: str) -> Callable[[Run], Summary]:
+        return lambda one: RUNS[name](one) if name == "verify" else ran.append(name) or Summary(name)
+
+    settings = {"page": str(tmp_path / "report.html"), "pictures": None, "top": 12, "every_s": 60, "free_bytes": None}
+    one = Run(spark, Source(brokers=("127.0.0.1:1",)), str(tmp_path / "tables"), settings)
+    make_report(one, {name: job(name) for name in RUNS})
+    assert ran == ["lag", "health", "audit", "capacity"]
+    text = Reader((tmp_path / "report.html").read_text()).text
+    assert "127.0.0.1:1" in text
+    assert "Missing: verify reads data directories, not brokers." in text
 
 
 def test_nothing_to_show(spark: SparkSession, tmp_path: Path) -> None:

@@ -20,7 +20,11 @@ TopicPartition = tuple[str, int]
 
 
 async def until_taken_out(
-    env: Env, coordination: Coordination, node_id: int, has_lost: Callable[[str, int], bool]
+    env: Env,
+    coordination: Coordination,
+    node_id: int,
+    has_lost: Callable[[str, int], bool],
+    may_lack_end: Callable[[str, int], bool],
 ) -> None:
     """After an unclean stop: return when the tree shows that this broker leads nothing, and is in no ISR with others.
 
@@ -31,7 +35,11 @@ async def until_taken_out(
 
     `has_lost`: whether its log is lost (an empty disk, an old copy), and the eligible replicas have more. Then it must
     not stay: they are in sync in its place.
+
+    `may_lack_end`: whether the end of its log may be lost, with the power of the machine. Then it waits as long as a
+    session for one of the eligible replicas. All brokers may just have lost their sessions, and register again soon.
     """
+    give_up_ms = env.clock.monotonic_ms() + coordination.session_timeout_ms
     remaining: list[TopicPartition] | None = None  # None: all that is assigned to this broker
     has_said_so = False
     while True:
@@ -42,7 +50,8 @@ async def until_taken_out(
                 hosted = await _hosted(coordination, node_id) if remaining is None else remaining
                 deleted = set(await coordination.children(paths.DELETE_TOPICS))  # the controller lets those be
                 hosted = [partition for partition in hosted if partition[0] not in deleted]
-                remaining = await _counted_on(coordination, node_id, hosted, has_lost)
+                waits = env.clock.monotonic_ms() < give_up_ms
+                remaining = await _counted_on(coordination, node_id, hosted, has_lost, may_lack_end, waits=waits)
                 if not remaining:
                     if is_all:
                         return
@@ -79,24 +88,38 @@ async def _counted_on(
     node_id: int,
     partitions: Sequence[TopicPartition],
     has_lost: Callable[[str, int], bool],
+    may_lack_end: Callable[[str, int], bool],
+    *,
+    waits: bool,
 ) -> list[TopicPartition]:
-    """Those of the partitions whose state says that this broker leads, or is in sync with others."""
+    """Those of the partitions whose state says that this broker leads, or is in sync with others.
+
+    `waits`: also those for which it waits for eligible replicas.
+    """
+    registered = {int(broker) for broker in await coordination.children(paths.BROKER_IDS)}
     states = await coordination.get_many([paths.partition_state(*partition) for partition in partitions])
     counted_on = []
     replaced: dict[TopicPartition, LeaderAndIsr] = {}
     for partition, node in zip(partitions, states):
         if node is not None:
             state = LeaderAndIsr.decode(node[0], node[1].version)
-            if state.isr == (node_id,) and state.eligible and has_lost(*partition):
+            may_give_way = state.isr == (node_id,) and bool(state.eligible)
+            if may_give_way and (
+                has_lost(*partition) or (may_lack_end(*partition) and not registered.isdisjoint(state.eligible))
+            ):
                 replaced[partition] = state._replace(leader=NO_LEADER, isr=state.eligible, eligible=())
                 counted_on.append(partition)  # look once more
-            elif state.leader == node_id or (node_id in state.isr and len(state.isr) > 1):
+            elif (
+                state.leader == node_id
+                or (node_id in state.isr and len(state.isr) > 1)
+                or (may_give_way and waits and may_lack_end(*partition))
+            ):
                 counted_on.append(partition)
     if replaced:
         logger.warning(
-            "broker %d alone was in sync with %d partitions, and their records are lost here: one of those that were "
-            "in sync before leads when it is there. They have all that was acknowledged with acks=all while "
-            "min.insync.replicas was 2 or more (%s)",
+            "broker %d alone was in sync with %d partitions, and records of them are lost here, or may be: one of "
+            "those that were in sync before leads when it is there. They have all that was acknowledged with acks=all "
+            "while min.insync.replicas was 2 or more (%s)",
             node_id,
             len(replaced),
             names_in_a_line([f"{topic}-{index}" for topic, index in replaced]),

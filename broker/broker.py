@@ -237,8 +237,9 @@ class Broker:
             self.replica_manager.broker_epoch = await self._in_tree(place.former_epoch) + 1
             await self.controller.start()
             await before_registering.until_taken_out(
-                self.env, self.coordination, self.node_id, self._has_less_than_others
+                self.env, self.coordination, self.node_id, self._has_less_than_others, self._may_have_less_than_others
             )
+        self.log_manager.write_boot_ids()
 
         async def register() -> None:
             self.log_manager.broker_epoch = self.replica_manager.broker_epoch = await place.register()
@@ -262,6 +263,11 @@ class Broker:
             return False
         is_gone = self.log_manager.get(topic, index) is None
         return is_gone or self.log_manager.topic_config(topic).min_insync_replicas >= 2
+
+    def _may_have_less_than_others(self, topic: str, index: int) -> bool:
+        """Whether the end of the log may be lost, and others have all of it that was acknowledged with acks=all."""
+        manager = self.log_manager
+        return manager.may_lack_end(topic, index) and manager.topic_config(topic).min_insync_replicas >= 2
 
     async def _hear_from_the_controller(self) -> None:
         """Take part in the election of the controller, and wait until it has told this broker of its partitions."""

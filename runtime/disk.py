@@ -225,6 +225,14 @@ class RealDisk:
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         return OPEN_FILES_MAX if limit == resource.RLIM_INFINITY else limit
 
+    def boot_id(self) -> str:
+        """What the kernel of Linux calls itself since it has started; elsewhere it is not known."""
+        try:
+            with open("/proc/sys/kernel/random/boot_id") as file:
+                return file.read().strip()
+        except OSError:
+            return ""
+
     def lock(self, path: str, *, create: bool = True) -> DirectoryLock:
         """Take an exclusive lock on a file; BlockingIOError when another holds it."""
         import fcntl

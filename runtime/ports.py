@@ -163,6 +163,9 @@ class Disk(Protocol):
     def open_files_max(self) -> int:
         """How many files this process may have open at the same time; connections count as files."""
 
+    def boot_id(self) -> str:
+        """Names the time since the machine has started. What was not synced before may be lost. "": it is not known."""
+
     def lock(self, path: str, *, create: bool = True) -> DirectoryLock:
         """Take an exclusive lock on a file; BlockingIOError when another holds it.
 

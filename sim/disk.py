@@ -145,6 +145,7 @@ class SimDisk:
         self.clock = clock
         self.rng = rng
         self.life = 0
+        self.boots = 1
         self.operations = 0
         self.on_change: Callable[[str, str], None] | None = None  # called before each change
         self.journal: list[tuple[str, str]] | None = None  # set to a list to see every change
@@ -215,6 +216,7 @@ class SimDisk:
         """
         assert unsynced in ("lost", "kept", "torn", "scattered")
         self.life += 1
+        self.boots += unsynced != "kept"
         self.open_files = 0
         self.locks.clear()
         self._lose_power_at = None
@@ -490,6 +492,10 @@ class SimDisk:
         return sum(
             self._used(node) if isinstance(node, _Directory) else len(node.data) for node in directory.entries.values()
         )
+
+    def boot_id(self) -> str:
+        """Another one after each loss of power."""
+        return f"boot {self.boots}"
 
     def lock(self, path: str, *, create: bool = True) -> DirectoryLock:
         """Take a lock; BlockingIOError when it is held."""

@@ -20,6 +20,7 @@ PARTITION_METADATA = "partition.metadata"
 META_PROPERTIES = "meta.properties"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 LOCK = ".lock"
+BOOT_ID = ".boot_id"  # not Kafka's: of the machine when a broker last used the directory
 
 _SHOWN_CHARACTERS_MAX = 80
 _INTEGER = re.compile(r"-?[0-9]{1,19}\Z")
@@ -60,6 +61,24 @@ def read_clean_epoch(disk: Disk, path: str) -> int:
 def write_clean_epoch(disk: Disk, path: str, broker_epoch: int) -> None:
     """Write the marker of a clean stop, as Kafka does (KIP-966)."""
     write_text(disk, path, f'{{"version":0,"brokerEpoch":{broker_epoch}}}')
+
+
+def read_boot_id(disk: Disk, path: str) -> str:
+    """What `write_boot_id` has written; "" or another text when that was lost."""
+    try:
+        return read_text(disk, path) or ""
+    except CheckpointError:
+        return ""
+
+
+def write_boot_id(disk: Disk, path: str) -> None:
+    """Write the machine's boot id. It is not synced: if it is lost, so may be records, and that is what it must say."""
+    file = disk.open(path, create=True)
+    try:
+        file.truncate(0)
+        file.write(0, disk.boot_id().encode())
+    finally:
+        file.close()
 
 
 def write_bytes(disk: Disk, path: str, data: bytes) -> None:

@@ -114,6 +114,7 @@ class DirectoryContents:
     error: OSError | None = None  # why it could not be read; then nothing else is known
     tree_name: str = TREE_FILE
     clean_epoch: int = -1  # in which epoch its broker stopped cleanly; -1: not known
+    boot_id: str = ""  # of the machine when a broker last used it
 
     @property
     def is_formatted(self) -> bool:
@@ -161,6 +162,7 @@ def read_contents(disk: Disk, path: str, tree_name: str = TREE_FILE) -> Director
         raise IsADirectoryError(errno.EISDIR, "is a folder", f"{path}/{checkpoints.CLEAN_SHUTDOWN}")
     if found.was_clean:
         found.clean_epoch = checkpoints.read_clean_epoch(disk, f"{path}/{checkpoints.CLEAN_SHUTDOWN}")
+    found.boot_id = checkpoints.read_boot_id(disk, f"{path}/{checkpoints.BOOT_ID}")
     found.meta = read_meta(disk, path)
     found.offsets = {name: checkpoints.read_offsets(disk, f"{path}/{name}") for name in OFFSET_CHECKPOINTS}
     remembered = set().union(*found.offsets.values())

@@ -208,6 +208,23 @@ class LogDirectory:
             logger.info("Recovered %d logs after an unclean stop", len(self.logs))
         self._is_begun = True
 
+    @property
+    def may_lack_ends(self) -> bool:
+        """Whether the machine has started since the directory was used, and was not stopped cleanly before.
+
+        Then the ends of logs may be lost that were not synced.
+        """
+        return bool(self.folders) and not self.was_clean and self.contents.boot_id != self._env.disk.boot_id()
+
+    def write_boot_id(self) -> None:
+        """From here on, a process that is killed loses nothing unless the machine starts anew."""
+        if self.contents.boot_id == self._env.disk.boot_id():
+            return
+        try:
+            checkpoints.write_boot_id(self._env.disk, self.path_of(checkpoints.BOOT_ID))
+        except OSError as error:  # so the ends of logs will count as lost
+            logger.warning("%s could not be written: %s", self.path_of(checkpoints.BOOT_ID), error)
+
     def write_meta(self, node_id: int, cluster_id: str, others: Mapping[str, str]) -> None:
         """Write whose it is and which the other directories are, if the file does not say the same."""
         meta = self.meta

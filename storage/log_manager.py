@@ -322,6 +322,17 @@ class LogManager:
             return not self.failed_directories
         return self.directory_of(log) in self.old_copies
 
+    def may_lack_end(self, topic: str, partition: int) -> bool:
+        """Whether the end of the log may be lost, because the machine lost its power."""
+        log = self.get(topic, partition)
+        directory = None if log is None else self.directory_of(log)
+        return directory is not None and directory.may_lack_ends
+
+    def write_boot_ids(self) -> None:
+        """This broker serves what its logs have: what they may have lack does not matter to a later start."""
+        for directory in self.open_directories:
+            directory.write_boot_id()
+
     def directory_of(self, log: Log) -> LogDirectory | None:
         """The directory of a log; None if the log was taken away."""
         key = (log.topic, log.partition)

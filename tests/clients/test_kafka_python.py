@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
 
@@ -71,11 +72,14 @@ def numbers(count: int, start: int = 0) -> list[bytes]:
 
 
 def settle(consumers: list[KafkaConsumer], partitions: int, timeout_s: float = 30) -> list[set[Any]]:
-    """Poll until the consumers own all partitions, each at least one; returns their assignments."""
+    """Poll until the consumers own all partitions, each at least one; returns their assignments.
+
+    They poll side by side and long, because kafka-python 3.0.12 can lose an assignment that comes between two polls.
+    """
     deadline = time.monotonic() + timeout_s
     while True:
-        for consumer in consumers:
-            consumer.poll(200)  # kafka-python 3.0.12 never joins if a step of a rebalance takes longer than each poll
+        with ThreadPoolExecutor() as threads:
+            list(threads.map(lambda consumer: consumer.poll(500), consumers))
         owned = [consumer.assignment() for consumer in consumers]
         if all(owned) and sum(map(len, owned)) == partitions == len(set().union(*owned)):
             return owned

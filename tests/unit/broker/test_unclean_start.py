@@ -49,7 +49,7 @@ def test_it_waits_until_no_isr_counts_on_it(env: SimEnv, caplog: pytest.LogCaptu
         env.run(write(other, index, leader, isr))
     env.run(other.create(paths.broker(1), ephemeral=True))
 
-    waiting = env.clock.loop.create_task(before_registering.until_taken_out(env, coordination, 1, keeps))
+    waiting = env.clock.loop.create_task(before_registering.until_taken_out(env, coordination, 1, keeps, keeps))
     env.clock.advance(500)
     assert "stopped uncleanly" not in caplog.text, "its former life is registered still"
     env.run(other.delete(paths.broker(1)))
@@ -73,7 +73,7 @@ def test_what_counts_on_it_again_while_it_waits_holds_it_up(env: SimEnv) -> None
     env.run(other.create(paths.topic("t"), b'{"version":1,"partitions":{"0":[1,2],"1":[2,1]}}'))
     env.run(write(other, 0, 2, [2]))
     env.run(write(other, 1, 2, [2, 1]))
-    waiting = env.clock.loop.create_task(before_registering.until_taken_out(env, coordination, 1, keeps))
+    waiting = env.clock.loop.create_task(before_registering.until_taken_out(env, coordination, 1, keeps, keeps))
     env.clock.advance(100)
     env.run(write(other, 0, 2, [2, 1]))
     env.run(write(other, 1, 2, [2]))
@@ -90,7 +90,7 @@ def test_a_topic_that_is_deleted_while_it_waits_does_not_hold_it_up(env: SimEnv)
     coordination, other = process(env, tree), process(env, tree)
     env.run(other.create(paths.topic("t"), b'{"version":1,"partitions":{"0":[1,2]}}'))
     env.run(write(other, 0, 2, [2, 1]))
-    waiting = env.clock.loop.create_task(before_registering.until_taken_out(env, coordination, 1, keeps))
+    waiting = env.clock.loop.create_task(before_registering.until_taken_out(env, coordination, 1, keeps, keeps))
     env.clock.advance(100)
     assert not waiting.done()
     env.run(other.create(paths.delete_topic("t")))
@@ -107,7 +107,7 @@ def test_whose_records_are_lost_gives_way_to_those_that_were_in_sync_before(env:
     for index, members in eligible.items():
         state = LeaderAndIsr(-1, 4, (1,), eligible=members)
         env.run(coordination.create(paths.partition_state("t", index), state.encode(), make_parents=True))
-    env.run(before_registering.until_taken_out(env, coordination, 1, lambda topic, index: index != 1))
+    env.run(before_registering.until_taken_out(env, coordination, 1, lambda topic, index: index != 1, keeps))
     for index, isr in enumerate([(2,), (1,), (1,), (1,)]):
         data, stat = env.run(coordination.get(paths.partition_state("t", index)))
         state = LeaderAndIsr.decode(data, stat.version)
@@ -116,13 +116,43 @@ def test_whose_records_are_lost_gives_way_to_those_that_were_in_sync_before(env:
     assert len(env.run(coordination.children(paths.ISR_CHANGES))) == 1, "the controller reads them again"
 
 
+@pytest.mark.parametrize("registers", [2, 3, None])
+def test_whose_end_may_be_lost_waits_as_long_as_a_session_for_those_that_were_in_sync_before(
+    env: SimEnv, registers: int | None
+) -> None:
+    """All have lost their sessions, so that the last leader alone is left in the ISR, and then it lost its power."""
+    tree = SimTree(env.clock, 1_000)
+    coordination, other = process(env, tree), process(env, tree)
+    env.run(other.create(paths.topic("t"), b'{"version":1,"partitions":{"0":[1,2,4],"1":[1,2,4],"2":[1]}}'))
+    for index, members in enumerate([(2, 4), (2, 4), ()]):
+        state = LeaderAndIsr(-1, 4, (1,), eligible=members)
+        env.run(other.create(paths.partition_state("t", index), state.encode(), make_parents=True))
+
+    def lacks_end(topic: str, index: int) -> bool:
+        return index != 1
+
+    waiting = env.clock.loop.create_task(before_registering.until_taken_out(env, coordination, 1, keeps, lacks_end))
+    env.clock.advance(500)
+    assert not waiting.done()
+    if registers is not None:
+        env.run(other.create(paths.broker(registers), ephemeral=True))
+    env.clock.advance(100)
+    assert waiting.done() is (registers == 2)
+    env.clock.advance(600)
+    assert waiting.done()
+    for index in range(3):
+        data, stat = env.run(coordination.get(paths.partition_state("t", index)))
+        gives_way = registers == 2 and index == 0
+        assert LeaderAndIsr.decode(data, stat.version).isr == ((2, 4) if gives_way else (1,))
+
+
 def test_topics_that_are_being_deleted_and_those_that_cannot_be_read_do_not_hold_it_up(env: SimEnv) -> None:
     coordination = process(env, SimTree(env.clock, 1_000))
     for topic, data in (("t", b'{"version":1,"partitions":{"0":[1,2]}}'), ("u", b"by hand")):
         env.run(coordination.create(paths.topic(topic), data))
     env.run(write(coordination, 0, 1, [1, 2]))
     env.run(coordination.create(paths.delete_topic("t")))
-    env.run(before_registering.until_taken_out(env, coordination, 1, keeps))
+    env.run(before_registering.until_taken_out(env, coordination, 1, keeps, keeps))
 
 
 @pytest.mark.parametrize("session_ms", [1.0, 1_000.0])

@@ -117,10 +117,14 @@ class Machine:
             finally:
                 client.close()
             if self.random.random() < 0.5:
-                shutil.copytree(self.home, self._killed)
+                self._copy_as_killed()
         finally:
             await broker.stop()
         self._go_on_as_killed()
+
+    def _copy_as_killed(self) -> None:
+        """What a kill would leave now. The thread of the tree may just be giving the file of a session its name."""
+        shutil.copytree(self.home, self._killed, ignore=shutil.ignore_patterns("*.session-*.new"))
 
     def _go_on_as_killed(self) -> None:
         if self._killed.exists():
@@ -134,7 +138,7 @@ class Machine:
         for _ in range(self.random.randrange(STEPS_OF_A_START)):
             await asyncio.sleep(self.random.choice((0, 0, 0.001)))
         if not start.done():
-            shutil.copytree(self.home, self._killed)
+            self._copy_as_killed()
             start.cancel()
         await asyncio.wait([start])
         if not start.cancelled() and start.exception() is None:

@@ -6,8 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 from barnabas.cluster.leader_and_isr import NO_LEADER, LeaderAndIsr
 from barnabas.controller.tree import PARTITIONS_PER_WRITE
 from barnabas.coordination import paths
-from barnabas.coordination.payloads import TopicAssignment, encode_isr_change
-from barnabas.coordination.port import ConnectionLossError, Coordination, MultiError, SessionExpiredError, Set
+from barnabas.coordination.payloads import TopicAssignment, decode_controller_epoch, encode_isr_change
+from barnabas.coordination.port import (
+    Check,
+    ConnectionLossError,
+    Coordination,
+    MultiError,
+    Operation,
+    SessionExpiredError,
+    Set,
+)
 from barnabas.runtime.ports import Env
 from barnabas.runtime.turns import chunks
 from barnabas.storage.directory_contents import names_in_a_line
@@ -103,7 +111,8 @@ async def _counted_on(
     for partition, node in zip(partitions, states):
         if node is not None:
             state = LeaderAndIsr.decode(node[0], node[1].version)
-            may_give_way = state.isr == (node_id,) and bool(state.eligible)
+            # While the tree says that this broker leads, the controller has yet to end that, in a new epoch.
+            may_give_way = state.leader == NO_LEADER and state.isr == (node_id,) and bool(state.eligible)
             if may_give_way and (
                 has_lost(*partition) or (may_lack_end(*partition) and not registered.isdisjoint(state.eligible))
             ):
@@ -155,16 +164,27 @@ async def _write_and_tell(coordination: Coordination, changes: dict[TopicPartiti
     await coordination.create(paths.ISR_CHANGE_PREFIX, notice, sequential=True, make_parents=True)
 
 
-async def _write_all(coordination: Coordination, changes: dict[tuple[str, int], LeaderAndIsr]) -> None:
-    """Write these states as one change, without those that another broker has written meanwhile."""
+async def _write_all(coordination: Coordination, changes: dict[TopicPartition, LeaderAndIsr]) -> None:
+    """Write these states as one change, without those that another broker has written meanwhile.
+
+    They are of the controller of now, not of the one who wrote the states before, and of no later one.
+    """
     while changes:
+        fence: list[Operation] = []
+        controller_epoch = (await coordination.get_many([paths.CONTROLLER_EPOCH]))[0]
+        if controller_epoch is not None:  # there has been a controller
+            data, stat = controller_epoch
+            fence = [Check(paths.CONTROLLER_EPOCH, stat.version)]
+            epoch = decode_controller_epoch(data)
+            changes = {partition: state.by_controller(epoch) for partition, state in changes.items()}
         operations = [
             Set(paths.partition_state(*partition), state.encode(), state.partition_epoch)
             for partition, state in changes.items()
         ]
         try:
-            await coordination.multi(operations)
+            await coordination.multi([*fence, *operations])
         except MultiError as error:
-            del changes[list(changes)[error.index]]
+            if error.index >= len(fence):
+                del changes[list(changes)[error.index - len(fence)]]
         else:
             break

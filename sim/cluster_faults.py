@@ -526,4 +526,14 @@ CLUSTER_FAULTS = (
             ),
         ),
     ),
+    Fault(
+        "who lost its power leads before the others are there",
+        "cluster",
+        "storage.log_directory:LogDirectory.may_lack_ends",
+        "return bool(self.folders)",
+        "return False",
+        "no commit goes back",
+        2,
+        "power of a leader after all sessions",
+    ),
 )

@@ -33,6 +33,7 @@ class Sequences(Choices):
             "controller is struck in its writes": (2, self._strike_the_controller_in_its_writes),
             "restart beside the former session": (2, self._restart_beside_the_former_session),
             "power of a follower and then the leader": (2, self._lose_follower_then_leader),
+            "power of a leader after all sessions": (2, self._lose_leader_after_all_sessions),
             "stop with a slow follower": (1, self._stop_with_a_slow_follower),
             "topic made again": (1, self._make_a_topic_again),
             "slow coordinator": (2, self._slow_the_coordinator),
@@ -191,6 +192,34 @@ class Sequences(Choices):
             leader, follower = follower, leader
         world.spawn(world.bring_up(leader))
         await self._bring_up(follower)
+        if not world.is_synced:
+            await weather.wait_until_in_sync()
+
+    async def _lose_leader_after_all_sessions(self) -> None:
+        """The tree counts nobody as alive; a leader that lost what it had not synced is the first to come back."""
+        world, weather = self._world, self._weather
+        if not world.is_synced and not await weather.wait_until_in_sync():
+            return
+        found = self._a_led_partition()
+        if found is None:
+            return
+        (_, leader, others), timeout_ms = found, world.tree.session_timeout_ms
+        pairs = {host: ((host.name, TREE), (TREE, host.name)) for host in (leader, *others)}
+        world.note("all are cut off from the tree")
+        for both in pairs.values():
+            for pair in both:
+                world.network.block(*pair)
+        await self._sleep(0, 1.1 * timeout_ms)  # for a part of it, leaders still acknowledge
+        world.lose_power(leader)
+        await self._sleep(1.1 * timeout_ms, 2 * timeout_ms)
+        for pair in pairs[leader]:
+            world.network.unblock(*pair)
+        world.spawn(world.bring_up(leader))
+        for host in others:
+            await self._sleep(0, self._rng.choice((100.0, 0.5 * timeout_ms)))
+            for pair in pairs[host]:
+                world.network.unblock(*pair)
+        await self._bring_up(leader)
         if not world.is_synced:
             await weather.wait_until_in_sync()
 

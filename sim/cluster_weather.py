@@ -26,6 +26,7 @@ TAKES_RECORDS = (  # where appends are not synced
     "power",
     "power in an operation",
     "power of a follower and then the leader",
+    "power of a leader after all sessions",
     "restart beside the former session",
     "late fetch of a former life",
 )

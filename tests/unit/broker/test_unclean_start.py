@@ -1,13 +1,14 @@
 """After an unclean stop a broker registers when the controller has taken it out of the ISRs that it may not be in."""
 
 import json
+from collections.abc import Sequence
 
 import pytest
 from barnabas.broker import before_registering
 from barnabas.cluster import registration
 from barnabas.cluster.leader_and_isr import LeaderAndIsr
 from barnabas.coordination import paths
-from barnabas.coordination.port import Coordination
+from barnabas.coordination.port import Coordination, Operation, OperationResult
 from barnabas.sim.coordination import Fate, SimCoordination, SimTree
 from barnabas.sim.env import SimEnv, sim_env
 from barnabas.sim.host import Host
@@ -114,6 +115,35 @@ def test_whose_records_are_lost_gives_way_to_those_that_were_in_sync_before(env:
         assert (state.leader, state.leader_epoch, state.isr) == (-1, 4, isr)
         assert state.eligible == (eligible[index] if index == 1 else ())
     assert len(env.run(coordination.children(paths.ISR_CHANGES))) == 1, "the controller reads them again"
+
+
+def test_who_gives_way_waits_until_its_lead_is_over_and_names_the_controller_of_now(env: SimEnv) -> None:
+    tree = SimTree(env.clock, 1_000)
+    coordination, other = process(env, tree), process(env, tree)
+    env.run(other.create(paths.topic("t"), b'{"version":1,"partitions":{"0":[1,2]}}'))
+    env.run(other.create(paths.CONTROLLER_EPOCH, b"3"))
+    path = paths.partition_state("t", 0)
+    led = LeaderAndIsr(1, 4, (1,), controller_epoch=3, eligible=(2,))
+    env.run(other.create(path, led.encode(), make_parents=True))
+
+    multi = coordination.multi
+
+    async def multi_after_an_election(operations: Sequence[Operation]) -> list[OperationResult]:
+        coordination.multi = multi  # type: ignore[method-assign]
+        await other.set(paths.CONTROLLER_EPOCH, b"5")
+        return await multi(operations)
+
+    coordination.multi = multi_after_an_election  # type: ignore[method-assign]
+    all_lost = env.clock.loop.create_task(
+        before_registering.until_taken_out(env, coordination, 1, lambda topic, index: True, keeps)
+    )
+    env.clock.advance(500)
+    assert env.run(other.get(path))[0] == led.encode(), "only the controller ends a lead: it begins an epoch"
+    env.run(other.set(path, led.changed(-1, (1,)).remembering(led).encode()))
+    env.clock.advance(100)
+    assert all_lost.done()
+    data, stat = env.run(other.get(path))
+    assert LeaderAndIsr.decode(data, stat.version)[:5] == (-1, 5, (2,), 2, 5)
 
 
 @pytest.mark.parametrize("registers", [2, 3, None])

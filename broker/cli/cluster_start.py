@@ -32,7 +32,6 @@ from barnabas.runtime.ports import DirectoryLock, Env
 from barnabas.storage.directory_contents import TREE_FILE
 
 LOCK_FILE = ".lock"
-REPLICATION_FACTOR_MAX = 3  # of the defaults
 STOPS_WITHIN_MS = 60_000.0
 STOP_SAID_AFTER_MS = 5_000.0
 OFFSETS_TOPIC_WITHIN_MS, OFFSETS_TOPIC_RETRY_MS = 5_000.0, 20.0
@@ -99,23 +98,11 @@ def plan(
     return Plan(data, tuple(told), _notes(count, values, by_user))
 
 
-def default_settings(brokers: int) -> dict[str, str]:
-    """The defaults of a cluster, where they are not those of a single broker."""
-    factor, in_sync = str(min(REPLICATION_FACTOR_MAX, brokers)), str(min(2, brokers))
-    return {
-        "default.replication.factor": factor,
-        "offsets.topic.replication.factor": factor,
-        "transaction.state.log.replication.factor": factor,
-        "transaction.state.log.min.isr": in_sync,
-        "min.insync.replicas": in_sync,
-    }
-
-
 def _notes(brokers: int, values: Mapping[str, str], by_user: Collection[str]) -> tuple[str, ...]:
     """A sentence if the user's settings give away what several brokers are for. Kafka's own file does."""
     weaker = [
         f"{key}={values[key]}"
-        for key, text in default_settings(brokers).items()
+        for key, text in cluster_directory.default_settings(brokers).items()
         if key in by_user and values[key].isdecimal() and int(values[key]) < int(text)
     ]
     if not weaker:
@@ -128,7 +115,7 @@ def _settings(
     number: int, brokers: int, data: str, values: Mapping[str, str], by_user: Collection[str]
 ) -> dict[str, str]:
     """The settings of one broker beside what the user has set for all."""
-    settings = {key: text for key, text in default_settings(brokers).items() if key not in by_user}
+    settings = {key: text for key, text in cluster_directory.default_settings(brokers).items() if key not in by_user}
     if not values.get("zookeeper.connect") and not values.get("coordination.path"):
         settings["coordination.path"] = f"{data}/{TREE_FILE}"
     settings["node.id"] = str(number)

@@ -305,7 +305,24 @@ def _configure(env: "Env", path: str | None, profile: "Profile", given: dict[str
     if len(set(map(os.path.abspath, config.data_directories))) < len(config.data_directories):
         fail("log.dirs names a directory twice: name each once.", ExitCode.NOT_VALID)
     by_user = frozenset(given.keys() | (file.values.keys() if path is not None else ()))
+    unsaid = {key: text for key, text in _defaults_of_its_cluster(env, config).items() if key not in by_user}
+    if unsaid:
+        values |= unsaid
+        config = BrokerConfig.of(values)
     return Settings(config, values, by_user, temporary_directory)
+
+
+def _defaults_of_its_cluster(env: "Env", config: "BrokerConfig") -> dict[str, str]:
+    """The cluster's defaults, if the data directory is that of a broker in a directory that `--brokers` made.
+
+    So a broker that is started alone acknowledges nothing, and makes no topic, with fewer replicas than the others do.
+    """
+    data, _, name = os.path.abspath(config.data_directories[0]).rpartition("/")
+    if not name.isdecimal() or not env.disk.exists(f"{data}/{CLUSTER_FILE}"):
+        return {}
+    from barnabas.broker.cli import cluster_directory  # late: most starts do not need it
+
+    return cluster_directory.default_settings(cluster_directory.number_of_brokers(env, data, None))
 
 
 def _text_of(env: "Env", path: str) -> str:

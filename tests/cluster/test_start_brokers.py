@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,16 @@ def metadata(bootstrap: str, topic: str) -> Any:
         )
     finally:
         client.close()
+
+
+def broker_settings(bootstrap: str, node_id: int, names: list[str]) -> dict[str, str]:
+    from broker_process import Client
+
+    describe = messages.DescribeConfigsRequest
+    broker = describe.DescribeConfigsResource(resource_type=4, resource_name=str(node_id), configuration_keys=names)
+    with closing(Client(int(bootstrap.rpartition(":")[2]))) as client:
+        answer = client.ask(ApiKey.DESCRIBE_CONFIGS, 4, describe(resources=[broker]))
+    return {row.name: row.value for row in answer.results[0].configs}
 
 
 def test_three_brokers_serve_and_stop_in_order(start: Start, tmp_path: Path) -> None:
@@ -93,6 +103,22 @@ def test_after_a_death_the_others_stop_cleanly(start: Start) -> None:
     assert cluster.end(signal.SIGINT) == 0
     stops = [line.split(" | ")[0] for line in cluster.log.read_text().splitlines() if line.endswith("has stopped")]
     assert sorted(stops) == ["broker 0", "broker 1"]
+
+
+def test_a_broker_that_is_started_alone_again_has_the_defaults_of_its_cluster(start: Start, tmp_path: Path) -> None:
+    cluster = start("--brokers", "3", "--port", "0")
+    ready = cluster.event()
+    os.kill(ready["pids"][2], signal.SIGKILL)
+    assert cluster.event()["event"] == "died"
+    tree = f"coordination.path={tmp_path}/d/coordination.sqlite"
+    alone = start("--data", str(tmp_path / "d" / "2"), "--port", "0", "--set", tree)
+    again = alone.event()
+    addresses = {**dict(enumerate(ready["bootstrap"].split(","))), 2: again["bootstrap"]}
+    names = ["default.replication.factor", "min.insync.replicas", "offsets.topic.replication.factor"]
+    settings = [broker_settings(address, node_id, names) for node_id, address in addresses.items()]
+    assert settings == [dict(zip(names, "323", strict=True))] * 3
+    assert alone.end() == 0
+    assert cluster.end() == 0
 
 
 def test_a_paused_broker_does_not_hold_up_the_stop(start: Start) -> None:

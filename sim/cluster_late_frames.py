@@ -68,17 +68,23 @@ class LateFrames(Choices):
         """A follower that has not fetched has left the ISR by then."""
         return 2.0 * int(next(iter(self._world.hosts.values())).settings["replica.lag.time.max.ms"])
 
-    def _is_followed_elsewhere(self, key: TopicPartition, leader: "Host") -> bool:
-        return leader is not self._controller() and len(self._isr(key)) == len(self._world.hosts)
+    def _three_apart(self, topic: str | None = None) -> "tuple[TopicPartition, Host, Host, Host] | None":
+        """A partition with all in sync; its leader and its follower, which are not the controller; the controller."""
+        controller = self._controller()
+        found = self._a_led_partition(
+            topic, lambda key, leader: leader is not controller and len(self._isr(key)) == len(self._world.hosts)
+        )
+        if found is None or controller is None or not self._world.all_serve:
+            return None
+        key, leader, others = found
+        return key, leader, next(host for host in others if host is not controller), controller
 
     async def _late_isr_change(self) -> None:
         """A leader has taken a follower into the ISR, and out again, when the first of these requests comes twice."""
-        world, network, controller = self._world, self._world.network, self._controller()
-        found = self._a_led_partition(None, self._is_followed_elsewhere)
-        if found is None or controller is None or not world.all_serve:
+        network, found = self._world.network, self._three_apart()
+        if found is None:
             return
-        key, leader, others = found
-        follower = next(host for host in others if host is not controller)
+        key, leader, follower, controller = found
         node = self._node(follower)
         away, to_controller = (follower.name, leader.name), (leader.name, controller.name)
         if await self._proposes_again(key, leader, follower, controller):
@@ -116,12 +122,10 @@ class LateFrames(Choices):
 
     async def _former_controller(self) -> None:
         """Somebody has removed `/controller`. The former controller has not heard of it, and gets an ISR to write."""
-        world, network, controller = self._world, self._world.network, self._controller()
-        found = self._a_led_partition(None, self._is_followed_elsewhere)
-        if found is None or controller is None or not world.all_serve:
+        world, network, found = self._world, self._world.network, self._three_apart()
+        if found is None:
             return
-        key, leader, others = found
-        follower = next(host for host in others if host is not controller)
+        key, leader, follower, controller = found
         if await self._proposes_again(key, leader, follower, controller):
             arrive = self._part(self._requests(leader, controller))
             network.block(TREE, controller.name)
@@ -179,12 +183,10 @@ class LateFrames(Choices):
 
     async def _late_word(self) -> None:
         """A leader has lost its session, and another one leads, when it hears what the controller said before that."""
-        world, network, controller = self._world, self._world.network, self._controller()
-        found = self._a_led_partition(OFFSETS_TOPIC, self._is_followed_elsewhere)
-        if found is None or controller is None or not world.all_serve:
+        world, network, found = self._world, self._world.network, self._three_apart(OFFSETS_TOPIC)
+        if found is None:
             return
-        key, leader, others = found
-        third = next(host for host in others if host is not controller)
+        key, leader, third, controller = found
         node, third_node = self._node(leader), self._node(third)
         timeout_ms = world.tree.session_timeout_ms
         world.note(f"{controller.name}, the controller, does not reach {leader.name} when {third.name} dies")
@@ -264,7 +266,7 @@ class LateFrames(Choices):
     async def _late_fetch(self) -> None:
         """A follower that is not in sync loses its log. Its fetch of before comes when it is registered again."""
         world, network = self._world, self._world.network
-        if not world.is_synced and not await self._weather.wait_until_in_sync():
+        if not await self._weather.wait_until_in_sync():
             return
         found = self._a_led_partition()
         if found is None or not world.all_serve:
@@ -304,8 +306,7 @@ class LateFrames(Choices):
             await self._sleep(500, 1_000)
         network.unblock(*to_leader)
         await self._bring_up(follower)
-        if not world.is_synced:
-            await self._weather.wait_until_in_sync()
+        await self._weather.wait_until_in_sync()
 
 
 def _is_under_way(transport: "SimTransport", is_it: Callable[[Message], bool]) -> bool:

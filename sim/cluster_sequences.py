@@ -175,7 +175,7 @@ class Sequences(Choices):
     async def _lose_follower_then_leader(self) -> None:
         """A follower loses what it had not synced; then the leader dies, which loses nothing."""
         world, weather = self._world, self._weather
-        if not world.is_synced and not await weather.wait_until_in_sync():
+        if not await weather.wait_until_in_sync():
             return
         found = self._a_led_partition()
         if found is None:
@@ -192,13 +192,12 @@ class Sequences(Choices):
             leader, follower = follower, leader
         world.spawn(world.bring_up(leader))
         await self._bring_up(follower)
-        if not world.is_synced:
-            await weather.wait_until_in_sync()
+        await weather.wait_until_in_sync()
 
     async def _lose_leader_after_all_sessions(self) -> None:
         """The tree counts nobody as alive; a leader that lost what it had not synced is the first to come back."""
         world, weather = self._world, self._weather
-        if not world.is_synced and not await weather.wait_until_in_sync():
+        if not await weather.wait_until_in_sync():
             return
         found = self._a_led_partition()
         if found is None:
@@ -220,8 +219,7 @@ class Sequences(Choices):
             for pair in pairs[host]:
                 world.network.unblock(*pair)
         await self._bring_up(leader)
-        if not world.is_synced:
-            await weather.wait_until_in_sync()
+        await weather.wait_until_in_sync()
 
     async def _stop_with_a_slow_follower(self) -> None:
         """A leader stops in order under load, and a follower is far away."""
@@ -309,7 +307,7 @@ class Sequences(Choices):
         """A broker stops uncleanly, and is there again before its session is over; perhaps the controller is away."""
         world, rng = self._world, self._rng
         found, controller = self._a_led_partition(), self._controller()
-        if found is None or (not world.is_synced and not await self._weather.wait_until_in_sync()):
+        if found is None or not await self._weather.wait_until_in_sync():
             return
         host = rng.choice([found[1], *found[2]])
         is_away = controller is not None and controller is not host and rng.random() < 0.6
@@ -329,8 +327,7 @@ class Sequences(Choices):
             controller.resume()
             world.note(f"{controller.name} goes on")
         await self._bring_up(host)
-        if not world.is_synced:
-            await self._weather.wait_until_in_sync()
+        await self._weather.wait_until_in_sync()
 
     # -- topics
 

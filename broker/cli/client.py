@@ -98,16 +98,7 @@ def answered(client: Any | None, ask: Callable[[], T]) -> T:
     A broker that stands still leads, coordinates and is controller until its session is over. `ask` must do no harm
     when it is done twice, because a question without an answer may have been heard.
     """
-    from kafka.errors import (
-        CoordinatorLoadInProgressError,
-        CoordinatorNotAvailableError,
-        KafkaConnectionError,
-        KafkaTimeoutError,
-        NodeNotReadyError,
-        NotCoordinatorError,
-        NotLeaderForPartitionError,
-        RequestTimedOutError,
-    )
+    from kafka import errors
 
     clock = RealClock()
     last_ms = clock.monotonic_ms() + ONE_ANSWERS_WITHIN_MS
@@ -115,14 +106,14 @@ def answered(client: Any | None, ask: Callable[[], T]) -> T:
         try:
             return ask()
         except (
-            CoordinatorLoadInProgressError,
-            CoordinatorNotAvailableError,
-            KafkaConnectionError,
-            KafkaTimeoutError,
-            NodeNotReadyError,
-            NotCoordinatorError,
-            NotLeaderForPartitionError,
-            RequestTimedOutError,
+            errors.CoordinatorLoadInProgressError,
+            errors.CoordinatorNotAvailableError,
+            errors.KafkaConnectionError,
+            errors.KafkaTimeoutError,
+            errors.NodeNotReadyError,
+            errors.NotCoordinatorError,
+            errors.NotLeaderForPartitionError,
+            errors.RequestTimedOutError,
         ):
             if clock.monotonic_ms() > last_ms:
                 raise

@@ -51,12 +51,15 @@ class EpochEndOffset:
         self.end_offset = end_offset
 
 
+def has_timestamp(version: int, timestamp: int) -> bool:
+    """Whether requests of this version may ask for a timestamp, which may be a special one."""
+    return timestamp >= 0 or version >= SPECIAL_VERSIONS.get(timestamp, 1 << 15)
+
+
 def list_offset(
     partition: Partition, timestamp: int, *, replica_id: int, isolation_level: int, version: int
 ) -> ListOffsetResult:
     """The offset for `timestamp`, among the records that this fetcher may see."""
-    if timestamp < 0 and version < SPECIAL_VERSIONS.get(timestamp, 1 << 15):
-        return ListOffsetResult(ErrorCode.UNSUPPORTED_VERSION)
     log = partition.log
     is_client = replica_id == CONSUMER
     if not is_client:

@@ -333,6 +333,8 @@ class ReplicaManager:
         version: int = 10,
     ) -> ListOffsetResult:
         """The offset for a timestamp or one of the special ones (KIP-79, KIP-734)."""
+        if not offset_lookup.has_timestamp(version, timestamp):  # said first, as Kafka does: no other broker has it
+            return ListOffsetResult(ErrorCode.UNSUPPORTED_VERSION)
         partition = self._for_lookup(topic, index, replica_id, current_leader_epoch)
         if not isinstance(partition, Partition):
             return ListOffsetResult(partition)

@@ -5,6 +5,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from barnabas.protocol import messages
+from barnabas.protocol.api_keys import ApiKey
+from barnabas.protocol.errors import ErrorCode
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from cluster import NotYetError
@@ -68,3 +71,15 @@ def test_acknowledged_records_survive_a_killed_follower_and_then_a_killed_leader
     cluster.in_sync("t", 0, set(cluster.ports))
     cluster.produce(producer, numbered(80))
     assert cluster.values("t", 0) == numbered(0, 100)
+
+
+def test_a_timestamp_that_the_version_lacks_is_refused_by_followers_as_such(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster()
+    cluster.create_topic("t")
+    ask = messages.ListOffsetsRequest
+    rows = [ask.ListOffsetsPartition(partition_index=0, timestamp=-3)]  # the largest timestamp: of version 7 (KIP-734)
+    request = ask(replica_id=-1, topics=[ask.ListOffsetsTopic(name="t", partitions=rows)])
+    for node_id in cluster.ports:
+        with cluster.client(node_id) as client:
+            answer = client.ask(ApiKey.LIST_OFFSETS, 4, request)
+        assert answer.topics[0].partitions[0].error_code == ErrorCode.UNSUPPORTED_VERSION, node_id

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from barnabas.coordination.payloads import PartitionState
+from barnabas.coordination.port import Stat
 from barnabas.protocol.errors import ErrorCode
 
 NO_LEADER = -1
@@ -60,6 +61,14 @@ class LeaderAndIsr(NamedTuple):
         return cls(
             node.leader, node.leader_epoch, node.isr, version, node.controller_epoch, node.recovering, node.eligible
         )
+
+    @classmethod
+    def of_node(cls, node: tuple[bytes, Stat] | None) -> "LeaderAndIsr | None":
+        """What a state node says. None: there is none, or it cannot be read, and the controller says so in its log."""
+        try:
+            return None if node is None else cls.decode(node[0], node[1].version)
+        except ValueError:
+            return None
 
     def at_version(self, partition_epoch: int) -> "LeaderAndIsr":
         """The same, as the node says it at another version."""

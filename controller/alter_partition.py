@@ -120,6 +120,8 @@ class Alterations:
             return AlterPartitionResponse.PartitionData(partition_index=index, error_code=ErrorCode.UNKNOWN_TOPIC_ID)
         state = self._state.states.get((topic, index))
         error = verdicts.get((topic, index), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if state is None:  # there is no such partition, or its state has gone or became unreadable before the write
+            error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if error or state is None:
             return AlterPartitionResponse.PartitionData(partition_index=index, error_code=error)
         return AlterPartitionResponse.PartitionData(

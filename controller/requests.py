@@ -10,6 +10,7 @@ from barnabas.cluster.leader_and_isr import (
     NO_LEADER,
     RECOVERED,
     RECOVERING,
+    LeaderAndIsr,
 )
 from barnabas.cluster.metadata_cache import FULL, NO_TOPIC_ID
 from barnabas.config.broker import BrokerConfig
@@ -25,6 +26,9 @@ from barnabas.protocol.messages import (
 )
 from barnabas.runtime.turns import Turns, chunks
 
+# Of a partition whose state cannot be read, brokers hear that it exists. Otherwise a broker that starts would tell
+# clients fewer partitions, and a producer would send keys elsewhere.
+UNREADABLE = LeaderAndIsr(NO_LEADER, leader_epoch=-1, isr=())
 INCREMENTAL = 1  # the type of an UpdateMetadata that has only what was changed
 # A broker makes or renames the folders of so many logs, or changes so many roles, before it serves its clients again.
 FOLDERS_PER_REQUEST = 10
@@ -228,6 +232,8 @@ class RequestBatch:
             await pace.rest()
             state = self._state.states.get((topic, index))
             being_deleted = self._state.is_being_deleted(topic)
+            if state is None and (topic, index) in self._state.unreadable:
+                state = UNREADABLE
             if state is None and not being_deleted:
                 continue
             topic_state = topics.get(topic)

@@ -66,6 +66,7 @@ class ControllerState:
         self.topic_ids: dict[str, bytes] = {}
         self.assignments: dict[str, dict[int, tuple[int, ...]]] = {}
         self.states: dict[TopicPartition, LeaderAndIsr] = {}
+        self.unreadable: set[TopicPartition] = set()  # those whose state node is there, and cannot be read
         self.partition_states: dict[TopicPartition, PartitionState] = {}
         self.replica_states: dict[Replica, ReplicaState] = {}
         self.failed_logs: dict[int, set[TopicPartition]] = {}  # broker -> its failed partitions, until it starts again
@@ -194,6 +195,7 @@ class ControllerState:
         """Drop everything known of a topic."""
         for partition in self.partitions_of(topic):
             self.states.pop(partition, None)
+            self.unreadable.discard(partition)
             self.partition_states.pop(partition, None)
             for replica in self.replicas_of([partition]):
                 self.replica_states.pop(replica, None)

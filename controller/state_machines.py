@@ -51,9 +51,11 @@ class StateMachines:
     async def bring_online(self, partitions: Sequence[TopicPartition]) -> None:
         """Create the state of new partitions, elect a leader for those without one."""
         state = self._state
-        new = [p for p in partitions if state.partition_states.get(p) is PartitionState.NEW]
+        await self._tree.read_states([p for p in partitions if p in state.unreadable])  # mended meanwhile, perhaps
+        readable = [p for p in partitions if p not in state.unreadable]
+        new = [p for p in readable if state.partition_states.get(p) is PartitionState.NEW]
         await self._create(new)
-        leaderless = [p for p in partitions if state.partition_states.get(p) is PartitionState.OFFLINE]
+        leaderless = [p for p in readable if state.partition_states.get(p) is PartitionState.OFFLINE]
         await self._elect_offline(leaderless)
 
     async def _create(self, partitions: Sequence[TopicPartition]) -> None:
@@ -71,6 +73,8 @@ class StateMachines:
             for index in first_states:
                 await pace.rest()
                 partition = (topic, index)
+                if partition in state.unreadable:
+                    continue
                 is_online = state.has_online_leader(partition)  # a node made earlier may name a dead leader
                 self._enter(partition, PartitionState.ONLINE if is_online else PartitionState.OFFLINE)
                 self._batch.add_leader_and_isr(state.replicas(partition), partition, is_new=True)

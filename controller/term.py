@@ -322,7 +322,12 @@ class Term:
             and len(state.replicas((topic, index))) > 1
             and not state.is_being_deleted(topic)
         ]
-        led = [partition for partition in hosted if state.states[partition].leader == broker_id]
+
+        def is_led(partition: TopicPartition) -> bool:
+            known = state.states.get(partition)
+            return known is not None and known.leader == broker_id
+
+        led = [partition for partition in hosted if is_led(partition)]
 
         def decide(partition: TopicPartition, known: LeaderAndIsr) -> LeaderAndIsr | None:
             if known.leader != broker_id:
@@ -331,7 +336,7 @@ class Term:
             return election.elect_controlled_shutdown(state.replicas(partition), known, live, state.shutting_down)
 
         await self._machines.elect(led, decide)
-        remaining = [partition for partition in hosted if state.states[partition].leader == broker_id]
+        remaining = [partition for partition in hosted if is_led(partition)]
         followed = set(hosted).difference(led)
         await self._machines.move_replicas(
             [(*partition, broker_id) for partition in hosted if partition in followed], ReplicaState.OFFLINE
@@ -463,6 +468,7 @@ class Term:
         await self._machines.leave_isrs(
             (*partition, member)
             for partition in kept
+            if partition in state.states
             for member in state.states[partition].isr
             if member not in state.brokers
         )

@@ -31,6 +31,7 @@ CONNECTION_BACKOFF_MS = 100
 # ZooKeeper refuses transactions of a megabyte, and during one of the embedded tree no other broker can change it.
 PARTITIONS_PER_WRITE = 100
 PARTITIONS_PER_READ = 500
+SHOWN_BYTES_MAX = 60  # of a node that cannot be read
 LARGEST_PRODUCER_ID = (1 << 63) - 1
 
 
@@ -100,18 +101,37 @@ class ControllerTree:
     # --- partition states ---
 
     async def read_states(self, partitions: Sequence[TopicPartition]) -> None:
-        """Take over what the state nodes say now. A node written by a later controller ends this one."""
+        """Take over what the state nodes say now."""
         for chunk in chunks(partitions, PARTITIONS_PER_READ):
             nodes = await self._coordination.get_many([paths.partition_state(*partition) for partition in chunk])
             for partition, node in zip(chunk, nodes):
-                if node is None:
-                    self._state.states.pop(partition, None)
-                    continue
-                data, stat = node
-                found = LeaderAndIsr.decode(data, stat.version)
-                if found.controller_epoch > self.epoch:
-                    raise ControllerMovedError
-                self._state.states[partition] = found
+                self._take_over(partition, node)
+
+    def _take_over(self, partition: TopicPartition, node: tuple[bytes, Stat] | None) -> None:
+        """Take over what a state node says. If a later controller wrote it, this one ends.
+
+        A node that cannot be read, because somebody wrote it by hand, counts as none, as in Kafka. Nobody writes over
+        it: only a person can know what it should say.
+        """
+        state = self._state
+        found = LeaderAndIsr.of_node(node)
+        if node is None or found is not None:
+            state.unreadable.discard(partition)
+        elif partition not in state.unreadable:
+            state.unreadable.add(partition)
+            logger.error(
+                "%s-%d: its state cannot be read from the tree, so it gets no leader until the node %s is mended. "
+                "The node says %r",
+                *partition,
+                paths.partition_state(*partition),
+                node[0][:SHOWN_BYTES_MAX],
+            )
+        if found is None:
+            state.states.pop(partition, None)
+        elif found.controller_epoch > self.epoch:
+            raise ControllerMovedError
+        else:
+            state.states[partition] = found
 
     def _found(self, proposals: Sequence[tuple[TopicPartition, LeaderAndIsr]]) -> list[TopicPartition]:
         """The proposals that the tree has: they were written, and the answer was lost."""
@@ -139,7 +159,7 @@ class ControllerTree:
                 except MultiError as error:
                     if not isinstance(error.cause, NodeExistsError):
                         raise
-                    await self._take_over(topic, nodes)
+                    await self._take_over_existing(topic, nodes)
                     continue
                 for entry in nodes.values():
                     if entry is not None:
@@ -147,7 +167,7 @@ class ControllerTree:
                 break
             topic_is_new = False
 
-    async def _take_over(self, topic: str, nodes: dict[str, tuple[int, LeaderAndIsr] | None]) -> None:
+    async def _take_over_existing(self, topic: str, nodes: dict[str, tuple[int, LeaderAndIsr] | None]) -> None:
         """Remove from `nodes` those that an earlier controller made, and take their states over."""
         found = await self._coordination.get_many(list(nodes))
         for path, node in zip(list(nodes), found):
@@ -155,7 +175,7 @@ class ControllerTree:
                 continue
             entry = nodes.pop(path)
             if entry is not None:
-                self._state.states[topic, entry[0]] = LeaderAndIsr.decode(node[0], node[1].version)
+                self._take_over((topic, entry[0]), node)
 
     async def change_states(
         self,

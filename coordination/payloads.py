@@ -30,7 +30,7 @@ def _reads(read: Callable[P, T]) -> Callable[P, T]:
     def reading(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
             return read(*args, **kwargs)
-        except (LookupError, TypeError, AttributeError) as error:
+        except (LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise ValueError(f"not what {read.__qualname__} reads: {error!r}") from error
 
     return reading

@@ -74,9 +74,9 @@ class LedStates:
         overtaken = [
             partition
             for partition, epoch, node in zip(partitions, epochs, nodes)
-            if node is not None
+            if (known := LeaderAndIsr.of_node(node)) is not None
             and partition.is_leader
-            and partition.leader_epoch == epoch < LeaderAndIsr.decode(node[0], node[1].version).leader_epoch
+            and partition.leader_epoch == epoch < known.leader_epoch
         ]
         if overtaken:
             logger.warning(

@@ -64,10 +64,10 @@ def write_clean_epoch(disk: Disk, path: str, broker_epoch: int) -> None:
 
 
 def read_boot_id(disk: Disk, path: str) -> str:
-    """What `write_boot_id` has written; "" or another text when that was lost."""
+    """What `write_boot_id` has written; "" or another text when that was lost, or cannot be read."""
     try:
         return read_text(disk, path) or ""
-    except CheckpointError:
+    except (CheckpointError, OSError):
         return ""
 
 

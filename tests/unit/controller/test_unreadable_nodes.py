@@ -1,7 +1,11 @@
 """Wrong nodes that somebody wrote into the tree by hand do not keep the controller from its other work."""
 
+import json
+
 import pytest
 from barnabas.coordination.port import CoordinationError
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.messages import ControlledShutdownRequest, UpdateMetadataRequest
 from barnabas.sim.coordination import SimCoordination, SimTree
 from replication_world import Host
 
@@ -49,24 +53,130 @@ def test_settings_that_cannot_be_read_end_the_start_with_a_sentence(env):
     env.run(story())
 
 
-def test_a_partition_state_that_cannot_be_read_does_not_make_it_spin(env, caplog):
-    """The controller gives up, as Kafka's does, and tries again; not as fast as it can."""
-    host = Host(env, SimCoordination(env.clock, SimTree(env.clock)))
+STATE = "/brokers/topics/t/partitions/1/state"
+UNREADABLE = [b"junk", b"", b"[]", b"\xff", b'{"leader":1}', b'{"leader":Infinity}', b"[" * 100_000]
+
+
+def lines(caplog):
+    return [record.getMessage() for record in caplog.records if "cannot be read" in record.getMessage()]
+
+
+async def end_term(cluster):
+    """Another term begins, as when somebody deletes `/controller`."""
+    before = cluster.controller.controller_epoch
+    await cluster.tree.delete("/controller")
+    await cluster.settle()
+    assert cluster.controller.active
+    assert cluster.controller.controller_epoch == before + 1
+
+
+@pytest.mark.parametrize("data", UNREADABLE)
+@pytest.mark.parametrize("met", ["by the controller of now", "by the next one"])
+def test_a_partition_state_that_cannot_be_read_costs_only_its_partition(env, cluster, caplog, met, data):
+    async def story():
+        await cluster.create("t", {0: [2, 3, 1], 1: [2, 3, 1]})
+        good, _ = await cluster.tree.get(STATE)
+        await cluster.tree.set(STATE, data)
+        if met == "by the next one":
+            await end_term(cluster)
+        epoch = cluster.controller.controller_epoch
+        await cluster.die(2)
+        assert await cluster.state("t", 0) == (3, 1, [1, 3], 1)
+        await cluster.die(3)
+        await cluster.join(3)
+        await cluster.settle()
+        assert (await cluster.state("t", 0))[0] == 1
+        assert [(await cluster.tree.get(STATE))[0]] == [data], "nobody writes over it"
+        assert len(lines(caplog)) == 1, "it is said once, not at each look"
+        assert "t-1" in caplog.text
+        assert STATE in caplog.text
+        await cluster.tree.set(STATE, good)
+        await cluster.join(2)
+        await cluster.settle()
+        assert cluster.controller.controller_epoch == epoch
+        leader, leader_epoch, *_ = await cluster.state("t", 1)
+        assert (leader, leader_epoch) == ((2, 0) if met == "by the next one" else (2, 1))
+        assert cluster.channels.last(UpdateMetadataRequest, 1).live_brokers
+        led = [d for _, kind, d in cluster.channels.take() if kind == "lead" and ("t", 1) in d]
+        assert led[-1]["t", 1][0] == 2, "the brokers hear of its leader"
+
+    env.run(story())
+
+
+def test_the_next_controller_leads_a_partition_whose_state_was_mended(env, cluster):
+    async def story():
+        await cluster.create("t", {0: [2, 3, 1], 1: [2, 3, 1]})
+        good, _ = await cluster.tree.get(STATE)
+        await cluster.tree.set(STATE, b"junk")
+        await cluster.die(2)
+        await cluster.tree.set(STATE, good)
+        await end_term(cluster)
+        assert (await cluster.state("t", 1))[:3] == (3, 1, [1, 3])
+
+    env.run(story())
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_brokers_know_a_partition_whose_state_cannot_be_read_as_one_without_a_leader(env, cluster, partitions):
+    """Otherwise a broker that starts would tell clients fewer partitions, and keys would go elsewhere."""
 
     async def story():
-        await host.start_alone()
-        await host.admin.create_topic("t")
-        await host.wait(lambda: host.metadata_cache.has_leaders("t", 1))
-        await host.controller.stop()
-        await host.coordination.delete("/controller")
-        data, _ = await host.coordination.get("/brokers/topics/t/partitions/0/state")
-        await host.coordination.set("/brokers/topics/t/partitions/0/state", b"{")
-        await host.controller.start()
-        await env.clock.sleep(10_000)
-        assert host.controller.controller_epoch < 20
-        await host.coordination.set("/brokers/topics/t/partitions/0/state", data)
-        await env.clock.sleep(5_000)
-        assert host.controller.active
-        await host.stop()
+        await cluster.create("t", {index: [2, 3, 1] for index in range(2 - partitions, 2)})
+        await cluster.tree.set(STATE, b"junk")
+        await end_term(cluster)
+        state = next(
+            state
+            for topic in cluster.channels.last(UpdateMetadataRequest, 3).topic_states
+            for state in topic.partition_states
+            if state.partition_index == 1
+        )
+        assert (state.leader, state.leader_epoch, state.isr, state.replicas) == (-1, -1, [], [2, 3, 1])
+
+    env.run(story())
+
+
+def test_requests_about_a_partition_whose_state_cannot_be_read(env, cluster):
+    async def story():
+        await cluster.create("t", {0: [2, 3, 1], 1: [2, 3, 1]})
+        await cluster.tree.set(STATE, b"junk")
+        altered = await cluster.alter(2, {("t", 0): (0, 0, [2, 3]), ("t", 1): (0, 0, [2, 3])})
+        assert altered == [(2, 0, 1, [2, 3]), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+        epoch = cluster.controller.controller_epoch
+        await end_term(cluster)
+        request = ControlledShutdownRequest(broker_id=2, broker_epoch=cluster.epoch(2))
+        assert (await cluster.ask(cluster.controller.controlled_shutdown(request))).remaining_partitions == []
+        assert (await cluster.state("t", 0))[0] == 3
+        await cluster.die(2)
+        await cluster.join(2)
+        await cluster.settle()
+        await cluster.tree.create("/admin/delete_topics/t")
+        await cluster.settle()
+        assert await cluster.tree.exists("/brokers/topics/t") is None
+        assert cluster.controller.controller_epoch == epoch + 1
+
+    env.run(story())
+
+
+def test_a_shutdown_that_meets_a_state_that_cannot_be_read(env, cluster):
+    async def story():
+        await cluster.create("t", {0: [2, 3, 1], 1: [2, 3, 1]})
+        await cluster.tree.set(STATE, b"junk")
+        request = ControlledShutdownRequest(broker_id=2, broker_epoch=cluster.epoch(2))
+        answer = await cluster.ask(cluster.controller.controlled_shutdown(request))
+        assert (answer.error_code, answer.remaining_partitions) == (ErrorCode.NONE, [])
+        assert (await cluster.state("t", 0))[0] == 3
+
+    env.run(story())
+
+
+def test_a_partition_that_is_added_where_a_state_cannot_be_read(env, cluster, caplog):
+    async def story():
+        await cluster.tree.create(STATE, b"junk", make_parents=True)  # the topic's node is empty so far
+        assignment = {"version": 1, "partitions": {"0": [2, 3], "1": [2, 3]}}
+        await cluster.tree.set("/brokers/topics/t", json.dumps(assignment).encode())
+        await cluster.settle()
+        assert (await cluster.state("t", 0))[0] == 2
+        assert [(await cluster.tree.get(STATE))[0]] == [b"junk"]
+        assert len([line for line in lines(caplog) if "t-1" in line]) == 1
 
     env.run(story())

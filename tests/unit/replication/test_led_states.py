@@ -63,3 +63,13 @@ def test_nothing_is_read_while_followers_fetch(env, host):
         env.clock.advance(1_000)
         fetch(host, replica_id=2)
     assert reads == []
+
+
+def test_a_state_that_cannot_be_read_says_nothing(env, host):
+    other = host.lead("u", isr=(1, 2), replicas=(1, 2))
+    assert other == ErrorCode.NONE
+    env.run(host.coordination.create(STATE.replace("/t/", "/u/"), state(2, 1), make_parents=True))
+    env.run(host.coordination.set(STATE, b"junk"))
+    env.clock.advance(LAG_MS / 2)
+    assert host.manager.partition("t", 0).is_leader
+    assert not host.manager.partition("u", 0).is_leader, "the others are looked at all the same"

@@ -1,8 +1,10 @@
 import pytest
 from barnabas.protocol.errors import CorruptBatchError
+from barnabas.runtime.disk import RealDisk
 from barnabas.sim.disk import PowerLoss
 from barnabas.sim.env import sim_env
 from barnabas.storage import checkpoints
+from barnabas.storage.directory_contents import read_contents
 from barnabas.storage.index import AbortedTransaction, OffsetIndex, TimeIndex, TransactionIndex
 from barnabas.storage.leader_epochs import LeaderEpochCache
 from barnabas.storage.retention import SegmentFacts, expired_segments
@@ -244,3 +246,15 @@ def test_an_empty_last_segment_stays():
     segments.append(SegmentFacts(10, 0))
     values = {"now_ms": 1000, "retention_bytes": -1, "log_start_offset": 0, "high_watermark": 10, "delete": True}
     assert expired_segments(segments, timestamps, retention_ms=0, **values) == 1
+
+
+@pytest.mark.parametrize("kind", ["a folder", "a loop of links", "not text"])
+def test_a_boot_id_that_cannot_be_read_counts_as_lost(tmp_path, kind):
+    path = tmp_path / checkpoints.BOOT_ID
+    if kind == "a folder":
+        path.mkdir()
+    elif kind == "a loop of links":
+        path.symlink_to(path)
+    else:
+        path.write_bytes(b"\xff")
+    assert read_contents(RealDisk(), str(tmp_path)).boot_id == ""

@@ -8,9 +8,12 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from barnabas.pipeline.batches import Array
+from barnabas.pipeline.jobs.events import Event, Events, events_of, newest
 from barnabas.pipeline.jobs.health import COMMITS, MINUTES, RESULT, RETENTION_S, SOON_S
 from barnabas.pipeline.jobs.lag import EVERY_S
-from barnabas.pipeline.jobs.looks import DELAY_S, Event, Looks, Place, events_of, looked_at
+from barnabas.pipeline.jobs.looks import DELAY_S, Looks, Place, looked_at
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -36,6 +39,8 @@ def health_stream(
 class Health(Looks):
     """What partitions and groups have to say about their health."""
 
+    has_groups = True
+
     def __init__(self, every_ms: int, retention_ms: int, soon_ms: int) -> None:
         super().__init__(every_ms, NAMES)
         self._retention_ms = retention_ms
@@ -44,6 +49,25 @@ class Health(Looks):
     def new_place(self, *, is_group: bool) -> Place:
         """A partition or a group."""
         return Group(retention_ms=self._retention_ms, soon_ms=self._soon_ms) if is_group else Partition()
+
+    def decisive(self, events: Events) -> Array:
+        """Of the commits in a window: the last ones of each group and partition, and a group's newest ones and first.
+
+        A tombstone takes no other commit's place, because what was before it counts no more, and what follows does.
+        """
+        mask = ~events.is_commit
+        commits = events.only(~mask)
+        window, group = commits.of("at_ms") // self.every_ms, commits.of("group_id")
+        reader = window, commits.of("partition"), commits.of("topic"), group
+        of_group = commits.of("is_of_group") == 1
+        log_offset = commits.of("log_offset")
+        last = newest(log_offset, COMMITS, commits.of("is_tombstone"), *reader, of_group)
+        mask[~mask] = np.where(
+            of_group,
+            newest(log_offset, 1, *reader, of_group) | newest(-commits.of("at_ms"), 1, window, group, of_group),
+            last,
+        )
+        return mask
 
 
 def _log_offset(event: Event) -> int:

@@ -5,14 +5,15 @@ of their ends, at first one for each batch. When there are more than `SPANS_MAX`
 half become one, so the memory is bounded. `lag_seconds` takes times within a span as even.
 """
 
-from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from barnabas.pipeline.batches import Array
+from barnabas.pipeline.jobs.events import NONE, Event, Events, events_of, newest
 from barnabas.pipeline.jobs.lag import EVERY_S, RESULT
-from barnabas.pipeline.jobs.looks import DELAY_S, Event, Looks, Place, events_of, looked_at
+from barnabas.pipeline.jobs.looks import DELAY_S, Looks, Place, looked_at
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -20,8 +21,7 @@ if TYPE_CHECKING:
 SPANS_MAX = 1024
 NAMES = [column.split()[0] for column in RESULT.split(", ")]
 
-Span = tuple[int, int, int, int]  # last and first offset, first and last time
-_END = itemgetter(0)
+Spans = Array  # a row for each: last and first offset, first and last time
 
 
 def lag_stream(
@@ -36,7 +36,22 @@ class Lag(Looks):
 
     def new_place(self, *, is_group: bool) -> Place:
         """A partition."""
-        return Partition(every_ms=self._every_ms)
+        return Partition(every_ms=self.every_ms)
+
+    def decisive(self, events: Events) -> Array:
+        """The newest commit of each group and partition in a window, and the growth of logs."""
+        mask = ~events.is_commit
+        commits = events.only(~mask)
+        mask[~mask] = newest(
+            commits.of("log_offset"),
+            1,
+            *(commits.of("at_ms") // self.every_ms, *(commits.of(name) for name in ("partition", "topic", "group_id"))),
+        )
+        return mask
+
+
+def _no_spans() -> Spans:
+    return np.empty((0, 4), np.int64)
 
 
 @dataclass
@@ -48,18 +63,17 @@ class Partition(Place):
     log_end: int | None = None
     committed: dict[str | None, tuple[int, int | None]] = field(default_factory=dict)  # by group: log offset, offset
     before: dict[str | None, tuple[int, int | None]] = field(default_factory=dict)  # at the last look: offset, log end
-    arrived: list[Span] = field(default_factory=list)  # by offset; of no look yet
-    spans: list[Span] = field(default_factory=list)  # by offset
+    arrived: Spans = field(default_factory=_no_spans)  # by offset; of no look yet
+    spans: Spans = field(default_factory=_no_spans)  # by offset
 
-    def expect(self, events: Iterable[Event]) -> None:
+    def expect(self, events: Events) -> None:
         """Keep the batches also in the order of the log."""
-        events = list(events)
-        super().expect(events)
-        for event in events:
-            if event.log_end is not None:
-                base_offset = event.log_end - 1 if event.base_offset is None else event.base_offset
-                base_ms = event.at_ms if event.base_ms is None else event.base_ms
-                insort(self.arrived, (event.log_end - 1, base_offset, base_ms, event.at_ms))
+        grown = events.only(events.of("log_end") != NONE)
+        last, at_ms = grown.of("log_end") - 1, grown.of("at_ms")
+        base = np.where(grown.of("base_offset") == NONE, last, grown.of("base_offset"))
+        base_ms = np.where(grown.of("base_ms") == NONE, at_ms, grown.of("base_ms"))
+        self.arrived = np.concatenate((self.arrived, np.stack((last, base, base_ms, at_ms), axis=1)))
+        self.arrived = self.arrived[np.lexsort(self.arrived.T[::-1])]
 
     def take_over(self, events: list[Event]) -> None:
         """The newest commit of each group, and how long the log is."""
@@ -73,15 +87,10 @@ class Partition(Place):
                 if event.log_offset > self.committed.get(event.group_id, (-1, None))[0]:
                     self.committed[event.group_id] = event.log_offset, event.offset
         # What is before it in the log is there, too, even if it has a later time.
-        count = bisect_left(self.arrived, log_end, key=_END)
-        self.spans += self.arrived[:count]
-        del self.arrived[:count]
-        while len(self.spans) > SPANS_MAX:
-            half = SPANS_MAX // 2
-            self.spans[:half] = [
-                (newer[0], older[1], older[2], newer[3])
-                for older, newer in zip(self.spans[:half:2], self.spans[1:half:2])
-            ]
+        count = int(np.searchsorted(self.arrived[:, 0], log_end))
+        if count:
+            self.spans = fewer(np.concatenate((self.spans, self.arrived[:count])))
+            self.arrived = self.arrived[count:]
 
     def say(self, at_ms: int) -> Iterator[Sequence[Any]]:
         """One row for each group that has a committed offset."""
@@ -109,7 +118,17 @@ class Partition(Place):
             return None
         if self.log_end <= offset:
             return 0.0
-        last, base, base_ms, last_ms = self.spans[bisect_left(self.spans, offset, key=_END)]
+        last, base, base_ms, last_ms = self.spans[np.searchsorted(self.spans[:, 0], offset)].tolist()
         into = max(0, offset - base)
         produced_ms = base_ms + (last_ms - base_ms) * into / max(1, last - base)
         return max(0.0, (at_ms - produced_ms) / 1000)
+
+
+def fewer(spans: Spans) -> Spans:
+    """At most `SPANS_MAX` of them."""
+    half = SPANS_MAX // 2
+    while len(spans) > SPANS_MAX:
+        older, newer = spans[:half:2], spans[1:half:2]
+        merged = np.stack((newer[:, 0], older[:, 1], older[:, 2], newer[:, 3]), axis=1)
+        spans = np.concatenate((merged, spans[half:]))
+    return spans

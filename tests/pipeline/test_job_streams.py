@@ -5,15 +5,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
+from barnabas.pipeline.jobs.events import Event, Events
 from barnabas.pipeline.jobs.health import health
 from barnabas.pipeline.jobs.health_stream import health_stream
 from barnabas.pipeline.jobs.lag import lag
 from barnabas.pipeline.jobs.lag_stream import SPANS_MAX, Partition, lag_stream
-from barnabas.pipeline.jobs.looks import Event
 from barnabas.pipeline.schemas import BATCHES, COMMITS, GROUPS
 from histories import MINUTE_MS, START_MS, History, Row, Tables, random_histories, rows, table
 from pyspark.sql import DataFrame, SparkSession
@@ -64,6 +65,13 @@ def parts_of(history: History, times_ms: Sequence[int]) -> list[History]:
     ]
 
 
+def events_batch(events: Sequence[Event]) -> pa.RecordBatch:
+    """As Spark gives them to the tasks."""
+    kinds = dict.fromkeys(Event._fields, pa.int64()) | dict.fromkeys(("group_id", "topic"), pa.string())
+    schema = pa.schema([*kinds.items(), ("clock_ms", pa.int64())])
+    return pa.RecordBatch.from_pylist([one._asdict() | {"clock_ms": one.at_ms} for one in events], schema)
+
+
 def comparable(found: list[Row], until_ms: int) -> list[Any]:
     return sorted((tuple(row.values()) for row in found if row["at"] <= until_ms), key=str)
 
@@ -106,13 +114,12 @@ def test_many_spans_become_fewer() -> None:
     """The memory is bounded; and where the spans are even, nothing is lost."""
     partition = Partition(every_ms=MINUTE_MS)
     records = 10 * SPANS_MAX
-    for offset in range(records):
-        at_ms = offset * 100
-        partition.expect([Event(at_ms, *[None] * 9, offset + 1, offset, at_ms)])
-        if offset % 600 == 0:
-            list(partition.look(at_ms))
-    list(partition.look(records * 100))
+    grown = [Event(offset * 100, *[None] * 9, offset + 1, offset, offset * 100) for offset in range(records)]
+    for begin in range(0, records, 600):
+        some = grown[begin : begin + 600]
+        partition.expect(Events.of_batches([events_batch(some)]))
+        partition.take_over(some)
     assert len(partition.spans) <= SPANS_MAX
-    assert [span[1] for span in partition.spans[1:]] == [span[0] + 1 for span in partition.spans[:-1]]
+    assert (partition.spans[1:, 1] == partition.spans[:-1, 0] + 1).all()
     for offset in range(0, records, 37):
         assert partition.seconds_behind(offset, records * 100) == pytest.approx((records - offset) / 10, abs=0.1)

@@ -1,0 +1,263 @@
+"""What happens to partitions and groups, in columns: a streaming job keeps so many events that none of them may cost a
+step of its own until somebody looks.
+
+Before events are shuffled, each task leaves out those that cannot change any result (`Rule.decisive`), and packs the
+others: one row for each bucket. A bucket is a fixed share of all partitions and groups, and Spark's key.
+"""
+
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from zlib import crc32
+
+import numpy as np
+import pyarrow as pa
+from barnabas.pipeline.as_of import is_no_future
+from barnabas.pipeline.batches import Array
+from pyspark.sql import functions as F
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+BUCKETS = 32  # a query's state is kept by them, so this number is for good
+PACKED = "bucket int, first_ms bigint, clock_ms bigint, events binary"
+NONE = -(2**63)
+_PACKED_AT_ONCE = 1 << 19
+_CODEC = pa.Codec("zstd", 1)
+
+
+class Event(NamedTuple):
+    """A commit, a generation (`members`) or the growth of a log (`log_end`)."""
+
+    at_ms: int
+    group_id: str | None
+    topic: str | None
+    partition: int | None
+    log_offset: int | None
+    offset: int | None
+    is_tombstone: int | None
+    since_ms: int | None  # of a commit its time, of a generation the time of the group's state
+    expire_ms: int | None
+    members: int | None
+    log_end: int | None
+    base_offset: int | None
+    base_ms: int | None
+
+
+_COLUMNS = (*Event._fields, "is_of_group")
+_INDEX = {name: index for index, name in enumerate(_COLUMNS)}
+_TEXTS = ("group_id", "topic")
+
+PlaceKey = tuple[str | None, int | None, str | None]
+"""Topic, partition, group: a partition has no group, and a group nothing else."""
+
+
+@dataclass
+class Events:
+    """Events of partitions and, as `is_of_group`, of groups."""
+
+    texts: list[str]
+    numbers: Array  # int64, one row for each of _COLUMNS; a text is an index into `texts`, or −1; NONE: null
+
+    @classmethod
+    def of_batches(cls, batches: Sequence[pa.RecordBatch]) -> "Events":
+        """From the columns of `events_of`."""
+        table = pa.Table.from_batches(batches)
+        texts: list[str] = []
+        numbers = np.full((len(_COLUMNS), table.num_rows), NONE, np.int64)
+        numbers[_INDEX["is_of_group"]] = 0
+        for name, row in zip(Event._fields, numbers):
+            column = table.column(name).combine_chunks()
+            if name in _TEXTS:
+                encoded = column.dictionary_encode()
+                codes = encoded.indices.cast(pa.int64()).fill_null(-1 - len(texts)).to_numpy(zero_copy_only=False)
+                row[:] = codes + len(texts)
+                texts += encoded.dictionary.to_pylist()
+            else:
+                row[:] = column.cast(pa.int64()).fill_null(NONE).to_numpy(zero_copy_only=False)
+        return cls(texts, numbers)
+
+    @classmethod
+    def of_bytes(cls, packed: bytes) -> "Events":
+        """What `to_bytes` has made."""
+        texts, count, content = pickle.loads(packed)
+        size = len(_COLUMNS) * count * 8
+        numbers = np.frombuffer(_CODEC.decompress(content, size, asbytes=True), np.int64)
+        return cls(texts, numbers.reshape(len(_COLUMNS), count))
+
+    @classmethod
+    def joined(cls, parts: Iterable["Events"]) -> "Events":
+        """All of them, one behind the other."""
+        index: dict[str, int] = {}
+        rows = [np.empty((len(_COLUMNS), 0), np.int64)]
+        for part in parts:
+            codes = np.array([*(index.setdefault(text, len(index)) for text in part.texts), -1], np.int64)
+            numbers = part.numbers.copy()
+            for name in _TEXTS:
+                numbers[_INDEX[name]] = codes[numbers[_INDEX[name]]]
+            rows.append(numbers)
+        return cls(list(index), np.concatenate(rows, axis=1))
+
+    def to_bytes(self) -> bytes:
+        """As they are kept."""
+        used, codes = np.unique(self.numbers[[_INDEX[name] for name in _TEXTS]], return_inverse=True)
+        numbers = self.numbers.copy()
+        texts = [self.texts[code] for code in used.tolist() if code >= 0]
+        for name, row in zip(_TEXTS, codes.reshape(len(_TEXTS), -1)):
+            numbers[_INDEX[name]] = row - (len(used) - len(texts))
+        return pickle.dumps((texts, len(self), _CODEC.compress(numbers.tobytes(), asbytes=True)))
+
+    def __len__(self) -> int:
+        return self.numbers.shape[1]
+
+    def of(self, name: str) -> Array:
+        """A column."""
+        return self.numbers[_INDEX[name]]
+
+    def only(self, chosen: Array) -> "Events":
+        """Some of them: a mask, or indexes."""
+        return Events(self.texts, self.numbers[:, chosen])
+
+    def of_groups(self) -> "Events":
+        """As events of groups."""
+        numbers = self.numbers.copy()
+        numbers[_INDEX["is_of_group"]] = 1
+        return Events(self.texts, numbers)
+
+    @property
+    def is_commit(self) -> Array:
+        """Neither a generation nor the growth of a log."""
+        return (self.of("members") == NONE) & (self.of("log_end") == NONE)
+
+    def buckets(self) -> Array:
+        """In which bucket each place is."""
+        hashes = np.array([*(crc32(text.encode()) for text in self.texts), 0], np.int64)
+        of_group, of_topic = hashes[self.of("group_id")], hashes[self.of("topic")]
+        return np.where(self.of("is_of_group") == 1, of_group, of_topic + self.of("partition")) % BUCKETS
+
+    def by_place(self) -> Iterator[tuple[PlaceKey, Array]]:
+        """Each place with the indexes of its events, by time."""
+        is_of_group = self.of("is_of_group") == 1
+        group = np.where(is_of_group, self.of("group_id"), -1)
+        topic, partition = np.where(is_of_group, -1, self.numbers[[_INDEX["topic"], _INDEX["partition"]]])
+        order, firsts = _sorted(group, topic, partition, self.of("at_ms"))
+        for indexes in np.split(order, firsts[1:]) if len(order) else ():
+            first = indexes[0]
+            if is_of_group[first]:
+                yield (None, None, self.texts[group[first]]), indexes
+            else:
+                yield (self.texts[topic[first]], int(partition[first]), None), indexes
+
+    def rows(self) -> list[Event]:
+        """One by one."""
+        columns: list[list[Any]] = []
+        texts = [*self.texts, None]
+        for name, row in zip(Event._fields, self.numbers):
+            values = row.tolist()
+            if name in _TEXTS:
+                values = [texts[value] for value in values]
+            elif (row == NONE).any():
+                values = [None if value == NONE else value for value in values]
+            columns.append(values)
+        return list(map(Event._make, zip(*columns)))
+
+
+class Rule(Protocol):
+    """What a job needs of its events."""
+
+    has_groups: bool
+
+    def decisive(self, events: Events) -> Array:
+        """A mask: those without which the result may be another one, of all that are taken over by the same look."""
+
+
+def newest(order: Array, count: int, *keys: Array) -> Array:
+    """A mask: of the rows with the same keys so many, those with the largest `order`."""
+    indexes, firsts = _sorted(*keys, order)
+    sizes = np.diff(firsts, append=len(indexes))
+    from_end = np.repeat(firsts + sizes, sizes) - np.arange(len(indexes))
+    mask = np.zeros(len(indexes), bool)
+    mask[indexes[from_end <= count]] = True
+    return mask
+
+
+def _sorted(*columns: Array) -> tuple[Array, Array]:
+    """The order by these columns; and where in it rows begin whose columns but the last are other ones than before."""
+    order = np.lexsort(columns[::-1])
+    changes = np.zeros(max(0, len(order) - 1), bool)
+    for column in columns[:-1]:
+        inorder = column[order]
+        changes |= inorder[1:] != inorder[:-1]
+    return order, np.flatnonzero(np.concatenate(([True], changes))) if len(order) else np.zeros(0, np.int64)
+
+
+# ------------------------------------------------------------ as tables
+
+
+def events_of(commits: "DataFrame", batches: "DataFrame", groups: "DataFrame | None" = None) -> "DataFrame":
+    """Everything that happens, in the columns of an event. `clock_ms`: its time, if that can be right."""
+    happened = commits.select(
+        *("log_timestamp", "group_id", "topic", "partition", "log_offset", "offset", "is_tombstone"),
+        F.unix_millis("commit_timestamp").alias("since_ms"),
+        F.unix_millis("expire_timestamp").alias("expire_ms"),
+    )
+    grown = batches.where("error is null").select(
+        *("topic", "partition", F.col("max_timestamp").alias("log_timestamp")),
+        (F.col("last_offset") + 1).alias("log_end"),
+        "base_offset",
+        F.unix_millis("base_timestamp").alias("base_ms"),
+    )
+    happened = happened.unionByName(grown, allowMissingColumns=True)
+    if groups is None:
+        happened = happened.withColumn("members", F.lit(None).cast("int"))
+    else:
+        begun = groups.where("record_type = 'GroupMetadata'").select(
+            *("log_timestamp", "group_id", "log_offset", "is_tombstone"),
+            F.unix_millis("state_timestamp").alias("since_ms"),
+            F.coalesce(F.size("members"), F.lit(0)).alias("members"),
+        )
+        happened = happened.unionByName(begun, allowMissingColumns=True)
+    at_ms = F.unix_millis("log_timestamp")
+    # A time in the future, which a producer with a wrong clock has written, is no clock.
+    happened = happened.withColumns({"at_ms": at_ms, "clock_ms": F.when(is_no_future("log_timestamp"), at_ms)})
+    return happened.where("at_ms is not null").select(*Event._fields, "clock_ms")  # a client may write no time
+
+
+def packed(events: "DataFrame", rule: Rule) -> "DataFrame":
+    """The decisive events, packed by bucket."""
+    return events.mapInArrow(_packer(rule), PACKED)
+
+
+def _packer(rule: Rule) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        some: list[pa.RecordBatch] = []
+        for batch in batches:
+            some.append(batch)
+            if sum(map(len, some)) >= _PACKED_AT_ONCE:
+                yield pack_batches(some, rule)
+                some = []
+        if any(map(len, some)):
+            yield pack_batches(some, rule)
+
+    return pack
+
+
+def pack_batches(batches: Sequence[pa.RecordBatch], rule: Rule) -> pa.RecordBatch:
+    """One row for each bucket."""
+    events = Events.of_batches(batches)
+    clock_ms = max((one for batch in batches if (one := pa.compute.max(batch["clock_ms"]).as_py())), default=None)
+    is_of_group = events.of("members") != NONE
+    parts = [events.only(~is_of_group)]
+    if rule.has_groups:
+        parts.append(events.only(is_of_group | events.is_commit).of_groups())
+    parts = [part.only(rule.decisive(part)) for part in parts]
+    events = Events.joined(parts)
+    order, firsts = _sorted(events.buckets(), np.arange(len(events)))
+    rows: list[tuple[int, int, int | None, bytes]] = []
+    for indexes in np.split(order, firsts[1:]):
+        own = events.only(indexes)
+        rows.append((int(own.buckets()[0]), int(own.of("at_ms").min()), clock_ms, own.to_bytes()))
+    kinds = (pa.int32(), pa.int64(), pa.int64(), pa.binary())
+    names = [field.split()[0] for field in PACKED.split(", ")]
+    return pa.RecordBatch.from_arrays([pa.array(column, kind) for column, kind in zip(zip(*rows), kinds)], names)

@@ -8,9 +8,11 @@
     export     the job `export` of records of 1 KB in zstd batches
     verify     the job `verify` of the same logs
     stream     `lag` and `health` as streaming queries while clients commit: how long each micro-batch takes
+    replay     the same from segment files that grow, in processor time for each second of commits
 
-Without a row: all but `stream`. The sizes are small; `--full` takes those of the aims (50 million commits, 10 GB, ten
-minutes), for which there should be 40 GB of disk and no other load. Processor time is what other loads change least.
+Without a row: all but `stream` and `replay`. The sizes are small; `--full` takes those of the aims (50 million
+commits, 10 GB, ten minutes), for which there should be 40 GB of disk and no other load. Processor time is what other
+loads change least.
 """
 
 import argparse
@@ -19,7 +21,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +37,7 @@ from barnabas.pipeline.source import source_of
 from barnabas.pipeline.sources import OFFSETS_TOPIC, LogReader, register
 
 from bench.pipeline_data import RECORDS_TOPIC, record_count, write_commits, write_records
-from bench.pipeline_stream import stream
+from bench.pipeline_stream import replay, stream
 from bench.processors import processor_seconds
 from bench.targets import Barnabas
 
@@ -49,13 +51,15 @@ class Sizes:
 
     commits: int
     wire_commits: int
+    plain_commits: int
     record_bytes: int
     stream_s: int
 
 
-SMALL = Sizes(commits=1_000_000, wire_commits=400_000, record_bytes=100 * MB, stream_s=60)
-FULL = Sizes(commits=50_000_000, wire_commits=5_000_000, record_bytes=10_000 * MB, stream_s=600)
-PLAIN_COMMITS = {SMALL: 100_000, FULL: 1_000_000}
+SMALL = Sizes(commits=1_000_000, wire_commits=400_000, plain_commits=100_000, record_bytes=100 * MB, stream_s=120)
+FULL = Sizes(
+    commits=50_000_000, wire_commits=5_000_000, plain_commits=1_000_000, record_bytes=10_000 * MB, stream_s=600
+)
 
 
 class Watch:
@@ -237,7 +241,7 @@ def row_wire(bench: Bench) -> None:
 
 def row_plain(bench: Bench) -> None:
     """The same commits in the plain way."""
-    data = bench.commits(PLAIN_COMMITS[bench.sizes])
+    data = bench.commits(bench.sizes.plain_commits)
     watch = data.watch()
     with serving(data) as broker:
         reader = LogReader(COMMITS, COMMITS.spark, read_options({"brokers": broker.address}))
@@ -306,6 +310,11 @@ def row_stream(bench: Bench) -> None:
     stream(bench.spark, bench.work / "stream", bench.sizes.stream_s, bench.rate)
 
 
+def row_replay(bench: Bench) -> None:
+    """Streaming queries over files that grow."""
+    replay(bench.spark, bench.work / "replay", bench.sizes.stream_s, bench.rate)
+
+
 ROWS: dict[str, Callable[[Bench], None]] = {
     "stages": row_stages,
     "sources": row_sources,
@@ -315,6 +324,7 @@ ROWS: dict[str, Callable[[Bench], None]] = {
     "export": row_export,
     "verify": row_verify,
     "stream": row_stream,
+    "replay": row_replay,
 }
 
 
@@ -327,14 +337,17 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--data", type=Path, help="a folder for the data directories; kept, and used again")
     parser.add_argument("--memory", default="2g", help="of Spark")
     parser.add_argument("--rate", type=int, default=20_000, help="of the row `stream`: commits a second")
+    parser.add_argument("--seconds", type=int, help="of the rows `stream` and `replay`")
     said = parser.parse_args(words)
     unknown = [name for name in said.rows if name not in ROWS]
     if unknown:
         parser.error(f"no such row: {', '.join(unknown)}")
     work = Path(tempfile.mkdtemp(prefix="barnabas-bench-"))
-    bench = Bench(FULL if said.full else SMALL, said.data or work / "data", work, said.memory, said.rate)
+    sizes = FULL if said.full else SMALL
+    sizes = replace(sizes, stream_s=said.seconds or sizes.stream_s)
+    bench = Bench(sizes, said.data or work / "data", work, said.memory, said.rate)
     try:
-        for name in said.rows or [name for name in ROWS if name != "stream"]:
+        for name in said.rows or [name for name in ROWS if name not in ("stream", "replay")]:
             print(f"\n{name}: {(ROWS[name].__doc__ or '').rstrip('.')}", flush=True)
             ROWS[name](bench)
     finally:

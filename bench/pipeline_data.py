@@ -77,10 +77,28 @@ def _write_topic(
         while offset < end:
             offset = _write_segment(log, offset, end, per_batch, templates, rng)
         ends[partition] = offset
-        (log / "partition.metadata").write_text(f"version: 0\ntopic_id: {uuids.to_text(TOPIC_ID)}")
+        _write_topic_id(log)
     lines = "".join(f"{topic} {partition} {end}\n" for partition, end in ends.items())
     for name in ("replication-offset-checkpoint", "recovery-point-offset-checkpoint"):
         (folder / name).write_text(f"0\n{len(ends)}\n{lines}")
+    _write_properties(folder)
+
+
+def write_logs(folder: Path, logs: dict[str, bytes]) -> None:
+    """A data directory with these logs, by `topic-partition`, each in one segment."""
+    for name, content in logs.items():
+        log = folder / name
+        log.mkdir(parents=True)
+        (log / f"{0:020d}.log").write_bytes(content)
+        _write_topic_id(log)
+    _write_properties(folder)
+
+
+def _write_topic_id(log: Path) -> None:
+    (log / "partition.metadata").write_text(f"version: 0\ntopic_id: {uuids.to_text(TOPIC_ID)}")
+
+
+def _write_properties(folder: Path) -> None:
     (folder / ".kafka_cleanshutdown").write_text('{"version":0,"brokerEpoch":-1}')
     ids = ("cluster.id=AAAAAAAAAAAAAAAAAAAAAQ", "directory.id=AAAAAAAAAAAAAAAAAAAAAg")
     (folder / "meta.properties").write_text("\n".join(("version=1", "node.id=1", *ids, "")))

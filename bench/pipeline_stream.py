@@ -1,26 +1,39 @@
-"""`python -m bench pipeline stream`: `lag` and `health` as streaming queries, while clients commit (`--rate`).
+"""`lag` and `health` as streaming queries, at an even rate of commits (`--rate`).
 
-A process of its own commits and produces: 200 groups, each of which reads the ten partitions of a topic. Every request
-of a group commits ten offsets.
+`python -m bench pipeline stream`: while clients commit. A process of its own commits and produces: 200 groups, each of
+which reads the ten partitions of a topic. Every request of a group commits ten offsets.
+
+`python -m bench pipeline replay`: the same from segment files that were written before, of which a micro-batch sees
+ten seconds more each time. So its processor time can be compared, whatever else this machine has to do.
 """
 
 import statistics
 import subprocess
 import sys
 import time
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from barnabas.groups.hashing import partition_for
+from barnabas.offsets.records import CommittedOffset, OffsetCommits
 from barnabas.pipeline.jobs.health_stream import health_stream
 from barnabas.pipeline.jobs.lag_stream import lag_stream
 from barnabas.pipeline.runs import Run
 from barnabas.pipeline.source import source_of
-from barnabas.pipeline.streamed import TRIGGER_S
+from barnabas.pipeline.sources import OFFSETS_TOPIC
+from barnabas.pipeline.streamed import TRIGGER_S, LiveTable
 from barnabas.pipeline.wire import Cluster
 from barnabas.protocol import messages, record_batch
 from barnabas.protocol.api_keys import ApiKey
+from barnabas.protocol.batch_layout import ATTRIBUTES_AT, CRC_AT, INT64, MAX_TIMESTAMP_AT, UINT32
+from barnabas.protocol.batch_records import PlainRecords
+from barnabas.protocol.checksum import crc32c
 from barnabas.protocol.record_batch import Record
+from barnabas.storage import checkpoints
 
+from bench.pipeline_data import PARTITIONS, TOPIC_ID, write_logs
 from bench.processors import processor_seconds
 from bench.targets import Barnabas
 
@@ -61,6 +74,110 @@ def load(address: str, seconds: float, rate: int) -> None:
                 group += 1
                 commits += TOPIC_PARTITIONS
         print(f"{commits} commits in {time.monotonic() - begun:.1f} s", flush=True)
+
+
+@dataclass
+class Written:
+    """A log that grows, and where it ended at the end of each step."""
+
+    content: bytearray = field(default_factory=bytearray)
+    end_offset: int = 0
+    ends: list[int] = field(default_factory=list)
+
+    def append(self, batch: bytearray, count: int, at_ms: int) -> None:
+        """One batch, with this time."""
+        INT64.pack_into(batch, 0, self.end_offset)
+        INT64.pack_into(batch, MAX_TIMESTAMP_AT - 8, at_ms)
+        INT64.pack_into(batch, MAX_TIMESTAMP_AT, at_ms)
+        UINT32.pack_into(batch, CRC_AT, crc32c(batch[ATTRIBUTES_AT:]))
+        self.content += batch
+        self.end_offset += count
+
+
+@dataclass(frozen=True)
+class GrowingDirectory:
+    """A data directory whose high watermarks say how much of it can be seen."""
+
+    folder: Path
+    logs: dict[str, Written]
+
+    def show(self, step: int) -> None:
+        """What was there at the end of a step."""
+        ends = {name: log.ends[step] for name, log in self.logs.items()}
+        lines = "".join("{} {} {}\n".format(*name.rsplit("-", 1), end) for name, end in ends.items())
+        for name in (checkpoints.HIGH_WATERMARKS, checkpoints.RECOVERY_POINTS):
+            part = self.folder / f"{name}.tmp"
+            part.write_text(f"0\n{len(ends)}\n{lines}")
+            part.replace(self.folder / name)
+
+
+def write_steps(folder: Path, steps: int, rate: int) -> GrowingDirectory:
+    """The load of `steps` triggers, which ends now."""
+    begun_ms = time.time_ns() // 1_000_000 - steps * TRIGGER_S * 1000
+    logs: dict[str, Written] = defaultdict(Written)
+    per_partition = max(1, round(RECORDS_PER_S * TICK_S / TOPICS / TOPIC_PARTITIONS))
+    records = record_batch.build([Record(-1, 0, None, b"x" * 100) for _ in range(per_partition)])
+    commits, group, ticks = 0, 0, round(TRIGGER_S / TICK_S)
+    for tick in range(1, steps * ticks + 1):
+        at_ms = begun_ms + round(tick * TICK_S * 1000)
+        for topic in range(TOPICS):
+            for partition in range(TOPIC_PARTITIONS):
+                logs[f"orders-{topic:02d}-{partition}"].append(records, per_partition, at_ms)
+        if tick % ticks == 1:
+            batches = [commit_batch(number, tick * per_partition - number % 3) for number in range(GROUPS)]
+        while commits < rate * TICK_S * tick:
+            group_id = f"group-{group % GROUPS:03d}"
+            log = logs[f"{OFFSETS_TOPIC}-{partition_for(group_id, PARTITIONS)}"]
+            log.append(batches[group % GROUPS], TOPIC_PARTITIONS, at_ms)
+            group += 1
+            commits += TOPIC_PARTITIONS
+        if tick % ticks == 0:
+            for log in logs.values():
+                log.ends.append(log.end_offset)
+    write_logs(folder, {name: bytes(log.content) for name, log in logs.items()})
+    return GrowingDirectory(folder, dict(logs))
+
+
+def commit_batch(group: int, offset: int) -> bytearray:
+    """What a broker writes of a request."""
+    records = PlainRecords()
+    offsets = {
+        partition: CommittedOffset(max(0, offset), -1, "", 0, -1, TOPIC_ID) for partition in range(TOPIC_PARTITIONS)
+    }
+    OffsetCommits(f"group-{group:03d}", {f"orders-{group % TOPICS:02d}": offsets}).append_to(records)
+    return record_batch.build_plain(records, 0)
+
+
+def replay(spark: Any, work: Path, seconds: int, rate: int) -> None:
+    """Run both queries, one after the other, over so many seconds of commits."""
+    steps = seconds // TRIGGER_S
+    directory = write_steps(work / "data", steps, rate)
+    spark.conf.set("spark.sql.shuffle.partitions", "2")
+    for name in ("lag", "health"):
+        directory.show(0)
+        run = Run(spark, source_of(str(directory.folder)), str(work), {"follow": True})
+        commits, groups, batches = run.streams()
+        rows = lag_stream(commits, batches) if name == "lag" else health_stream(commits, groups, batches)
+        table = LiveTable(spark, str(work / name))
+        query = table.start(rows, follow=True, trigger_s=0)
+        used: list[float] = []
+        try:
+            for step in range(steps):
+                directory.show(step)
+                before = processor_seconds()
+                query.processAllAvailable()
+                used.append(processor_seconds() - before)
+                print(f"  {step} {used[-1]:.1f} {query.lastProgress.durationMs}", flush=True)
+        finally:
+            query.stop()
+        used = used[2:]  # Java has compiled
+        said = f"{name}: {sum(used) / len(used) / TRIGGER_S:.2f} s of processors for a second of commits"
+        print(f"{said}; a micro-batch {statistics.median(used):.1f} s, the largest {max(used):.1f} s")
+        took: dict[str, int] = Counter()
+        for progress in query.recentProgress[2:]:
+            took.update(progress.durationMs)
+        print(f"  by the clock: {', '.join(f'{stage} {ms / 1000:.1f} s' for stage, ms in took.most_common())}")
+        print(f"  {table.read(rows).count():,} rows", flush=True)
 
 
 def produce(topic: str, count: int) -> Any:

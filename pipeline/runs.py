@@ -33,6 +33,7 @@ BATCH_COLUMNS = (
     *("base_timestamp", "max_timestamp", "record_count", "is_control", "crc", "error"),
     *("producer_id", "producer_epoch", "is_transactional", "control_type"),
 )
+GROWTH_COLUMNS = ("topic", "partition", "base_offset", "last_offset", "base_timestamp", "max_timestamp", "error")
 HEALTH_TOPIC = "barnabas.health"
 COMMITTED = "read_committed"  # what a transaction has not committed does not count
 
@@ -97,7 +98,7 @@ class Run:
     def streams(self) -> "tuple[DataFrame, DataFrame, DataFrame]":
         """Commits, groups and batches as they grow."""
         commits = of_readers(self.stream("commits", isolation=COMMITTED, columns=",".join(COMMIT_COLUMNS)))
-        batches = self.stream("batches", topics="*", columns=",".join(BATCH_COLUMNS))
+        batches = self.stream("batches", topics="*", columns=",".join(GROWTH_COLUMNS))
         return commits, self.stream("groups"), batches
 
     @property

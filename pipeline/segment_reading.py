@@ -2,17 +2,16 @@
 
 import logging
 import os
-from collections.abc import Iterator
-from dataclasses import replace
-from functools import lru_cache
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 from barnabas.pipeline.batch_rows import control_types
-from barnabas.pipeline.batches import OFFSETS_END, batch_bytes, walk
+from barnabas.pipeline.batches import OFFSETS_END, Batches, batch_bytes, walk
 from barnabas.pipeline.directories import Log, Piece, Segment, pieces_of, segments_of
 from barnabas.pipeline.errors import LostRecordsError
 from barnabas.pipeline.place import Place, Read
 from barnabas.pipeline.transactions import Aborted, Ended, Transactions
-from barnabas.protocol.batch_layout import CONTROL, TRANSACTIONAL
+from barnabas.protocol.batch_layout import CONTROL, HEADER_BYTES, TRANSACTIONAL
 from barnabas.runtime.disk import RealDisk
 from barnabas.storage.index import TransactionIndex
 from barnabas.storage.producer_state import read_snapshot
@@ -99,13 +98,8 @@ def ended_transactions(log: Log, end_offset: int) -> Ended:
     What is in segments says their transaction indexes; what is open at the begin of the last one its snapshot of
     producers; what comes then its batches.
     """
-    return _ended(log.folder, log.segments, end_offset)
-
-
-@lru_cache(maxsize=64)
-def _ended(folder: str, segments: tuple[Segment, ...], end_offset: int) -> Ended:
     disk = RealDisk()
-    segments = tuple(segment for segment in segments if segment.base_offset < end_offset)
+    segments = tuple(segment for segment in log.segments if segment.base_offset < end_offset)
     aborted: set[Aborted] = set()
     for segment in segments:
         path = segment.beside("txnindex")
@@ -115,43 +109,89 @@ def _ended(folder: str, segments: tuple[Segment, ...], end_offset: int) -> Ended
     first = len(segments) - 1
     while first > 0 and not os.path.exists(segments[first].beside("snapshot")):
         first -= 1
-    open_since: dict[int, int] = {}
-    if first > 0:
-        producers = read_snapshot(disk, segments[first].beside("snapshot"))
-        since = ((one.producer_id, one.current_transaction_first_offset) for one in producers)
-        open_since = {producer: offset for producer, offset in since if offset >= 0}
-    for segment in segments[max(first, 0) :]:
-        _follow(segment, end_offset, open_since, aborted)
-    return Ended(min(open_since.values(), default=end_offset), tuple(sorted(aborted)))
+    if first < 0:
+        return Ended(end_offset, ())
+    following = _following.get(log.folder)
+    if following is None or not following.goes_on(segments[first:], end_offset):
+        open_since: dict[int, int] = {}
+        if first > 0:
+            producers = read_snapshot(disk, segments[first].beside("snapshot"))
+            since = ((one.producer_id, one.current_transaction_first_offset) for one in producers)
+            open_since = {producer: offset for producer, offset in since if offset >= 0}
+        following = _following[log.folder] = _Following(segments[first], open_since)
+    following.follow(segments[first:], end_offset)
+    return Ended(min(following.open_since.values(), default=end_offset), tuple(sorted(aborted | following.aborted)))
 
 
-def _follow(segment: Segment, end_offset: int, open_since: dict[int, int], aborted: set[Aborted]) -> None:
-    """Begin and end transactions as the batches of a segment do."""
-    position = 0
-    wanted = READ_BYTES
-    with open(segment.path, "rb") as file:
-        while position < segment.size_bytes:
-            content = os.pread(file.fileno(), min(wanted, segment.size_bytes - position), position)
-            following = segment.size_bytes - position - len(content)
-            batches = walk(content, following_bytes=following, offsets_to=end_offset)
-            if not batches.consumed and not batches.ended:
-                wanted = max(2 * wanted, batch_bytes(batches.data, 0))
-                continue
-            attributes = batches.of("attributes")
-            transactional = batches.only((attributes & TRANSACTIONAL) != 0)
-            for producer, offset, kind, is_control in zip(
-                transactional.of("producer_id").tolist(),
-                transactional.of("base_offset").tolist(),
-                control_types(transactional).tolist(),
-                ((transactional.of("attributes") & CONTROL) != 0).tolist(),
-            ):
-                if not is_control:
-                    open_since.setdefault(producer, offset)
-                elif kind >= 0:
-                    since = open_since.pop(producer, None)
-                    if kind == 0 and since is not None:
-                        aborted.add(Aborted(producer, since, offset))
-            if batches.ended:
-                return
-            position += batches.consumed
-            wanted = READ_BYTES
+@dataclass
+class _Following:
+    """Transactions begin and end as the batches of a log's last segments do. It knows how far it has come, because a
+    stream asks again each time that the log has grown."""
+
+    first: Segment
+    open_since: dict[int, int]
+    aborted: set[Aborted] = field(default_factory=set)
+    end_offset: int = 0
+    segment: Segment | None = None
+    position: int = 0
+    last_batch: tuple[int, bytes] = (0, b"")  # its position and header
+
+    def goes_on(self, segments: Sequence[Segment], end_offset: int) -> bool:
+        """Whether these still begin with what was followed. A log may have been truncated, or replaced."""
+        inodes = [one.inode for one in segments]
+        if self.segment is None or inodes[0] != self.first.inode or self.segment.inode not in inodes:
+            return False
+        at, header = self.last_batch
+        with open(self.segment.path, "rb") as file:
+            return end_offset >= self.end_offset and os.pread(file.fileno(), len(header), at) == header
+
+    def follow(self, segments: Sequence[Segment], end_offset: int) -> None:
+        """Up to this offset."""
+        inodes = [one.inode for one in segments]
+        done = 0 if self.segment is None else inodes.index(self.segment.inode)
+        for segment in segments[done:]:
+            if self.segment is None or segment.inode != self.segment.inode:
+                self.position, self.last_batch = 0, (0, b"")
+            self.segment = segment
+            if self._follow(segment, end_offset):
+                break
+        self.end_offset = end_offset
+
+    def _follow(self, segment: Segment, end_offset: int) -> bool:
+        """Whether the end is reached."""
+        wanted = READ_BYTES
+        with open(segment.path, "rb") as file:
+            while self.position < segment.size_bytes:
+                content = os.pread(file.fileno(), min(wanted, segment.size_bytes - self.position), self.position)
+                following = segment.size_bytes - self.position - len(content)
+                batches = walk(content, following_bytes=following, offsets_to=end_offset)
+                if not batches.consumed and not batches.ended:
+                    wanted = max(2 * wanted, batch_bytes(batches.data, 0))
+                    continue
+                self._take(batches)
+                if len(batches):
+                    at = int(batches.starts[-1])
+                    self.last_batch = self.position + at, content[at : at + HEADER_BYTES]
+                self.position += batches.consumed
+                if batches.ended:
+                    return True
+                wanted = READ_BYTES
+        return False
+
+    def _take(self, batches: Batches) -> None:
+        transactional = batches.only((batches.of("attributes") & TRANSACTIONAL) != 0)
+        for producer, offset, kind, is_control in zip(
+            transactional.of("producer_id").tolist(),
+            transactional.of("base_offset").tolist(),
+            control_types(transactional).tolist(),
+            ((transactional.of("attributes") & CONTROL) != 0).tolist(),
+        ):
+            if not is_control:
+                self.open_since.setdefault(producer, offset)
+            elif kind >= 0:
+                since = self.open_since.pop(producer, None)
+                if kind == 0 and since is not None:
+                    self.aborted.add(Aborted(producer, since, offset))
+
+
+_following: dict[str, _Following] = {}  # by folder

@@ -105,19 +105,22 @@ class Partition(Judged):
 
     def take_over(self, events: list[Event]) -> None:
         """Commits get the lag that they had at their time. They count in the order of the log."""
+        changed: dict[str | None, list[Any]] = {}
         for event in sorted(events, key=lambda event: (event.at_ms, event.log_end is None)):
             if event.log_end is not None:
                 self.log_end = max(event.log_end, self.log_end or 0)
                 continue
             self.place = event.topic, event.partition
             group, log_offset = event.group_id, _log_offset(event)
-            window = self.windows.get(group, [])
+            more = changed.setdefault(group, [])
             if event.offset is None:
                 self.removals[group] = max(log_offset, self.removals.get(group, -1))
             else:
                 lag = 0 if self.log_end is None else max(0, self.log_end - event.offset)
-                window = [*window, (log_offset, event.offset, lag, event.at_ms)]
+                more.append((log_offset, event.offset, lag, event.at_ms))
+        for group, more in changed.items():
             removed = self.removals.get(group, -1)
+            window = (*self.windows.get(group, ()), *more)
             self.windows[group] = sorted(one for one in window if one[0] > removed)[-COMMITS:]
 
     def judge(self, at_ms: int) -> Iterator[Any]:

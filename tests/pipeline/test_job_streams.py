@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
+import pyarrow as pa
 from barnabas.pipeline.jobs.events import Event, Events
 from barnabas.pipeline.jobs.health import health
 from barnabas.pipeline.jobs.health_stream import health_stream

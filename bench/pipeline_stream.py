@@ -11,7 +11,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -167,16 +167,11 @@ def replay(spark: Any, work: Path, seconds: int, rate: int) -> None:
                 before = processor_seconds()
                 query.processAllAvailable()
                 used.append(processor_seconds() - before)
-                print(f"  {step} {used[-1]:.1f} {query.lastProgress.durationMs}", flush=True)
         finally:
             query.stop()
         used = used[2:]  # Java has compiled
         said = f"{name}: {sum(used) / len(used) / TRIGGER_S:.2f} s of processors for a second of commits"
         print(f"{said}; a micro-batch {statistics.median(used):.1f} s, the largest {max(used):.1f} s")
-        took: dict[str, int] = Counter()
-        for progress in query.recentProgress[2:]:
-            took.update(progress.durationMs)
-        print(f"  by the clock: {', '.join(f'{stage} {ms / 1000:.1f} s' for stage, ms in took.most_common())}")
         print(f"  {table.read(rows).count():,} rows", flush=True)
 
 

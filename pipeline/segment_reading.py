@@ -195,3 +195,8 @@ class _Following:
 
 
 _following: dict[str, _Following] = {}  # by folder
+
+
+def forget() -> None:
+    """Follow everything from its begin again."""
+    _following.clear()

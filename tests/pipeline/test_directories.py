@@ -1,8 +1,10 @@
 """Tables from data directories, compared with what the broker's own decoders say about the same files."""
 
-import random
+import shutil
+from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,10 +16,11 @@ from barnabas.offsets.records import NO_TOPIC_ID, CommittedOffset
 from barnabas.pipeline import segment_reading
 from barnabas.pipeline.aside import CorruptLogError, read_aside
 from barnabas.pipeline.condition_text import read_conditions
-from barnabas.pipeline.directories import logs_of
+from barnabas.pipeline.directories import Log, logs_of
 from barnabas.pipeline.errors import LostRecordsError
 from barnabas.pipeline.options import read_options
 from barnabas.pipeline.schemas import TABLES
+from barnabas.pipeline.segment_reading import ended_transactions, log_end
 from barnabas.pipeline.sources import FilteringLogReader, register
 from barnabas.protocol import records as stored
 from barnabas.protocol import uuids
@@ -48,7 +51,7 @@ def time_of(milliseconds: int) -> datetime | None:
 
 def some_commits(directory: DataDirectory, seed: int, count: int) -> list[Row]:
     """Commits in two partitions of the offsets topic, in small segments; and the rows that they are."""
-    rng = random.Random(seed)
+    rng = Random(seed)
     logs = [directory.log(OFFSETS, one, segment_bytes=4000, index_interval_bytes=200) for one in (0, 3)]
     rows: list[Row] = []
     for _ in range(count):
@@ -246,7 +249,7 @@ def test_damaged_indexes_cost_time_and_nothing_else(tmp_path: Path, monkeypatch:
     directory = DataDirectory(tmp_path)
     expected = some_commits(directory, 5, 300)
     path = directory.close()
-    rng = random.Random(1)
+    rng = Random(1)
     for index, file in enumerate(sorted(tmp_path.glob("__consumer_offsets-*/*.index"))):
         content = bytearray(file.read_bytes())
         if index % 3 == 0:
@@ -261,7 +264,7 @@ def test_damaged_indexes_cost_time_and_nothing_else(tmp_path: Path, monkeypatch:
 
 def records_of(directory: DataDirectory) -> list[Row]:
     """Records with everything, in every codec, in batches of every size."""
-    rng = random.Random(1)
+    rng = Random(1)
     rows: list[Row] = []
     for partition in (0, 1):
         log = directory.log("orders", partition, segment_bytes=20_000)
@@ -386,6 +389,38 @@ def test_transactions(tmp_path: Path) -> None:
     }
     committed = read("barnabas.records", path=path, isolation="read_committed")
     assert committed == [row for row in rows if row["value"] in (b"committed", b"plain")]
+
+
+def test_transactions_of_a_log_that_grows_and_is_replaced(tmp_path: Path) -> None:
+    """What is known of them does not depend on which ends were asked for before."""
+    random = Random(3)
+
+    def write(path: Path, segment_bytes: int) -> Log:
+        directory = DataDirectory(path)
+        log = directory.log("payments", 0, segment_bytes=segment_bytes)
+        sequences = Counter[int]()
+        for _ in range(60):
+            producer = random.randrange(1, 4)
+            fields = {"producer_id": producer, "producer_epoch": 0, "base_sequence": sequences[producer]}
+            directory.append(log, Record(-1, NOW_MS, None, b"value"), **fields, transactional=True)
+            sequences[producer] += 1
+            if random.random() < 0.4:
+                directory.end_transaction(log, producer, commit=random.random() < 0.5)
+        directory.close()
+        (found,) = logs_of(str(path), ("payments",), with_internal=False, until_high_watermark=False)
+        return found
+
+    for number, segment_bytes in enumerate((1 << 20, 1_500, 1 << 20)):
+        shutil.rmtree(tmp_path / "data", ignore_errors=True)  # the same folder, with other batches
+        log = write(tmp_path / "data", segment_bytes)
+        end = log_end(log)
+        assert len(log.segments) == 1 or segment_bytes == 1_500
+        for end_offset in (*range(1, end), *random.sample(range(1, end + 1), 10), end):
+            found = ended_transactions(log, end_offset)
+            segment_reading.forget()
+            assert found == ended_transactions(log, end_offset), (number, end_offset)
+            if random.random() < 0.5:
+                segment_reading.forget()
 
 
 def test_groups(tmp_path: Path) -> None:

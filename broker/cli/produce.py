@@ -8,13 +8,22 @@ from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
-from barnabas.broker.cli.client import connection, told_in_sentences
+from barnabas.broker.cli.client import connection, reason, told_in_sentences
 from barnabas.broker.cli.exits import ExitCode, fail, key_values, say
 from barnabas.broker.cli.target import Target, end_at_once, no_time_limit
 from barnabas.broker.cli.terminal import INT32_MAX, INT64_MAX, new_app, print_json, progress
+from barnabas.cluster.leader_and_isr import NO_LEADER
+from barnabas.protocol.errors import ErrorCode
 
 app = new_app()
 
+# Errors after which the client sends again until the time is over, in words for an operator.
+FEW_IN_SYNC = "fewer replicas are in sync than min.insync.replicas asks for"
+WORDS = {
+    ErrorCode.LEADER_NOT_AVAILABLE: "there is no leader",
+    ErrorCode.NOT_ENOUGH_REPLICAS: FEW_IN_SYNC,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: FEW_IN_SYNC,
+}
 IN_FLIGHT_RECORDS = 10_000  # that are not answered yet; bounds the memory when standard input is endless
 
 
@@ -106,7 +115,8 @@ def produce(
             delivery_timeout_ms=max(120_000, 2 * int(target.timeout_s * 1000)),
         )
         signal.signal(signal.SIGINT, signal.default_int_handler)  # so records already read are sent
-        sent = Sent(target, as_json, advance)
+        sent = Sent(producer, target, as_json, advance)
+        target.say_when_late(sent.why_not_taken)
         try:
             for record_key, text in records:
                 sent.add(
@@ -139,12 +149,44 @@ def produce(
 class Sent:
     """The records that were sent: each is reported when its answer comes, in order; the first failure is raised."""
 
-    def __init__(self, target: Target, as_json: bool, advance: Callable[[int], None]) -> None:
+    def __init__(self, producer: Any, target: Target, as_json: bool, advance: Callable[[int], None]) -> None:
+        self.producer = producer
         self.target = target
         self.as_json = as_json
         self.advance = advance
         self.count = 0
         self.futures: list[Any] = []
+        self.answered: dict[Any, int] = {}  # the error code of the last answer, by partition
+        self._note_answers()
+
+    def _note_answers(self) -> None:
+        """The client sends again after most errors, and tells nobody what they were."""
+        complete = self.producer._sender._complete_batch
+
+        def note(batch: Any, answer: Any) -> None:
+            self.answered[batch.topic_partition] = answer.error_code
+            complete(batch, answer)
+
+        self.producer._sender._complete_batch = note
+
+    def why_not_taken(self) -> str:
+        """What brokers said last of the partitions whose records wait. "": they are not refused."""
+        from barnabas.storage.directory_contents import names_in_a_line
+
+        metadata = self.producer._metadata
+        refused: dict[int, list[str]] = {}
+        waiting = {future._produce_future.topic_partition for future in self.futures if not future.is_done}
+        for partition in sorted(waiting):
+            error_code = self.answered.get(partition, ErrorCode.NONE)
+            if metadata.leader_for_partition(partition) == NO_LEADER:
+                error_code = ErrorCode.LEADER_NOT_AVAILABLE
+            if error_code:
+                refused.setdefault(error_code, []).append(f"{partition.topic}-{partition.partition}")
+        return "\n".join(
+            f"records of {names_in_a_line(names)} are not taken: {_in_words(error_code)}. "
+            "`barnabas cluster` shows who leads, and who is in sync."
+            for error_code, names in refused.items()
+        )
 
     @property
     def waiting(self) -> int:
@@ -172,6 +214,13 @@ class Sent:
                 )
         self.advance(len(self.futures))
         self.futures.clear()
+
+
+def _in_words(error_code: int) -> str:
+    for error, words in WORDS.items():
+        if error == error_code:
+            return f"{words} ({error.name})"
+    return reason(error_code).rstrip(".")
 
 
 def _bytes(text: str | None) -> bytes | None:

@@ -85,10 +85,17 @@ class Target:
             f"no broker answers at {self.bootstrap}. Start one with `barnabas start`, or name another with --bootstrap."
         )
 
-    def _end(self, _number: int, _frame: Any) -> None:
+    def say_when_late(self, reason: Callable[[], str]) -> None:
+        """When the time limit ends the command, say this reason if it is known, without a question to a broker."""
+        signal.signal(signal.SIGALRM, functools.partial(self._end, reason=reason))
+
+    def _end(self, _number: int, _frame: Any, reason: Callable[[], str] = str) -> None:
         # No connection is closed in order: a broker that does not answer would not answer that either.
-        message = f"no answer in {self.timeout_s:g} s from {self.bootstrap}."
+        message = ""
         with suppress(Exception):
+            message = reason()
+        with suppress(Exception):
+            message = message or f"no answer in {self.timeout_s:g} s from {self.bootstrap}."
             Failure(message, ExitCode.FAILED).tell(self.as_json)
         os._exit(ExitCode.FAILED)
 

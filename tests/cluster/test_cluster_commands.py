@@ -23,6 +23,14 @@ def run(bootstrap: str, *words: str) -> str:
     return done.stdout
 
 
+def failed(bootstrap: str, *words: str) -> str:
+    """What a command that fails says."""
+    command = [sys.executable, "-m", "barnabas", *words, "--bootstrap", bootstrap]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1, done
+    return done.stderr
+
+
 def test_brokers_leaders_and_replicas_are_shown(start: Start) -> None:
     ready = start("--brokers", "3", "--port", "0").event()
     addresses = ready["bootstrap"].split(",")
@@ -77,6 +85,31 @@ def test_a_broker_that_stands_still_is_behind_and_keeps_nobody_waiting(start: St
     finally:
         os.kill(ready["pids"][still], signal.SIGCONT)
     until(lambda: json.loads(run(addresses[asked], "cluster", "--json"))["under_replicated"] == 0)
+
+
+def test_produce_says_what_the_brokers_answer_while_they_take_no_records(start: Start) -> None:
+    settings = ("--set", "coordination.session.timeout.ms=2000", "--set", "replica.lag.time.max.ms=1000")
+    ready = start("--brokers", "3", "--port", "0", *settings).event()
+    addresses = ready["bootstrap"].split(",")
+    run(addresses[0], "topics", "create", "shared", "--config", "min.insync.replicas=2")
+    run(addresses[0], "topics", "create", "gone", "--partitions", "3", "--replication-factor", "1")
+    for number in (1, 2):
+        os.kill(ready["pids"][number], signal.SIGKILL)
+    until(lambda: json.loads(run(addresses[0], "cluster", "--json"))["offline"] == 2)
+    offline = next(
+        row["partition"]
+        for row in json.loads(run(addresses[0], "cluster", "--json"))["partitions"]
+        if row["topic"] == "gone" and row["leader"] is None
+    )
+    for words, name, error in (
+        (("shared", "--partition", "0"), "shared-0", "min.insync.replicas asks for (NOT_ENOUGH_REPLICAS)"),
+        (("gone", "--partition", str(offline)), f"gone-{offline}", "there is no leader (LEADER_NOT_AVAILABLE)"),
+    ):
+        said = failed(addresses[0], "produce", *words, "--value", "x", "--timeout", "2")
+        assert f"records of {name} are not taken: " in said, said
+        assert error in said, said
+        assert "barnabas cluster" in said, said
+        assert "no answer" not in said, said
 
 
 def test_every_command_finds_its_way_past_a_broker_that_stands_still(start: Start) -> None:

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from enum import IntEnum
 
 from barnabas.cluster.leader_and_isr import NO_LEADER, LeaderAndIsr
 from barnabas.controller.tree import PARTITIONS_PER_WRITE
@@ -27,25 +28,27 @@ LOOK_MS = 20.0  # how often the tree is read while the broker waits
 TopicPartition = tuple[str, int]
 
 
+class Loss(IntEnum):
+    """What of a log may be lost here that other replicas have."""
+
+    NOTHING = 0
+    END = 1  # what was not synced: its machine lost its power
+    ALL = 2  # an empty disk, an old copy
+
+
 async def until_taken_out(
-    env: Env,
-    coordination: Coordination,
-    node_id: int,
-    has_lost: Callable[[str, int], bool],
-    may_lack_end: Callable[[str, int], bool],
+    env: Env, coordination: Coordination, node_id: int, loss_of: Callable[[str, int], Loss]
 ) -> None:
     """After an unclean stop: return when the tree shows that this broker leads nothing, and is in no ISR with others.
 
     The tree may still say that this broker has records which its disk has lost. Only the controller takes it out, so
-    that leader epochs are raised in one place and the leaders hear of it. The last member of an ISR stays in it,
-    because no broker has more records; its lead has ended too, so that it leads again in a new epoch, and a follower
-    that had fetched lost records sees where the logs part (KIP-101).
+    that the leaders hear of it. The last member of an ISR stays in it, because no broker has more records; its lead has
+    ended too, so that it leads again in a new epoch, and a follower that had fetched lost records sees where the logs
+    part (KIP-101).
 
-    `has_lost`: whether its log is lost (an empty disk, an old copy), and the eligible replicas have more. Then it must
-    not stay: they are in sync in its place.
-
-    `may_lack_end`: whether the end of its log may be lost, with the power of the machine. Then it waits as long as a
-    session for one of the eligible replicas. All brokers may just have lost their sessions, and register again soon.
+    If its log is lost, it must not stay: the eligible replicas, which have more, are in sync in its place. If the end
+    may be lost, it waits as long as a session for one of them to register. All brokers may just have lost their
+    sessions, and register again soon. Who is eligible and has lost records is no longer, before it registers.
     """
     give_up_ms = env.clock.monotonic_ms() + coordination.session_timeout_ms
     remaining: list[TopicPartition] | None = None  # None: all that is assigned to this broker
@@ -59,7 +62,7 @@ async def until_taken_out(
                 deleted = set(await coordination.children(paths.DELETE_TOPICS))  # the controller lets those be
                 hosted = [partition for partition in hosted if partition[0] not in deleted]
                 waits = env.clock.monotonic_ms() < give_up_ms
-                remaining = await _counted_on(coordination, node_id, hosted, has_lost, may_lack_end, waits=waits)
+                remaining = await _counted_on(coordination, node_id, hosted, loss_of, waits=waits)
                 if not remaining:
                     if is_all:
                         return
@@ -69,8 +72,9 @@ async def until_taken_out(
                     has_said_so = True
                     logger.warning(
                         "broker %d stopped uncleanly: it waits until the controller has taken it out of the ISRs of %d "
-                        "partitions",
-                        *(node_id, len(remaining)),
+                        "partitions, and where its machine lost its power while it alone was in sync, %.0f s at most "
+                        "for a broker that was in sync before",
+                        *(node_id, len(remaining), coordination.session_timeout_ms / 1000),
                     )
         except (ConnectionLossError, SessionExpiredError):
             remaining = None
@@ -95,46 +99,55 @@ async def _counted_on(
     coordination: Coordination,
     node_id: int,
     partitions: Sequence[TopicPartition],
-    has_lost: Callable[[str, int], bool],
-    may_lack_end: Callable[[str, int], bool],
+    loss_of: Callable[[str, int], Loss],
     *,
     waits: bool,
 ) -> list[TopicPartition]:
-    """Those of the partitions whose state says that this broker leads, or is in sync with others.
+    """Those of the partitions whose state says that this broker leads, is in sync with others, or has what it has lost.
 
     `waits`: also those for which it waits for eligible replicas.
     """
     registered = {int(broker) for broker in await coordination.children(paths.BROKER_IDS)}
     states = await coordination.get_many([paths.partition_state(*partition) for partition in partitions])
     counted_on = []
-    replaced: dict[TopicPartition, LeaderAndIsr] = {}
+    corrected: dict[TopicPartition, LeaderAndIsr] = {}
+    given: list[str] = []
     for partition, node in zip(partitions, states):
-        if node is not None:
-            state = LeaderAndIsr.decode(node[0], node[1].version)
-            # While the tree says that this broker leads, the controller has yet to end that, in a new epoch.
-            may_give_way = state.leader == NO_LEADER and state.isr == (node_id,) and bool(state.eligible)
-            if may_give_way and (
-                has_lost(*partition) or (may_lack_end(*partition) and not registered.isdisjoint(state.eligible))
-            ):
-                replaced[partition] = state._replace(leader=NO_LEADER, isr=state.eligible, eligible=())
-                counted_on.append(partition)  # look once more
-            elif (
-                state.leader == node_id
-                or (node_id in state.isr and len(state.isr) > 1)
-                or (may_give_way and waits and may_lack_end(*partition))
-            ):
-                counted_on.append(partition)
-    if replaced:
+        if node is None:
+            continue
+        state = LeaderAndIsr.decode(node[0], node[1].version)
+        loss = loss_of(*partition)
+        is_alone = state.leader == NO_LEADER and state.isr == (node_id,)
+        others = _others(state, loss)
+        if node_id in state.eligible and loss:
+            corrected[partition] = state.without_records_of(node_id, all_lost=loss is Loss.ALL)
+        elif is_alone and others and (loss is Loss.ALL or not registered.isdisjoint(others)):
+            corrected[partition] = state._replace(isr=others, eligible=(), last_known=())
+            given.append("{}-{}".format(*partition))
+        elif not (
+            state.leader == node_id or (node_id in state.isr and len(state.isr) > 1) or (is_alone and others and waits)
+        ):
+            continue
+        counted_on.append(partition)  # and what is corrected: look once more
+    if given:
         logger.warning(
             "broker %d alone was in sync with %d partitions, and records of them are lost here, or may be: one of "
             "those that were in sync before leads when it is there. They have all that was acknowledged with acks=all "
             "while min.insync.replicas was 2 or more (%s)",
             node_id,
-            len(replaced),
-            names_in_a_line([f"{topic}-{index}" for topic, index in replaced]),
+            len(given),
+            names_in_a_line(given),
         )
-        await _write_and_tell(coordination, replaced)
+    if corrected:
+        await _write_and_tell(coordination, corrected)
     return counted_on
+
+
+def _others(state: LeaderAndIsr, loss: Loss) -> tuple[int, ...]:
+    """Those who have more than this broker has, if it alone is in sync and has lost records."""
+    if loss is Loss.ALL:
+        return state.eligible or state.last_known[:1]
+    return state.eligible if loss is Loss.END else ()
 
 
 async def raise_leader_epochs(

@@ -236,9 +236,7 @@ class Broker:
             # What is sent to a former life is refused; that life may still be registered, and this broker controller.
             self.replica_manager.broker_epoch = await self._in_tree(place.former_epoch) + 1
             await self.controller.start()
-            await before_registering.until_taken_out(
-                self.env, self.coordination, self.node_id, self._has_less_than_others, self._may_have_less_than_others
-            )
+            await before_registering.until_taken_out(self.env, self.coordination, self.node_id, self._loss_of)
         self.log_manager.write_boot_ids()
 
         async def register() -> None:
@@ -253,21 +251,19 @@ class Broker:
             if place.is_of_this_session:
                 return
 
-    def _has_less_than_others(self, topic: str, index: int) -> bool:
-        """Whether those that were in sync before this broker was alone have more than it has now.
+    def _loss_of(self, topic: str, index: int) -> before_registering.Loss:
+        """What of a log may be lost here that those who were in sync before this broker was alone still have.
 
-        Nobody has less than an empty disk. An old copy may hold what was acknowledged by this broker alone, if
-        min.insync.replicas is 1.
+        Nobody has less than an empty disk. An old copy, and a log without its end, may hold what was acknowledged by
+        this broker alone, if min.insync.replicas is 1.
         """
-        if not self.log_manager.has_lost(topic, index):
-            return False
-        is_gone = self.log_manager.get(topic, index) is None
-        return is_gone or self.log_manager.topic_config(topic).min_insync_replicas >= 2
-
-    def _may_have_less_than_others(self, topic: str, index: int) -> bool:
-        """Whether the end of the log may be lost, and others have all of it that was acknowledged with acks=all."""
         manager = self.log_manager
-        return manager.may_lack_end(topic, index) and manager.topic_config(topic).min_insync_replicas >= 2
+        if manager.has_lost(topic, index):
+            if manager.get(topic, index) is None or manager.topic_config(topic).min_insync_replicas >= 2:
+                return before_registering.Loss.ALL
+        elif manager.may_lack_end(topic, index) and manager.topic_config(topic).min_insync_replicas >= 2:
+            return before_registering.Loss.END
+        return before_registering.Loss.NOTHING
 
     async def _hear_from_the_controller(self) -> None:
         """Take part in the election of the controller, and wait until it has told this broker of its partitions."""

@@ -25,6 +25,7 @@ class LeaderAndIsr(NamedTuple):
     controller_epoch: int = 0
     recovering: bool = False  # LeaderRecoveryState, KIP-704: elected from outside the ISR, not confirmed yet
     eligible: tuple[int, ...] = ()  # who was in the ISR before only one was left in it; see `remembering`
+    last_known: tuple[int, ...] = ()  # who was eligible, and may have lost records since; those with the most first
 
     def changed(self, leader: int, isr: Sequence[int], *, recovering: bool = False) -> "LeaderAndIsr":
         """The next state by the controller, one leader epoch later. Its node version is known when it is written."""
@@ -42,16 +43,30 @@ class LeaderAndIsr(NamedTuple):
         """
         if len(self.isr) > 1:
             eligible: tuple[int, ...] = ()
+            last_known: tuple[int, ...] = ()
         elif len(before.isr) > 1 and set(self.isr) < set(before.isr):
             eligible = tuple(member for member in before.isr if member not in self.isr)
+            last_known = ()
         else:
-            eligible = before.eligible if self.isr == before.isr else ()
-        return self._replace(eligible=eligible)
+            eligible, last_known = (before.eligible, before.last_known) if self.isr == before.isr else ((), ())
+        return self._replace(eligible=eligible, last_known=last_known)
+
+    def without_records_of(self, member: int, *, all_lost: bool) -> "LeaderAndIsr":
+        """This state when an eligible replica has lost records, or may have (unclean shutdowns in KIP-966).
+
+        A leader hears of it in a new leader epoch, because its proposals name the version of the node.
+        """
+        return self._replace(
+            leader_epoch=self.leader_epoch if self.leader == NO_LEADER else self.leader_epoch + 1,
+            eligible=tuple(each for each in self.eligible if each != member),
+            last_known=(*self.last_known, member) if all_lost else (member, *self.last_known),
+        )
 
     def encode(self) -> bytes:
         """The data of the state node."""
         return PartitionState(
-            self.leader, self.leader_epoch, self.isr, self.controller_epoch, self.recovering, self.eligible
+            *(self.leader, self.leader_epoch, self.isr, self.controller_epoch, self.recovering),
+            *(self.eligible, self.last_known),
         ).encode()
 
     @classmethod
@@ -59,7 +74,8 @@ class LeaderAndIsr(NamedTuple):
         """Decode the data of the state node; `version` is the version of the node."""
         node = PartitionState.decode(data)
         return cls(
-            node.leader, node.leader_epoch, node.isr, version, node.controller_epoch, node.recovering, node.eligible
+            *(node.leader, node.leader_epoch, node.isr, version, node.controller_epoch, node.recovering),
+            *(node.eligible, node.last_known),
         )
 
     @classmethod

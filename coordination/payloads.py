@@ -220,7 +220,7 @@ def _replicas(value: Mapping[str, Sequence[int]]) -> dict[int, tuple[int, ...]]:
 class PartitionState(NamedTuple):
     """Leader (-1: none) and ISR. The node's version is the partition epoch.
 
-    `eligible` is not in Kafka 3.9's node, whose brokers leave out what they do not know.
+    `eligible` and `last_known` are not in Kafka 3.9's node, whose brokers leave out what they do not know.
     """
 
     leader: int
@@ -229,6 +229,7 @@ class PartitionState(NamedTuple):
     controller_epoch: int
     recovering: bool = False
     eligible: tuple[int, ...] = ()
+    last_known: tuple[int, ...] = ()
 
     def encode(self) -> bytes:
         """Version 1."""
@@ -241,6 +242,7 @@ class PartitionState(NamedTuple):
                 "isr": self.isr,
                 **({"leader_recovery_state": 1} if self.recovering else {}),
                 **({"eligible_leader_replicas": self.eligible} if self.eligible else {}),
+                **({"last_known_elr": self.last_known} if self.last_known else {}),
             }
         )
 
@@ -256,6 +258,7 @@ class PartitionState(NamedTuple):
             int(value["controller_epoch"]),
             value.get("leader_recovery_state", 0) == 1,
             tuple(map(int, value.get("eligible_leader_replicas", ()))),
+            tuple(map(int, value.get("last_known_elr", ()))),
         )
 
 

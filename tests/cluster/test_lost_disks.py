@@ -110,6 +110,26 @@ def test_the_last_one_went_on_alone_and_lost_its_disk(make_cluster: MakeCluster,
         assert cluster.values("t", index) == numbered(0)
 
 
+def test_the_last_one_lost_its_power_and_the_one_before_its_disk(make_cluster: MakeCluster, tmp_path: Path) -> None:
+    """Who begins empty was in sync before, but is not who has more than a log that may lack its end."""
+    cluster = make_cluster()
+    cluster.create_topic("t", 1)
+    cluster.produce(cluster.producer("t", 0), numbered(0))
+    cluster.in_sync("t", 0, {0, 1, 2})
+    cluster.end_one(0)
+    cluster.end_one(1, signal.SIGKILL)
+    cluster.in_sync("t", 0, {2})
+    cluster.end_one(2, signal.SIGKILL)
+    shutil.rmtree(tmp_path / "broker-1")
+    cluster.words[1] = ["--give-up", str(tmp_path / "broker-1")]
+    (tmp_path / "broker-2" / ".boot_id").write_text("before the power went")
+    cluster.start(1)
+    cluster.start(2)
+    cluster.start(0)
+    cluster.in_sync("t", 0, {0, 1, 2})
+    assert cluster.values("t", 0) == numbered(0)
+
+
 def test_a_broker_without_its_disk_is_refused_and_given_up_catches_up(
     make_cluster: MakeCluster, tmp_path: Path
 ) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 from barnabas.broker import before_registering
+from barnabas.broker.before_registering import Loss
 from barnabas.cluster import registration
 from barnabas.cluster.leader_and_isr import LeaderAndIsr
 from barnabas.coordination import paths
@@ -21,8 +22,8 @@ def env() -> SimEnv:
     return sim_env(3)
 
 
-def keeps(topic: str, index: int) -> bool:
-    return False
+def keeps(topic: str, index: int) -> Loss:
+    return Loss.NOTHING
 
 
 def process(env: SimEnv, tree: SimTree) -> SimCoordination:
@@ -30,6 +31,10 @@ def process(env: SimEnv, tree: SimTree) -> SimCoordination:
     env.run(coordination.start())
     env.run(registration.make_persistent_paths(coordination, 1))
     return coordination
+
+
+def loses_all(topic: str, index: int) -> Loss:
+    return Loss.ALL
 
 
 async def write(tree: Coordination, index: int, leader: int, isr: list[int]) -> None:
@@ -50,7 +55,7 @@ def test_it_waits_until_no_isr_counts_on_it(env: SimEnv, caplog: pytest.LogCaptu
         env.run(write(other, index, leader, isr))
     env.run(other.create(paths.broker(1), ephemeral=True))
 
-    waiting = env.clock.loop.create_task(before_registering.until_taken_out(env, coordination, 1, keeps, keeps))
+    waiting = env.clock.loop.create_task(before_registering.until_taken_out(env, coordination, 1, keeps))
     env.clock.advance(500)
     assert "stopped uncleanly" not in caplog.text, "its former life is registered still"
     env.run(other.delete(paths.broker(1)))
@@ -74,7 +79,7 @@ def test_what_counts_on_it_again_while_it_waits_holds_it_up(env: SimEnv) -> None
     env.run(other.create(paths.topic("t"), b'{"version":1,"partitions":{"0":[1,2],"1":[2,1]}}'))
     env.run(write(other, 0, 2, [2]))
     env.run(write(other, 1, 2, [2, 1]))
-    waiting = env.clock.loop.create_task(before_registering.until_taken_out(env, coordination, 1, keeps, keeps))
+    waiting = env.clock.loop.create_task(before_registering.until_taken_out(env, coordination, 1, keeps))
     env.clock.advance(100)
     env.run(write(other, 0, 2, [2, 1]))
     env.run(write(other, 1, 2, [2]))
@@ -91,7 +96,7 @@ def test_a_topic_that_is_deleted_while_it_waits_does_not_hold_it_up(env: SimEnv)
     coordination, other = process(env, tree), process(env, tree)
     env.run(other.create(paths.topic("t"), b'{"version":1,"partitions":{"0":[1,2]}}'))
     env.run(write(other, 0, 2, [2, 1]))
-    waiting = env.clock.loop.create_task(before_registering.until_taken_out(env, coordination, 1, keeps, keeps))
+    waiting = env.clock.loop.create_task(before_registering.until_taken_out(env, coordination, 1, keeps))
     env.clock.advance(100)
     assert not waiting.done()
     env.run(other.create(paths.delete_topic("t")))
@@ -100,6 +105,9 @@ def test_a_topic_that_is_deleted_while_it_waits_does_not_hold_it_up(env: SimEnv)
 
 
 def test_whose_records_are_lost_gives_way_to_those_that_were_in_sync_before(env: SimEnv) -> None:
+    def loses_but_one(topic: str, index: int) -> Loss:
+        return Loss.NOTHING if index == 1 else Loss.ALL
+
     coordination = process(env, SimTree(env.clock, 1_000))
     env.run(
         coordination.create(paths.topic("t"), b'{"version":1,"partitions":{"0":[1,2],"1":[1,2],"2":[1,2],"3":[1]}}')
@@ -108,7 +116,7 @@ def test_whose_records_are_lost_gives_way_to_those_that_were_in_sync_before(env:
     for index, members in eligible.items():
         state = LeaderAndIsr(-1, 4, (1,), eligible=members)
         env.run(coordination.create(paths.partition_state("t", index), state.encode(), make_parents=True))
-    env.run(before_registering.until_taken_out(env, coordination, 1, lambda topic, index: index != 1, keeps))
+    env.run(before_registering.until_taken_out(env, coordination, 1, loses_but_one))
     for index, isr in enumerate([(2,), (1,), (1,), (1,)]):
         data, stat = env.run(coordination.get(paths.partition_state("t", index)))
         state = LeaderAndIsr.decode(data, stat.version)
@@ -134,14 +142,12 @@ def test_who_gives_way_waits_until_its_lead_is_over_and_names_the_controller_of_
         return await multi(operations)
 
     coordination.multi = multi_after_an_election  # type: ignore[method-assign]
-    all_lost = env.clock.loop.create_task(
-        before_registering.until_taken_out(env, coordination, 1, lambda topic, index: True, keeps)
-    )
+    waiting = env.clock.loop.create_task(before_registering.until_taken_out(env, coordination, 1, loses_all))
     env.clock.advance(500)
     assert env.run(other.get(path))[0] == led.encode(), "only the controller ends a lead: it begins an epoch"
     env.run(other.set(path, led.changed(-1, (1,)).remembering(led).encode()))
     env.clock.advance(100)
-    assert all_lost.done()
+    assert waiting.done()
     data, stat = env.run(other.get(path))
     assert LeaderAndIsr.decode(data, stat.version)[:5] == (-1, 5, (2,), 2, 5)
 
@@ -158,10 +164,10 @@ def test_whose_end_may_be_lost_waits_as_long_as_a_session_for_those_that_were_in
         state = LeaderAndIsr(-1, 4, (1,), eligible=members)
         env.run(other.create(paths.partition_state("t", index), state.encode(), make_parents=True))
 
-    def lacks_end(topic: str, index: int) -> bool:
-        return index != 1
+    def lacks_end(topic: str, index: int) -> Loss:
+        return Loss.NOTHING if index == 1 else Loss.END
 
-    waiting = env.clock.loop.create_task(before_registering.until_taken_out(env, coordination, 1, keeps, lacks_end))
+    waiting = env.clock.loop.create_task(before_registering.until_taken_out(env, coordination, 1, lacks_end))
     env.clock.advance(500)
     assert not waiting.done()
     if registers is not None:
@@ -176,13 +182,44 @@ def test_whose_end_may_be_lost_waits_as_long_as_a_session_for_those_that_were_in
         assert LeaderAndIsr.decode(data, stat.version).isr == ((2, 4) if gives_way else (1,))
 
 
+@pytest.mark.parametrize(("leader", "leader_epoch"), [(-1, 4), (2, 5)])
+def test_nobody_gives_way_to_an_eligible_replica_that_has_lost_records_itself(
+    env: SimEnv, leader: int, leader_epoch: int
+) -> None:
+    """Broker 1 begins empty; then broker 2, alone in sync, loses its power. Its disk has nearly everything."""
+    tree = SimTree(env.clock, 1_000)
+    coordination, other = process(env, tree), process(env, tree)
+    env.run(other.create(paths.topic("t"), b'{"version":1,"partitions":{"0":[1,2]}}'))
+    state = LeaderAndIsr(leader, 4, (2,), eligible=(1,))
+    env.run(other.create(paths.partition_state("t", 0), state.encode(), make_parents=True))
+
+    def lacks_end(topic: str, index: int) -> Loss:
+        return Loss.END
+
+    def read() -> LeaderAndIsr:
+        data, stat = env.run(coordination.get(paths.partition_state("t", 0)))
+        return LeaderAndIsr.decode(data, stat.version)
+
+    env.run(before_registering.until_taken_out(env, coordination, 1, loses_all))
+    assert read()[:3] == (leader, leader_epoch, (2,)), "a leader hears of the change in a new epoch"
+    assert (read().eligible, read().last_known) == ((), (1,))
+    env.run(other.create(paths.broker(1), ephemeral=True))
+    env.run(other.set(paths.partition_state("t", 0), read()._replace(leader=-1).encode()))
+    began_ms = env.clock.monotonic_ms()
+    env.run(before_registering.until_taken_out(env, other, 2, lacks_end))
+    assert read().isr == (2,)
+    assert env.clock.monotonic_ms() == began_ms, "nor waits for it"
+    env.run(before_registering.until_taken_out(env, other, 2, loses_all))
+    assert read().isr == (1,), "but who has lost all does"
+
+
 def test_topics_that_are_being_deleted_and_those_that_cannot_be_read_do_not_hold_it_up(env: SimEnv) -> None:
     coordination = process(env, SimTree(env.clock, 1_000))
     for topic, data in (("t", b'{"version":1,"partitions":{"0":[1,2]}}'), ("u", b"by hand")):
         env.run(coordination.create(paths.topic(topic), data))
     env.run(write(coordination, 0, 1, [1, 2]))
     env.run(coordination.create(paths.delete_topic("t")))
-    env.run(before_registering.until_taken_out(env, coordination, 1, keeps, keeps))
+    env.run(before_registering.until_taken_out(env, coordination, 1, keeps))
 
 
 @pytest.mark.parametrize("session_ms", [1.0, 1_000.0])

@@ -445,19 +445,13 @@ class Term:
             if node is not None:
                 partitions.update(dict.fromkeys(payloads.decode_isr_change(node[0])))
         state = self.state
-        before = {partition: state.states[partition] for partition in partitions if partition in state.states}
-        await self.tree.read_states(list(before))
-        known = [partition for partition in before if partition in state.states]
+        await self.tree.read_states([partition for partition in partitions if partition in state.states])
+        known = [partition for partition in partitions if partition in state.states]
         self._batch.add_update_metadata(state.brokers, known)
-        in_new_epoch = [
-            partition
-            for partition in known
-            if state.states[partition].leader_epoch != before[partition].leader_epoch
-            and not state.is_being_deleted(partition[0])
-        ]
-        for partition in in_new_epoch:
-            self._batch.add_leader_and_isr(state.replicas(partition), partition)
         kept = [partition for partition in known if not state.is_being_deleted(partition[0])]
+        # Those without a later epoch, too: a write that came too late may have made this controller read it before.
+        for partition in kept:
+            self._batch.add_leader_and_isr(state.replicas(partition), partition)
         leaderless = [
             partition
             for partition in kept

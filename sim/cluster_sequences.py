@@ -173,7 +173,7 @@ class Sequences(Choices):
         await self._sleep(0, 2_000)
 
     async def _lose_follower_then_leader(self) -> None:
-        """A follower loses what it had not synced; then the leader dies, which loses nothing."""
+        """A follower loses what it had not synced; then the leader dies, which loses nothing, perhaps by power, too."""
         world, weather = self._world, self._weather
         if not await weather.wait_until_in_sync():
             return
@@ -186,7 +186,10 @@ class Sequences(Choices):
         if self._rng.random() < 0.5:
             world.spawn(world.bring_up(follower))
         await self._sleep(0, self._rng.choice((50.0, 1_000.0, 2 * world.tree.session_timeout_ms)))
-        self._kill(leader)
+        if world.is_synced and self._rng.random() < 0.5:
+            world.lose_power(leader)
+        else:
+            self._kill(leader)
         await self._sleep(0, 2 * world.tree.session_timeout_ms)
         if self._rng.random() < 0.5:
             leader, follower = follower, leader

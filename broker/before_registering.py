@@ -113,9 +113,9 @@ async def _counted_on(
     corrected: dict[TopicPartition, LeaderAndIsr] = {}
     given: list[str] = []
     for partition, node in zip(partitions, states):
-        if node is None:
+        state = LeaderAndIsr.of_node(node)
+        if state is None:  # or it cannot be read: then nobody leads
             continue
-        state = LeaderAndIsr.decode(node[0], node[1].version)
         loss = loss_of(*partition)
         is_alone = state.leader == NO_LEADER and state.isr == (node_id,)
         others = _others(state, loss)
@@ -159,11 +159,10 @@ async def raise_leader_epochs(
     """
     changes: dict[tuple[str, int], LeaderAndIsr] = {}
     states = await coordination.get_many([paths.partition_state(*partition) for partition in latest])
-    for (partition, epoch), state in zip(latest.items(), states):
-        if state is not None:
-            said = LeaderAndIsr.decode(state[0], state[1].version)
-            if said.leader_epoch < epoch:
-                changes[partition] = said._replace(leader_epoch=epoch + 1)
+    for (partition, epoch), node in zip(latest.items(), states):
+        state = LeaderAndIsr.of_node(node)
+        if state is not None and state.leader_epoch < epoch:
+            changes[partition] = state._replace(leader_epoch=epoch + 1)
     if changes:
         await _write_and_tell(coordination, changes)
     return list(changes)

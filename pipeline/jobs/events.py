@@ -6,6 +6,7 @@ others: one row for each bucket. A bucket is a fixed share of all partitions and
 """
 
 import pickle
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -13,7 +14,7 @@ from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
-from barnabas.pipeline.as_of import is_no_future
+from barnabas.pipeline.as_of import CLOCKS_DIFFER_S
 from barnabas.pipeline.batches import Array
 from pyspark.sql import functions as F
 
@@ -196,7 +197,7 @@ def _sorted(*columns: Array) -> tuple[Array, Array]:
 
 
 def events_of(commits: "DataFrame", batches: "DataFrame", groups: "DataFrame | None" = None) -> "DataFrame":
-    """Everything that happens, in the columns of an event. `clock_ms`: its time, if that can be right."""
+    """Everything that happens, in the columns of an event."""
     happened = commits.select(
         *("log_timestamp", "group_id", "topic", "partition", "log_offset", "offset", "is_tombstone"),
         F.unix_millis("commit_timestamp").alias("since_ms"),
@@ -218,10 +219,8 @@ def events_of(commits: "DataFrame", batches: "DataFrame", groups: "DataFrame | N
             F.coalesce(F.size("members"), F.lit(0)).alias("members"),
         )
         happened = happened.unionByName(begun, allowMissingColumns=True)
-    at_ms = F.unix_millis("log_timestamp")
-    # A time in the future, which a producer with a wrong clock has written, is no clock.
-    happened = happened.withColumns({"at_ms": at_ms, "clock_ms": F.when(is_no_future("log_timestamp"), at_ms)})
-    return happened.where("at_ms is not null").select(*Event._fields, "clock_ms")  # a client may write no time
+    happened = happened.withColumn("at_ms", F.unix_millis("log_timestamp"))
+    return happened.where("at_ms is not null").select(*Event._fields)  # a client may write no time
 
 
 def packed(events: "DataFrame", rule: Rule) -> "DataFrame":
@@ -235,18 +234,20 @@ def _packer(rule: Rule) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Reco
         for batch in batches:
             some.append(batch)
             if sum(map(len, some)) >= _PACKED_AT_ONCE:
-                yield pack_batches(some, rule)
+                yield pack_batches(some, rule, time.time_ns() // 1_000_000)
                 some = []
         if any(map(len, some)):
-            yield pack_batches(some, rule)
+            yield pack_batches(some, rule, time.time_ns() // 1_000_000)
 
     return pack
 
 
-def pack_batches(batches: Sequence[pa.RecordBatch], rule: Rule) -> pa.RecordBatch:
-    """One row for each bucket."""
+def pack_batches(batches: Sequence[pa.RecordBatch], rule: Rule, now_ms: int) -> pa.RecordBatch:
+    """One row for each bucket. `clock_ms` is the newest time that can be right."""
     events = Events.of_batches(batches)
-    clock_ms = max((one for batch in batches if (one := pa.compute.max(batch["clock_ms"]).as_py())), default=None)
+    # Spark's current_timestamp() is part of the code that it compiles, anew for each micro-batch.
+    at_ms = events.of("at_ms")
+    clock_ms = max(at_ms[at_ms <= now_ms + CLOCKS_DIFFER_S * 1000].tolist(), default=None)
     is_of_group = events.of("members") != NONE
     parts = [events.only(~is_of_group)]
     if rule.has_groups:

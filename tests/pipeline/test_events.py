@@ -43,8 +43,8 @@ HEALTH = (MINUTE_MS, 20 * MINUTE_MS, 12 * MINUTE_MS)
 def events_batch(events: list[Event]) -> pa.RecordBatch:
     """As Spark gives them to the tasks."""
     kinds = dict.fromkeys(Event._fields, pa.int64()) | dict.fromkeys(("group_id", "topic"), pa.string())
-    schema = pa.schema([*kinds.items(), ("clock_ms", pa.int64())])
-    return pa.RecordBatch.from_pylist([one._asdict() | {"clock_ms": one.at_ms} for one in events], schema)
+    schema = pa.schema([*kinds.items()])
+    return pa.RecordBatch.from_pylist([one._asdict() for one in events], schema)
 
 
 def busy_minutes(random: Random) -> list[Event]:
@@ -93,7 +93,8 @@ def said(looks: Looks, events: list[Event], cuts: Random, watermarks: list[int])
             some, due = due[:count], due[count:]
             half = cuts.randrange(len(some) + 1)
             parts = [events_batch(part) for part in (some[:half], some[half:])]
-            for row in pack_batches(parts, looks).to_pylist():
+            for row in pack_batches(parts, looks, watermark_ms).to_pylist():
+                assert row["clock_ms"] == max(event.at_ms for event in some)
                 assert row["first_ms"] == Events.of_bytes(row["events"]).of("at_ms").min()
                 kept += len(Events.of_bytes(row["events"]))
                 new.setdefault(row["bucket"], []).append(row["events"])
@@ -143,3 +144,11 @@ def test_events_are_kept_as_they_are() -> None:
     assert Events.of_bytes(columns.to_bytes()).rows() == events
     parts = [columns.only(np.arange(begin, min(begin + 300, len(events)))) for begin in range(0, len(events), 300)]
     assert Events.joined(Events.of_bytes(part.to_bytes()) for part in parts).rows() == events
+
+
+def test_a_time_in_the_future_is_no_clock() -> None:
+    events = [event for event in busy_minutes(Random(1)) if event.log_end]
+    batch = events_batch([*events, events[0]._replace(at_ms=START_MS + 10**12)])
+    (clock_ms,) = set(pack_batches([batch], Lag(MINUTE_MS, LAG_NAMES), START_MS).column("clock_ms").to_pylist())
+    assert clock_ms == max(event.at_ms for event in events)
+    assert pack_batches([batch], Lag(MINUTE_MS, LAG_NAMES), 0).column("clock_ms").null_count > 0

@@ -68,8 +68,8 @@ def parts_of(history: History, times_ms: Sequence[int]) -> list[History]:
 def events_batch(events: Sequence[Event]) -> pa.RecordBatch:
     """As Spark gives them to the tasks."""
     kinds = dict.fromkeys(Event._fields, pa.int64()) | dict.fromkeys(("group_id", "topic"), pa.string())
-    schema = pa.schema([*kinds.items(), ("clock_ms", pa.int64())])
-    return pa.RecordBatch.from_pylist([one._asdict() | {"clock_ms": one.at_ms} for one in events], schema)
+    schema = pa.schema([*kinds.items()])
+    return pa.RecordBatch.from_pylist([one._asdict() for one in events], schema)
 
 
 def comparable(found: list[Row], until_ms: int) -> list[Any]:

@@ -536,4 +536,14 @@ CLUSTER_FAULTS = (
         2,
         "power of a leader after all sessions",
     ),
+    Fault(
+        "what a starting broker writes is not passed on",
+        "cluster",
+        "controller.term:Term._isr_changed",
+        "self._batch.add_leader_and_isr(state.replicas(partition), partition)",
+        "pass",
+        "what the tree says reaches its brokers",
+        4,
+        "power of a follower and then the leader",
+    ),
 )

@@ -134,7 +134,7 @@ def consume(address: str, topic: str, records: int) -> dict[str, float]:
 
 
 def _run(words: Sequence[str]) -> str:
-    ended = subprocess.run(java("512m", *words), capture_output=True, text=True, timeout=120)
+    ended = subprocess.run(java("512m", *words), capture_output=True, text=True, timeout=600)
     if ended.returncode or not ended.stdout.strip():
         raise RuntimeError(f"{words[0]} failed:\n{ended.stdout[-2000:]}{ended.stderr[-2000:]}")
     return ended.stdout

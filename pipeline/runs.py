@@ -31,7 +31,7 @@ COMMIT_COLUMNS = (
 BATCH_COLUMNS = (
     *("directory", "segment", "position", "topic", "partition", "base_offset", "last_offset", "size_bytes"),
     *("base_timestamp", "max_timestamp", "record_count", "is_control", "crc", "error"),
-    *("producer_id", "producer_epoch", "is_transactional", "control_type"),
+    *("leader_epoch", "producer_id", "producer_epoch", "is_transactional", "control_type"),
 )
 GROWTH_COLUMNS = ("topic", "partition", "base_offset", "last_offset", "base_timestamp", "max_timestamp", "error")
 HEALTH_TOPIC = "barnabas.health"

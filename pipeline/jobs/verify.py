@@ -12,6 +12,8 @@ The findings:
 
 - `corrupt batch`: its CRC is wrong, it is no batch, or its offsets cannot be at this place.
 - `offsets are missing`: a batch does not begin where the one before it ends, and the topic is not compacted.
+- `leader epoch falls`: a batch has a lower leader epoch than the one before it. Each leader writes with a higher epoch
+  than all before it, so an old one went on writing.
 - `wrong index`: an entry of an offset index whose position is not that of the batch with this offset; an entry of a
   time index whose time is not that of the batch with this offset; entries that do not rise; an entry of a transaction
   index without the marker of that abort, or such a marker without an entry (not of compacted topics).
@@ -61,6 +63,7 @@ def verify(
     findings = [
         found(batches.where(F.col("error").isNotNull()), "corrupt batch", F.col("error")),
         missing_offsets(good.where(~is_compacted)),
+        leader_epochs(good),
         *indexes(good, entries),
         *transaction_indexes(good.where(~is_compacted), entries.where(~is_compacted)),
         *transactions(good, states),
@@ -85,9 +88,19 @@ def found(rows: "DataFrame", finding: str, detail: "Column", offset: str = "base
 
 def missing_offsets(good: "DataFrame") -> "DataFrame":
     """Where a batch begins above the end of the one before it."""
-    end = F.lag("last_offset").over(Window.partitionBy(*LOG).orderBy("segment", "position"))
-    rows = good.withColumn("end", end).where(F.col("base_offset") > F.col("end") + 1)
+    rows = good.withColumn("end", before("last_offset")).where(F.col("base_offset") > F.col("end") + 1)
     return found(rows, "offsets are missing", F.format_string("the batch before it ends at offset %d", "end"))
+
+
+def leader_epochs(good: "DataFrame") -> "DataFrame":
+    """Where a batch has a lower leader epoch than the one before it."""
+    rows = good.withColumn("epoch", before("leader_epoch")).where(F.col("leader_epoch") < F.col("epoch"))
+    return found(rows, "leader epoch falls", F.format_string("from %d to %d", "epoch", "leader_epoch"))
+
+
+def before(name: str) -> "Column":
+    """What the batch before it in the same log has."""
+    return F.lag(name).over(Window.partitionBy(*LOG).orderBy("segment", "position"))
 
 
 def indexes(good: "DataFrame", entries: "DataFrame") -> "list[DataFrame]":
@@ -106,8 +119,8 @@ def indexes(good: "DataFrame", entries: "DataFrame") -> "list[DataFrame]":
     )
 
     kind = (F.col("position").isNull(), F.col("timestamp_ms").isNull())
-    before = F.lag("entry_offset").over(Window.partitionBy(*file, *kind).orderBy("number"))
-    falls = entries.withColumn("before", before).where("entry_offset <= before")
+    entry_before = F.lag("entry_offset").over(Window.partitionBy(*file, *kind).orderBy("number"))
+    falls = entries.withColumn("before", entry_before).where("entry_offset <= before")
     return [
         found(led.where(~leads_there), "wrong index", _says(F.col("position"), "position"), "entry_offset"),
         found(timed.where(~has_time), "wrong index", _says(F.col("timestamp_ms"), "time"), "entry_offset"),
@@ -123,11 +136,11 @@ def in_steps(good: "DataFrame") -> "DataFrame":
     """The batches of producers, each with what the producer did before: is a transaction open, and in which epoch?"""
     of_producer = Window.partitionBy(*LOG, "producer_id").orderBy("base_offset")
     opens = F.col("is_transactional") & ~F.col("is_control")
-    before = of_producer.rowsBetween(Window.unboundedPreceding, -1)
+    all_before = of_producer.rowsBetween(Window.unboundedPreceding, -1)
     return good.where(F.col("producer_id").isNotNull()).withColumns(
         {
             "was_open": F.coalesce(F.lag(opens).over(of_producer), F.lit(False)),
-            "epoch_before": F.max("producer_epoch").over(before),
+            "epoch_before": F.max("producer_epoch").over(all_before),
             "is_last": F.lead("base_offset").over(of_producer).isNull(),
         }
     )
@@ -202,7 +215,7 @@ def replicas(good: "DataFrame", logs: "DataFrame") -> "DataFrame":
     )
     rows = good.join(F.broadcast(common.where(F.size("directories") > 1)), [*TOPIC_PARTITION])
     rows = rows.where("base_offset >= low and last_offset < high")
-    content = F.struct("last_offset", "crc", "size_bytes")
+    content = F.struct("last_offset", "crc", "size_bytes", "leader_epoch")  # which the checksum does not cover
     by_offset = rows.groupBy(*TOPIC_PARTITION, "base_offset", "directories").agg(
         F.collect_set("directory").alias("there"), F.count_distinct(content).alias("contents")
     )

@@ -30,7 +30,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     log = directory.log(TOPIC, segment_bytes=4_000, index_interval_bytes=300)
     for number in range(60):
         records = [Record(-1, NOW_MS + number, b"k", b"v" * 100) for _ in range(number % 3 + 1)]
-        directory.append(log, *records)
+        directory.append(log, *records, epoch=number // 20)
     offsets = directory.log(COMPACTED)
     transactions = directory.log(TRANSACTIONS)
     for producer_id in range(3):
@@ -140,6 +140,21 @@ def test_a_batch_that_is_there_twice(spark: SparkSession, folder: Path) -> None:
     assert "comes behind" in found["detail"]
 
 
+def test_a_leader_epoch_that_falls(spark: SparkSession, folder: Path) -> None:
+    """The checksum does not cover it. Twice it rises in the log that is whole."""
+    path = segment(folder, -1)
+    first, second, *others = batches_of(path)
+    assert int.from_bytes(second[12:16], "big") == 2
+    path.write_bytes(b"".join((first, second[:12], (1).to_bytes(4, "big"), second[16:], *others)))
+    offset = int.from_bytes(second[:8], "big")
+    found = {one["finding"]: one for one in findings(spark, folder)}
+    assert found.keys() == {"leader epoch falls", "replicas differ"}
+    place = found["leader epoch falls"]
+    assert (place["directory"], place["segment"], place["position"]) == (str(folder / "b"), path.name, len(first))
+    assert place["detail"] == "from 2 to 1"
+    assert [one["offset"] for one in found.values()] == [offset, offset]
+
+
 @pytest.mark.parametrize(("extension", "byte"), [("index", 7), ("timeindex", 7)])
 def test_a_wrong_index(spark: SparkSession, folder: Path, extension: str, byte: int) -> None:
     path = segment(folder, 1, extension=extension)  # the first one has no entries
@@ -206,14 +221,21 @@ def test_a_transaction_index_that_names_another_producer(spark: SparkSession, fo
     assert [(one["finding"], one["offset"]) for one in findings(spark, folder)] == [("wrong index", 5)] * 2
 
 
-@pytest.mark.parametrize(("more", "detail"), [({"transactional": False}, "has an open"), ({"epoch": 1}, "has an open")])
+@pytest.mark.parametrize(
+    ("before", "more", "detail"),
+    [
+        (0, {"transactional": False}, "has an open transaction"),
+        (0, {"epoch": 1}, "has an open transaction"),
+        (1, {"epoch": 0}, "had a higher epoch before"),
+    ],
+)
 def test_a_producer_goes_on_in_an_open_transaction(
-    spark: SparkSession, folder: Path, tmp_path: Path, more: dict[str, Any], detail: str
+    spark: SparkSession, folder: Path, tmp_path: Path, before: int, more: dict[str, Any], detail: str
 ) -> None:
     """The broker's log does not refuse what another broker's damaged log may hold, if it has forgotten the producer."""
     directory = DataDirectory(tmp_path / "other")
     log = directory.log(TRANSACTIONS)
-    write(directory, log, 1)
+    write(directory, log, 1, before)
     log.producers.entries.clear()
     write(directory, log, 1, **more)
     directory.close()

@@ -17,6 +17,7 @@ import pyarrow as pa
 from barnabas.pipeline.session import start_session
 from barnabas.pipeline.sources import register
 from pyspark import TaskContext
+from spark_settings import JAVA_OPTIONS
 
 ROWS_PER_EPOCH = 200
 HALF_WAY = 120
@@ -53,7 +54,7 @@ def main(brokers: str, folder: str, *words: str) -> None:
     settings = {
         "spark.master": "local[1,3]",  # three attempts for each task
         "spark.driver.memory": "1g",
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.driver.extraJavaOptions": JAVA_OPTIONS,
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.sql.execution.arrow.maxRecordsPerBatch": str(ROWS_TOGETHER),

@@ -1,8 +1,9 @@
-"""A process with the streaming jobs, for a test that kills it: `python stream_process.py DATA OUT follow|finish`."""
+"""A process with the streaming jobs, for a test that kills it: `python stream_process.py DATA OUT`."""
 
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -16,19 +17,20 @@ from barnabas.pipeline.sources import register
 from barnabas.pipeline.streamed import LiveTable
 from spark_settings import SMALL
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
 EVERY_S = 600
 DELAY_S = 3 * 3600
 SCHEMA = "payment bigint, amount bigint"
 JOBS = ("lag", "health", "export")
 
 
-def main(data: str, out: str, mode: str) -> None:
-    """Run the three jobs until they are killed, or have read everything."""
-    spark = start_session("streams", SMALL | {"spark.local.dir": f"{out}.local"})
-    register(spark)
+def start_jobs(spark: "SparkSession", data: str, out: str, *, follow: bool) -> "list[StreamingQuery]":
+    """Start the three jobs, one after the other: Spark waits only ten seconds for the Python processes of a query."""
     run = Run(spark, Source(directories=(data,)), out)
     commits, groups, batches = run.streams()
-
     jobs = {
         "lag": (lag_stream(commits, batches, EVERY_S, DELAY_S),),
         "health": (health_stream(commits, groups, batches, EVERY_S, delay_s=DELAY_S),),
@@ -38,18 +40,19 @@ def main(data: str, out: str, mode: str) -> None:
     for name in JOBS:
         rows, *partitioned_by = jobs[name]
         table = LiveTable(spark, f"{out}/{name}", partitioned_by=tuple(partitioned_by))
-        query = table.start(rows, follow=mode == "follow", trigger_s=0)
-        # One after the other: Spark waits only ten seconds for the Python processes of a query that starts.
+        query = table.start(rows, follow=follow, trigger_s=0)
         while query.isActive and not query.lastProgress:
             time.sleep(0.05)
-        if query.exception() is not None:
-            raise SystemExit(f"{name} has failed")
         queries.append(query)
-    if mode == "follow":
-        spark.streams.awaitAnyTermination()
-    for query in queries:
-        query.awaitTermination()
-    spark.stop()
+    return queries
+
+
+def main(data: str, out: str) -> None:
+    """Run until somebody kills this process."""
+    spark = start_session("streams", SMALL | {"spark.local.dir": f"{out}.local"})
+    register(spark)
+    start_jobs(spark, data, out, follow=True)
+    spark.streams.awaitAnyTermination()
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 from barnabas.broker.cli.pipeline import _sentence
 from barnabas.pipeline import session
 from barnabas.pipeline.local_files import LOCK_FILE, OutError, local_path, only_run_in
+from spark_settings import JAVA_OPTIONS
 
 COMMAND = [sys.executable, "-m", "barnabas.broker.main", "pipeline"]
 
@@ -153,6 +154,7 @@ def test_ctrl_c(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         words = ["lag", "--source", address, "--out", str(tmp_path / "out"), "--memory", "512m"]
+        words += ["--spark", f"spark.driver.extraJavaOptions={JAVA_OPTIONS}"]
         process = subprocess.Popen([*COMMAND, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         silent.settimeout(90)
         silent.accept()[0].close()  # the command looks whether there is a broker

@@ -295,7 +295,7 @@ def run_export(run: Run) -> Summary:
     except OSError as error:
         raise ValueError(f"{file} cannot be read: {error.strerror}") from error
     json_schema, skip_bytes = run.settings.get("json_schema"), run.settings.get("avro_skip_bytes", 0)
-    records = run.stream("records", topics=topic, isolation=COMMITTED)
+    records = run.stream("records", topics=topic, isolation=COMMITTED, columns=",".join(export.COLUMNS))
     rows = export.export(records, json_schema, avro_schema, skip_bytes)
     table = LiveTable(
         run.spark,

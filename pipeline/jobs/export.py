@@ -26,6 +26,8 @@ from pyspark.sql.types import StringType, StructType
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
+PLACE = ("topic", "partition", "offset", "timestamp", "key", "headers")
+COLUMNS = (*PLACE, "value")  # that it needs of the records
 PARTITIONED_BY = ("outcome", "day")
 _CORRUPT = "_corrupt_record"
 
@@ -38,7 +40,6 @@ def export(
     `json_schema`: columns and types of the values, such as `order bigint, amount double`. `avro_schema`: Avro's schema
     as JSON; `avro_skip_bytes` come before each value, five if a schema registry's client wrote it.
     """
-    place = ("topic", "partition", "offset", "timestamp", "key", "headers")
     value: Column = F.col("value")
     reason: Column = F.lit(None).cast("string")
     if json_schema is not None:
@@ -51,7 +52,7 @@ def export(
     rows = records.withColumn("reason", reason)
     is_good = F.col("reason").isNull()
     return rows.select(
-        *place,
+        *PLACE,
         F.when(is_good, value).alias("value"),
         F.when(is_good, "good").otherwise("bad").alias("outcome"),
         "reason",

@@ -107,7 +107,7 @@ async def _counted_on(
 
     `waits`: also those for which it waits for eligible replicas.
     """
-    registered = {int(broker) for broker in await coordination.children(paths.BROKER_IDS)}
+    registered = set(await coordination.children(paths.BROKER_IDS))
     states = await coordination.get_many([paths.partition_state(*partition) for partition in partitions])
     counted_on = []
     corrected: dict[TopicPartition, LeaderAndIsr] = {}
@@ -121,7 +121,7 @@ async def _counted_on(
         others = _others(state, loss)
         if node_id in state.eligible and loss:
             corrected[partition] = state.without_records_of(node_id, all_lost=loss is Loss.ALL)
-        elif is_alone and others and (loss is Loss.ALL or not registered.isdisjoint(others)):
+        elif is_alone and others and (loss is Loss.ALL or not registered.isdisjoint(map(str, others))):
             corrected[partition] = state._replace(isr=others, eligible=(), last_known=())
             given.append("{}-{}".format(*partition))
         elif not (

@@ -41,6 +41,10 @@ class Choices:
         key, leader = self._rng.choice(led)
         return key, hosts[leader], [host for node, host in hosts.items() if node != leader]
 
+    async def _a_led_partition_in_sync(self) -> "tuple[TopicPartition, Host, list[Host]] | None":
+        """The same, at a time when a machine may lose its power."""
+        return self._a_led_partition() if await self._weather.wait_until_in_sync() else None
+
     def _controller(self) -> "Host | None":
         node = self._world.tree.find(paths.CONTROLLER)
         return None if node is None else self._world.hosts[ControllerNode.decode(node.data).broker_id]

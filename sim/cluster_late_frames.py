@@ -266,9 +266,7 @@ class LateFrames(Choices):
     async def _late_fetch(self) -> None:
         """A follower that is not in sync loses its log. Its fetch of before comes when it is registered again."""
         world, network = self._world, self._world.network
-        if not await self._weather.wait_until_in_sync():
-            return
-        found = self._a_led_partition()
+        found = await self._a_led_partition_in_sync()
         if found is None or not world.all_serve:
             return
         key, leader, others = found

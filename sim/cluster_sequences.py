@@ -174,10 +174,7 @@ class Sequences(Choices):
 
     async def _lose_follower_then_leader(self) -> None:
         """A follower loses what it had not synced; then the leader dies, which loses nothing, perhaps by power, too."""
-        world, weather = self._world, self._weather
-        if not await weather.wait_until_in_sync():
-            return
-        found = self._a_led_partition()
+        world, found = self._world, await self._a_led_partition_in_sync()
         if found is None:
             return
         _, leader, others = found
@@ -195,14 +192,11 @@ class Sequences(Choices):
             leader, follower = follower, leader
         world.spawn(world.bring_up(leader))
         await self._bring_up(follower)
-        await weather.wait_until_in_sync()
+        await self._weather.wait_until_in_sync()
 
     async def _lose_leader_after_all_sessions(self) -> None:
         """The tree counts nobody as alive; a leader that lost what it had not synced is the first to come back."""
-        world, weather = self._world, self._weather
-        if not await weather.wait_until_in_sync():
-            return
-        found = self._a_led_partition()
+        world, found = self._world, await self._a_led_partition_in_sync()
         if found is None:
             return
         (_, leader, others), timeout_ms = found, world.tree.session_timeout_ms
@@ -222,7 +216,7 @@ class Sequences(Choices):
             for pair in pairs[host]:
                 world.network.unblock(*pair)
         await self._bring_up(leader)
-        await weather.wait_until_in_sync()
+        await self._weather.wait_until_in_sync()
 
     async def _stop_with_a_slow_follower(self) -> None:
         """A leader stops in order under load, and a follower is far away."""

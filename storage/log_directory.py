@@ -63,6 +63,7 @@ class LogDirectory:
         self._tree_name = tree_name  # the name of the coordination tree, if it is in this directory
         self.path = path
         self.contents = DirectoryContents(path)  # as `read` found them
+        self._is_of_this_boot = False  # the machine has not started since a broker last used it
         self.folders: dict[tuple[str, int], LogFolder] = {}  # of the logs that `load` opens
         self.logs: dict[tuple[str, int], Log] = {}
         self.cleaner_offsets: dict[tuple[str, int], int] = {}
@@ -104,6 +105,7 @@ class LogDirectory:
         if self._env.disk.exists(self.path_of(checkpoints.LOCK)):
             self._take_lock()
         self.contents = read_contents(self._env.disk, self.path, self._tree_name)
+        self._is_of_this_boot = self.contents.boot_id == self._env.disk.boot_id()
         self.folders = dict(self.contents.folders)
 
     def take(self) -> None:
@@ -214,11 +216,11 @@ class LogDirectory:
 
         Then the ends of logs may be lost that were not synced.
         """
-        return bool(self.folders) and not self.was_clean and self.contents.boot_id != self._env.disk.boot_id()
+        return bool(self.folders) and not self.was_clean and not self._is_of_this_boot
 
     def write_boot_id(self) -> None:
         """From here on, a process that is killed loses nothing unless the machine starts anew."""
-        if self.contents.boot_id == self._env.disk.boot_id():
+        if self._is_of_this_boot:
             return
         try:
             checkpoints.write_boot_id(self._env.disk, self.path_of(checkpoints.BOOT_ID))

@@ -10,6 +10,7 @@ import glob
 import logging
 import os
 import re
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -18,15 +19,17 @@ import numpy as np
 from barnabas.pipeline.batches import OFFSETS_END, Array
 from barnabas.pipeline.options import ReadOptions
 from barnabas.protocol import uuids
-from barnabas.protocol.batch_layout import HEADER, HEADER_BYTES, MAGIC
+from barnabas.protocol.batch_layout import HEADER, HEADER_BYTES, MAGIC, PREFIX_BYTES
 from barnabas.runtime.disk import RealDisk
 from barnabas.storage import checkpoints
 
 logger = logging.getLogger("barnabas.pipeline")
 
 _LOG_FOLDER = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>\d+)\Z")
-_SEGMENT = re.compile(r"(?P<base_offset>\d{20})\.log\Z")
+_SEGMENT = re.compile(r"(?P<base_offset>\d{20})\.log(?P<swap>\.swap)?\Z")
 _INDEX_ENTRY = np.dtype([("offset", ">i4"), ("position", ">i4")])
+_LOOKS_MAX = 40
+_MOMENT_S = 0.025
 _TIME_ENTRY = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])
 
 
@@ -39,9 +42,15 @@ class Segment:
     size_bytes: int
     inode: int
 
+    @property
+    def is_swap(self) -> bool:
+        """Whether it is whole, but has not its name yet, because its broker puts it in the place of others."""
+        return self.path.endswith(".swap")
+
     def beside(self, extension: str) -> str:
         """The path of a file that belongs to the segment."""
-        return self.path.removesuffix("log") + extension
+        stem, _, suffix = self.path.rpartition(".log")
+        return f"{stem}.{extension}{suffix}"
 
 
 @dataclass(frozen=True)
@@ -146,6 +155,8 @@ def logs_of(directory: str, topics: Sequence[str], *, with_internal: bool, until
             segments = segments_of(folder)
             topic_id = checkpoints.read_partition_metadata(disk, f"{folder}/{checkpoints.PARTITION_METADATA}")
         except (FileNotFoundError, NotADirectoryError):
+            if os.path.isdir(folder):
+                raise
             continue  # deleted meanwhile, or no log
         if segments:
             end = watermarks.get((topic, partition), 0) if until_high_watermark and has_watermarks else OFFSETS_END
@@ -163,7 +174,31 @@ def is_wanted(topic: str, topics: Sequence[str], *, with_internal: bool) -> bool
 
 
 def segments_of(folder: str) -> tuple[Segment, ...]:
-    """The segments in a log's folder, as they are now."""
+    """The segments in a log's folder, as they are now.
+
+    A broker may remove segments, or swap cleaned ones in, while their names are read. Then a name may be missing in the
+    list, and for a moment the new segment is only there as `.swap`. So a list counts when the next one is the same.
+    """
+    seen: list[tuple[str, int]] | None = None
+    found: list[Segment] = []
+    for look in range(1, _LOOKS_MAX + 1):
+        try:
+            found = _list_segments(folder)
+        except FileNotFoundError:
+            if look == _LOOKS_MAX or not os.path.isdir(folder):
+                raise
+            now = None
+        else:
+            now = [(segment.path, segment.inode) for segment in found]
+            if now == seen and not any(segment.is_swap for segment in found):
+                return tuple(found)
+        if seen is not None:
+            time.sleep(_MOMENT_S)
+        seen = now
+    return _after_swaps(found)
+
+
+def _list_segments(folder: str) -> list[Segment]:
     found = []
     with os.scandir(folder) as entries:
         for entry in entries:
@@ -171,7 +206,30 @@ def segments_of(folder: str) -> tuple[Segment, ...]:
             if match:
                 status = os.stat(entry.path)  # of `entry.stat()` an open file's size may be old
                 found.append(Segment(entry.path, int(match["base_offset"]), status.st_size, status.st_ino))
-    return tuple(sorted(found, key=lambda segment: segment.base_offset))
+    return sorted(found, key=lambda segment: (segment.base_offset, segment.path))
+
+
+def _after_swaps(found: list[Segment]) -> tuple[Segment, ...]:
+    """The segments as they will be when their broker has started again: it was killed before the end of a swap."""
+    swaps = [(segment.base_offset, _last_offset(segment)) for segment in found if segment.is_swap]
+    return tuple(
+        segment
+        for segment in found
+        if segment.is_swap or not any(first <= segment.base_offset <= last for first, last in swaps)
+    )
+
+
+def _last_offset(segment: Segment) -> int:
+    """The last offset in a segment, as the headers of its batches say."""
+    last, position = segment.base_offset, 0
+    with open(segment.path, "rb") as file:
+        while len(content := os.pread(file.fileno(), HEADER_BYTES, position)) == HEADER_BYTES:
+            base_offset, length, _, magic, _, _, last_offset_delta, *_ = HEADER.unpack(content)
+            if magic != MAGIC or length < HEADER_BYTES - PREFIX_BYTES:
+                break
+            last = max(last, base_offset + last_offset_delta)
+            position += PREFIX_BYTES + length
+    return last
 
 
 def pieces_of(log: Log, low: int, high: int, split_bytes: int, *, newer_than_ms: int | None = None) -> list[Piece]:

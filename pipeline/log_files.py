@@ -57,13 +57,13 @@ def _entries(segments: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _of_segment(path: str, segment: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    base_offset = int(segment["segment"].removesuffix(".log"))
-    stem = path.removesuffix("log")
-    for number, (offset, position) in enumerate(_pairs(f"{stem}index", 4)):
+    base_offset = int(segment["segment"].partition(".")[0])
+    stem, _, swap = path.rpartition(".log")
+    for number, (offset, position) in enumerate(_pairs(f"{stem}.index{swap}", 4)):
         yield segment | {"number": number, "entry_offset": base_offset + offset, "position": position}
-    for number, (timestamp_ms, offset) in enumerate(_pairs(f"{stem}timeindex", 8)):
+    for number, (timestamp_ms, offset) in enumerate(_pairs(f"{stem}.timeindex{swap}", 8)):
         yield segment | {"number": number, "entry_offset": base_offset + offset, "timestamp_ms": timestamp_ms}
-    aborted = _content(f"{stem}txnindex")
+    aborted = _content(f"{stem}.txnindex{swap}")
     whole = aborted[: len(aborted) // ABORTED.size * ABORTED.size]
     for number, (_, producer_id, _, marker, _) in enumerate(ABORTED.iter_unpack(whole)):
         yield segment | {"number": number, "entry_offset": marker, "producer_id": producer_id}

@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
+from barnabas.pipeline.local_files import OutError
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -24,6 +26,13 @@ class Files:
         if not self.exists(folder):
             return []
         return sorted(status.getPath().getName() for status in self._system.listStatus(self._path(folder)))
+
+    def check_ours(self, folder: str, what: str, *marks: str) -> None:
+        """OutError if the folder has files but none of these, by which one knows `what` a run has written."""
+        names = self.names(folder)
+        if names and not set(marks) & set(names):
+            some = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
+            raise OutError(f"{folder} is {what}, but no run has written what is in it ({some}): name another --out")
 
     def make_folder(self, path: str) -> None:
         """Make a folder and those above it, where they are missing."""

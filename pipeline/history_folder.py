@@ -2,6 +2,7 @@
 
     day=2026-11-21/log_partition=7/part-….parquet     the commits, each once
     _complete/part-….json                             by log partition: up to this log offset, all commits are here
+    _source.json                                      which cluster they are of
     _compacted/, _replaced/                           a compaction that is under way
 
 Files are only added. A run adds what lies above `_complete`. If the run before it was killed, a part of that may be
@@ -11,11 +12,15 @@ Small files of one day and log partition are put together: the new folder is mad
 place of the old one by renames. If a run is killed between them, the next one finishes them.
 """
 
+import json
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from barnabas.pipeline.files import Files
 from barnabas.pipeline.jobs import offsets
+from barnabas.pipeline.local_files import OutError
 from barnabas.pipeline.schemas import COMMITS
+from barnabas.pipeline.source import Identity
 from pyspark.sql import functions as F
 from pyspark.sql.types import DateType, StructField, StructType
 
@@ -24,17 +29,31 @@ if TYPE_CHECKING:
 
 SCHEMA = StructType([*COMMITS.spark, StructField("day", DateType())])
 PLACE = ("day", "log_partition")
+SOURCE = "_source.json"
 FILES_MAX = 8  # more files than this of one day and log partition become one
 
 
 class HistoryFolder:
-    """The history in one folder."""
+    """The history in one folder. OutError: something else is in it, or the history of another cluster."""
 
-    def __init__(self, spark: "SparkSession", path: str) -> None:
+    def __init__(self, spark: "SparkSession", path: str, identity: Identity | None = None) -> None:
         self._spark = spark
         self._path = path.rstrip("/")
         self._files = Files(spark, path)
-        self._files.make_folder(path)
+        self._files.check_ours(self._path, "the place of the history", "_complete")
+        self._files.make_folder(f"{self._path}/_complete")
+        self._be_of(identity or Identity())
+
+    def _be_of(self, identity: Identity) -> None:
+        """Log offsets say what is here already, so they must be those of one log."""
+        path = f"{self._path}/{SOURCE}"
+        text = self._files.read(path)
+        before = Identity() if text is None else Identity(**json.loads(text))
+        if before.differs(identity):
+            raise OutError(f"{self._path} has the commits of {before}, and --source is {identity}: name another --out")
+        both = before.with_more(identity)
+        if both != before:
+            self._files.write(path, json.dumps(asdict(both)))
 
     def read(self) -> "DataFrame":
         """All commits of the history."""
@@ -83,7 +102,6 @@ class HistoryFolder:
     def _complete(self) -> "DataFrame":
         """By log partition: the log offset up to which all commits are here."""
         path = f"{self._path}/_complete"
-        self._files.make_folder(path)
         reached = self._spark.read.schema("log_partition int, log_offset bigint").json(path)
         return reached.groupBy("log_partition").agg(F.max("log_offset").alias("complete_offset"))
 

@@ -133,7 +133,7 @@ def run_job(name: str, run: Run) -> Summary:
 
 def run_offsets(run: Run) -> Summary:
     """Add new commits to the history."""
-    folder = HistoryFolder(run.spark, f"{run.out}/offsets")
+    folder = HistoryFolder(run.spark, f"{run.out}/offsets", run.source.identity())
     added = folder.append(run.table("commits", isolation=COMMITTED))
     compacted = folder.compact()
     history = folder.read()

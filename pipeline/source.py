@@ -9,7 +9,29 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 CONNECT_TIMEOUT_S = 10.0
+OFFSETS_TOPIC = "__consumer_offsets"
 META_FILE = "meta.properties"  # every data directory has one
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Which cluster, and which of the topics `__consumer_offsets` that it may have had. None: nothing says it."""
+
+    cluster_id: str | None = None
+    offsets_topic_id: str | None = None
+
+    def differs(self, other: "Identity") -> bool:
+        """Whether the two cannot be the same."""
+        pairs = ((self.cluster_id, other.cluster_id), (self.offsets_topic_id, other.offsets_topic_id))
+        return any(one is not None and another is not None and one != another for one, another in pairs)
+
+    def with_more(self, other: "Identity") -> "Identity":
+        """With what only the other one says."""
+        return Identity(self.cluster_id or other.cluster_id, self.offsets_topic_id or other.offsets_topic_id)
+
+    def __str__(self) -> str:
+        cluster = f"cluster {self.cluster_id}" if self.cluster_id else "a cluster without an id"
+        return f"{cluster}, topic __consumer_offsets {self.offsets_topic_id or 'without an id'}"
 
 
 @dataclass(frozen=True)
@@ -40,6 +62,26 @@ class Source:
             else:
                 return None
         return "; ".join(reasons) or None
+
+    def identity(self) -> Identity:
+        """Whose commits these are."""
+        from barnabas.pipeline.directories import logs_of  # numpy is of the extra `spark`
+        from barnabas.pipeline.wire import Cluster
+
+        if self.brokers:
+            with Cluster(self.brokers) as cluster:
+                cluster.refresh([OFFSETS_TOPIC])
+                ids = [one.topic_id for (topic, _), one in cluster.partitions.items() if topic == OFFSETS_TOPIC]
+                return Identity(cluster.cluster_id, next(iter(ids), None))
+        clusters = (_cluster_id(Path(one)) for one in self.directories)
+        logs = (
+            log
+            for one in self.directories
+            for log in logs_of(one, (OFFSETS_TOPIC,), with_internal=True, until_high_watermark=False)
+        )
+        return Identity(
+            next((one for one in clusters if one), None), next((log.topic_id for log in logs if log.topic_id), None)
+        )
 
     def table(self, spark: "SparkSession", name: str, **options: str) -> "DataFrame":
         """`commits`, `groups`, `records` or `batches`."""
@@ -76,8 +118,22 @@ def source_of(text: str) -> Source:
         else:
             what = "is no data directory: it has no meta.properties" if path.exists() else "does not exist"
             raise ValueError(f"{part} {what}")
+    clusters = {cluster_id: path for path in reversed(found) if (cluster_id := _cluster_id(path))}
+    if len(clusters) > 1:
+        whose = ", ".join(f"{path} of cluster {cluster_id}" for cluster_id, path in reversed(clusters.items()))
+        raise ValueError(f"{text} is of several clusters: {whose}")
     said = ",".join(str(Path(part).resolve()) for part in parts)
     return Source(directories=tuple(str(path.resolve()) for path in found), said=said)
+
+
+def _cluster_id(directory: Path) -> str | None:
+    """The cluster that a data directory belongs to, if it says that."""
+    try:
+        lines = (directory / META_FILE).read_text().splitlines()
+    except (OSError, UnicodeDecodeError):
+        return None
+    values = dict(line.partition("=")[::2] for line in lines)
+    return values.get("cluster.id") or None
 
 
 def _is_address(text: str) -> bool:

@@ -6,20 +6,28 @@
 
 A run goes on behind the one before it, also if that was killed at any moment, and every row is in the table once. Read
 it with Spark: `_spark_metadata` in it says which files count, and a killed run may leave others.
+
+A micro-batch has a number, and Spark leaves one out whose number the table has already. So a table and a checkpoint
+must be those of the same runs: if one of them was deleted, or put back from a backup, a run says so and does nothing.
 """
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from barnabas.pipeline.files import Files
+from barnabas.pipeline.local_files import OutError
 from barnabas.pipeline.wire import Cluster
 from pyspark.sql import functions as F
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
 TRIGGER_S = 10
+FILE_FORMATS = ("parquet", "orc", "json", "csv", "text")  # of tables whose files Spark's own sink writes
+SINK_LOG = "_spark_metadata"
 _PARTITIONS = "spark.sql.shuffle.partitions"
 
 
@@ -44,13 +52,61 @@ class LiveTable:
         if self.name is not None:
             exists = self.spark.catalog.tableExists(self.name)
             return self.spark.table(self.name) if exists else self.spark.createDataFrame([], rows.schema)
-        if not Files(self.spark, self.path).exists(self.path):
+        if not self._files.exists(f"{self.path}/{SINK_LOG}" if self._has_files else self.path):
             return self.spark.createDataFrame([], rows.schema)
         reader = self.spark.read.format(self.format)
         return (reader.schema(rows.schema) if self.format == "parquet" else reader).load(self.path)
 
+    @property
+    def _files(self) -> Files:
+        return Files(self.spark, self.path)
+
+    @property
+    def _has_files(self) -> bool:
+        return self.name is None and self.format in FILE_FORMATS
+
+    def check(self, rows: "DataFrame") -> None:
+        """OutError if the table and the checkpoint cannot be those of earlier runs of the same query."""
+        if not self._has_files:
+            return
+        files, checkpoint = self._files, self.checkpoint
+        written = _newest(files.names(f"{self.path}/{SINK_LOG}"))
+        planned, done = _newest(files.names(f"{checkpoint}/offsets")), _newest(files.names(f"{checkpoint}/commits"))
+        if written < 0 and planned < 0:
+            files.check_ours(self.path, "the place of a table")
+        elif planned < 0:
+            raise OutError(
+                f"{self.path} has rows, and {checkpoint}, which says what was read, is gone. Put it back; or remove "
+                f"{self.path}, too, so that a run reads everything again"
+            )
+        elif written < 0 <= done:
+            raise OutError(
+                f"{self.path} was deleted, and {checkpoint} says that its rows were written. Put it back; or remove "
+                f"{checkpoint}, too, so that a run reads everything again"
+            )
+        elif not done <= written <= planned:
+            raise OutError(
+                f"{self.path} ends with micro-batch {written}, and its checkpoint {checkpoint} with {done}: they are "
+                "not of the same runs. Put the right ones back; or remove both, so that a run reads everything again"
+            )
+        elif self.format == "parquet":
+            self._check_columns(rows)
+
+    def _check_columns(self, rows: "DataFrame") -> None:
+        if self.read(rows).isEmpty():
+            return
+        there = self.spark.read.parquet(self.path).schema
+        names = set(there.names) & set(rows.schema.names)
+        for name in sorted(names - set(self.partitioned_by)):
+            then, now = there[name].dataType.simpleString(), rows.schema[name].dataType.simpleString()
+            if then != now:
+                raise OutError(
+                    f"{self.path} has other columns: {name} is {then} there, and {now} now. Name another --out"
+                )
+
     def add(self, rows: "DataFrame", *, follow: bool, to_topic: "ToTopic | None" = None) -> int:
         """Run the query until it has read what is there now, or with `follow` until Ctrl-C; how many rows came."""
+        self.check(rows)
         before = self.read(rows).count()
         running = [self.start(rows, follow=follow)]
         try:
@@ -76,6 +132,11 @@ class LiveTable:
         writer = writer.option("checkpointLocation", self.checkpoint).option("fanout-enabled", "true")  # of Iceberg
         writer = writer.trigger(**trigger(follow=follow, every_s=trigger_s))
         return writer.start(self.path) if self.name is None else writer.toTable(self.name)
+
+
+def _newest(names: "Iterable[str]") -> int:
+    """The number of the newest micro-batch; −1: there is none. Spark puts older ones together in `9.compact`."""
+    return max((int(name.removesuffix(".compact")) for name in names if name[0].isdigit()), default=-1)
 
 
 def trigger(*, follow: bool, every_s: int = TRIGGER_S) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 DIR/NAME/part-….parquet    the rows
 DIR/NAME/_about.json       which source they come from, when they were made, and their columns
 DIR/_making/NAME/          the same while it is written; it comes to its place by a rename
+DIR/_making/NAME.replaced/ the one that was there before, until it is removed
 """
 
 import json
@@ -37,14 +38,19 @@ class About:
 
 
 def write_table(rows: "DataFrame", folder: str, name: str, source: str) -> "DataFrame":
-    """Write a table in place of the one that an earlier run has written, and read it back."""
+    """Write a table in place of the one that an earlier run has written, and read it back. OutError: it is no such."""
     files = Files(rows.sparkSession, folder)
     making, place = f"{folder}/_making/{name.replace('/', '.')}", f"{folder}/{name}"
+    files.check_ours(place, f"the place of the table {name}", ABOUT)
     rows.write.mode("overwrite").parquet(making)
     about = About(source, datetime.now(UTC).isoformat(), rows.schema.json())
     files.write(f"{making}/{ABOUT}", json.dumps(asdict(about)))
-    files.remove(place)
+    replaced = f"{making}.replaced"
+    files.remove(replaced)
+    if files.exists(place):
+        files.move(place, replaced)
     files.move(making, place)
+    files.remove(replaced)
     if not files.names(f"{folder}/_making"):
         files.remove(f"{folder}/_making")
     return read_table(rows.sparkSession, folder, name)[0]
@@ -56,5 +62,8 @@ def read_table(spark: "SparkSession", folder: str, name: str) -> "tuple[DataFram
     text = Files(spark, folder).read(f"{path}/{ABOUT}")
     if text is None:
         raise NoTableError(f"{folder} has no table {name!r}")
-    about = About(**json.loads(text))
+    try:
+        about = About(**json.loads(text))
+    except (ValueError, TypeError) as error:
+        raise NoTableError(f"{path}/{ABOUT} cannot be read: {error}") from None
     return spark.read.schema(StructType.fromJson(json.loads(about.columns))).parquet(path), about

@@ -97,6 +97,7 @@ class Cluster:
         self._connections: dict[tuple[str, int], _Connection] = {}
         self._sleep = sleep
         self._controller_id = -1
+        self.cluster_id: str | None = None
         self.partitions: dict[tuple[str, int], Partition] = {}
 
     def close(self) -> None:
@@ -121,6 +122,7 @@ class Cluster:
         )
         answer = self.ask_any(ApiKey.METADATA, request)
         self._controller_id = answer.controller_id
+        self.cluster_id = answer.cluster_id
         self._brokers = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
         if topics is None:
             self.partitions = {}

@@ -98,8 +98,12 @@ def test_a_table_that_is_not_whole_is_not_there(spark: SparkSession, tmp_path: P
     rows.write.parquet(str(tmp_path / "c"))  # not by a job
     with pytest.raises(NoTableError):
         read_table(spark, str(tmp_path), "c")
-    again = write_table(spark.range(2), str(tmp_path), "c", "x")
-    assert again.count() == 2
+    with pytest.raises(OutError, match="name another --out"):
+        write_table(rows, str(tmp_path), "c", "x")
+    shutil.rmtree(tmp_path / "c")
+    for count in (2, 3):
+        assert write_table(spark.range(count), str(tmp_path), "c", "x").count() == count
+    assert not (tmp_path / "_making").exists()
 
 
 def test_a_page_is_whole_or_the_old_one(tmp_path: Path) -> None:

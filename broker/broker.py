@@ -10,6 +10,7 @@ from barnabas.broker import api as _handlers  # noqa: F401  (importing it fills 
 from barnabas.broker.addresses import Addresses
 from barnabas.broker.auto_topics import AutoTopics
 from barnabas.broker.fetch_sessions import FetchSessionCache
+from barnabas.broker.http.server import HttpServer
 from barnabas.broker.refusals import Refusals
 from barnabas.broker.server import Server
 from barnabas.cluster import controlled_shutdown, registration
@@ -130,6 +131,7 @@ class Broker:
         self.auto_topics = AutoTopics(self)
         self.fetch_sessions = FetchSessionCache(env.rng, config.max_incremental_fetch_session_cache_slots)
         self.server = Server(env, config, self, self.refusals)
+        self.http = HttpServer(env, config, self)
         self.addresses = Addresses(config, self.server.ports, self.metadata_cache)
 
     # ------------------------------------------------------------------ life
@@ -150,6 +152,7 @@ class Broker:
         env, tree, node_id, in_tree = self.env, self.coordination, self.node_id, self._in_tree
         plan = await self._decide()
         await self.server.reserve(self.config.endpoints)
+        await self.http.reserve()
         # From here on the start changes files and the tree.
         self.log_manager.take()
         await tree.start()
@@ -168,6 +171,7 @@ class Broker:
         tree_path = adoption.tree_outside(self.log_manager.contents, self.tree_path)
         self.log_manager.initialise(node_id, self.cluster_id, tree_path)
         await self.server.listen()
+        await self.http.listen()
         self.group_coordinator.start()
         self.replica_manager.start()
         await self._register()
@@ -308,6 +312,7 @@ class Broker:
         if self.group_coordinator.member_count < members:
             await self.env.clock.sleep(MEMBERS_ARE_TOLD_WITHIN_MS)
         self.server.stop_accepting()
+        self.http.stop_accepting()
         self.auto_topics.stop()
         await self.server.works.end(WORKS_END_WITHIN_MS)
         self.group_coordinator.shutdown()
@@ -316,6 +321,7 @@ class Broker:
         logger.info("broker %d has stopped", self.node_id)
 
     async def _close(self) -> None:
+        self.http.close()
         self.server.close()
         self.broker_clients.close()
         self.producer_ids.stop()

@@ -65,6 +65,7 @@ class Server:
         self._failures_of: dict[int, int] = {}  # api key -> handler failures
         self._sweep: Task[Connection] | None = None
         config.on_change.append(self._settings_changed)
+        self.connections_elsewhere = 0  # of the HTTP API; they take descriptors, too
         self._descriptors = share_out(env.disk.open_files_max()).connections
         self._next_refusal_told_ms = 0.0
         self._next_tree_told_ms = 0.0
@@ -126,7 +127,7 @@ class Server:
         Connections beyond the limit of one address are refused at once. If brokers have a listener of their own, it is
         not limited, as in Kafka.
         """
-        if len(self.connections) + len(self._waiting) >= self._descriptors:  # other descriptors are for the logs
+        if self.has_no_descriptor_left():
             return f"{self._descriptors} are open, more would take the files of the logs: raise the limit (ulimit -n)"
         if len(self.connections) >= self.config.max_connections and not self._is_protected(connection.listener_name):
             if len(self._waiting) >= self.config.socket_listen_backlog_size:
@@ -139,6 +140,10 @@ class Server:
             return f"{limit} connections of its address are open"
         self._give_place(connection)
         return None
+
+    def has_no_descriptor_left(self) -> bool:
+        """Whether another connection would take a descriptor that is for the logs."""
+        return len(self.connections) + len(self._waiting) + self.connections_elsewhere >= self._descriptors
 
     def _is_protected(self, listener_name: str) -> bool:
         return len(self.config.endpoints) > 1 and listener_name == self.config.inter_broker_listener

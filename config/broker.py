@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from barnabas.config.broker_attributes import BrokerAttributes
 from barnabas.config.broker_settings import BROKER_SETTINGS
-from barnabas.config.listeners import Endpoint, check_listeners, own_endpoints
+from barnabas.config.listeners import Endpoint, check_http, check_listeners, http_endpoints, own_endpoints
 from barnabas.config.settings import ConfigError, Dynamic, Setting, Value
 from barnabas.protocol.errors import ErrorCode
 
@@ -82,6 +82,15 @@ class BrokerConfig(BrokerAttributes):
         if node_id is not None:
             self.file["node.id"] = self.file["broker.id"] = str(node_id)
             self.node_id = self.broker_id = node_id
+
+    def take_http_address(self, address: str) -> None:
+        """The HTTP API is served at this address: DescribeConfigs tells it from now on."""
+        self.file["http.address"] = self.http_address = address
+
+    @property
+    def http_endpoints(self) -> tuple[Endpoint, ...]:
+        """Where the HTTP API listens; nothing if it is turned off."""
+        return http_endpoints(self.http_listeners)
 
     @property
     def data_directories(self) -> tuple[str, ...]:
@@ -251,6 +260,8 @@ def _valid(values: Mapping[str, str], level: Dynamic) -> dict[str, str]:
 
 
 def _problem(name: str, text: str) -> ConfigError | None:
+    if name == "http.address":
+        return ConfigError("http.address is said by the broker itself: set http.listeners instead", key=name)
     setting: Setting | None = BROKER_SETTINGS.get(name)
     if setting is not None:
         try:
@@ -359,6 +370,7 @@ def _combined_problems(config: BrokerConfig) -> Iterator[ConfigError]:
         yield from rule(least <= middle, value, f"{value} must be greater than or equal to {low}")
         yield from rule(middle <= most, value, f"{value} must be less than or equal to {high}")
     yield from check_listeners(c)
+    yield from check_http(c)
 
 
 _ORDERED = [

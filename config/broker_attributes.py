@@ -96,6 +96,9 @@ class BrokerAttributes:
     group_streams_min_session_timeout_ms: int
     group_streams_num_standby_replicas: int
     group_streams_session_timeout_ms: int
+    http_address: str | None
+    http_listeners: str
+    http_token: str | None
     initial_broker_registration_timeout_ms: int
     inter_broker_listener_name: str | None
     kafka_metrics_polling_interval_secs: int

@@ -51,6 +51,9 @@ connection.failed.authentication.delay.ms | INT | 100 | >= 0 | - | -
 connections.max.idle.ms | LONG | 600000 | - | - | Close a connection that was silent so long; negative: never.
 connections.max.reauth.ms | LONG | 0 | - | - | -
 early.start.listeners | STRING | null | - | - | -
+http.address | STRING | null | - | - hidden | host:port of the HTTP API; the broker says it, nobody sets it.
+http.listeners | STRING | http://127.0.0.1:0 | - | - hidden | Where the HTTP API listens: http://host:port, comma separated, port 0 for a free one; or none.
+http.token | PASSWORD | null | - | - hidden | What requests to the HTTP API from other hosts than loopback must show; not set: they are refused.
 inter.broker.listener.name | STRING | null | - | - | Listener of the brokers; not set: PLAINTEXT, or the first.
 listener.security.protocol.map | STRING | SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT | - | broker | Security protocol of each listener name.
 listeners | STRING | PLAINTEXT://:9092 | - | broker | Where to listen: NAME://host:port, comma separated.

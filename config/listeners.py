@@ -59,6 +59,32 @@ def security_protocols(text: str) -> dict[str, str]:
     return protocols
 
 
+def http_endpoints(text: str) -> tuple[Endpoint, ...]:
+    """Where the HTTP API listens, by the setting http.listeners. ConfigError for a word that is no HTTP address."""
+    if text.strip().lower() == "none":
+        return ()
+    endpoints = read_endpoints(text)
+    for endpoint in endpoints:
+        if endpoint.name != "HTTP":
+            raise ConfigError(f"http.listeners are of the form http://host:port, or none: not {endpoint}")
+    return endpoints
+
+
+def check_http(config: BrokerAttributes) -> Iterator[ConfigError]:
+    """Everything wrong with the settings of the HTTP API."""
+    try:
+        endpoints = http_endpoints(config.http_listeners)
+    except ConfigError as error:
+        yield ConfigError(str(error), key="http.listeners")
+        return
+    if not endpoints and config.http_listeners.strip().lower() != "none":
+        yield ConfigError("http.listeners names no address: none turns the HTTP API off", key="http.listeners")
+    token = config.http_token
+    if token is not None and (not token or not all("!" <= each <= "~" for each in token)):
+        message = "http.token is sent in a header: it must be one or more printable ASCII characters without blanks"
+        yield ConfigError(message, key="http.token")
+
+
 def check_listeners(config: BrokerAttributes) -> Iterator[ConfigError]:
     """Everything wrong with listeners, advertised.listeners and what goes with them."""
     key = "listener.security.protocol.map"

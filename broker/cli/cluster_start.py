@@ -81,7 +81,7 @@ def plan(
     data = directories[0]
     count = cluster_directory.number_of_brokers(env, data, brokers)
     listeners = values.get("listeners") or DEFAULT_LISTENERS
-    _check_ports(listeners, count)
+    _check_ports(",".join(filter(None, (listeners, values.get("http.listeners")))), count)
     lost = {f"{data}/{number}": number for number in range(count)}
     for path in given_up:
         if path not in lost:
@@ -120,7 +120,7 @@ def _settings(
         settings["coordination.path"] = f"{data}/{TREE_FILE}"
     settings["node.id"] = str(number)
     settings["log.dirs"] = f"{data}/{number}"
-    for key in ("listeners", "advertised.listeners"):
+    for key in ("listeners", "advertised.listeners", "http.listeners"):
         if values.get(key):
             settings[key] = _shifted(values[key], number)
     return settings
@@ -443,6 +443,7 @@ class Supervisor:
             ready = {
                 "event": "ready",
                 "bootstrap": bootstrap,
+                "http": [broker.ready["http"] for broker in self._brokers],
                 "node_ids": [broker.number for broker in self._brokers],
                 "pids": [broker.pid for broker in self._brokers],
                 "cluster_id": cluster_id,

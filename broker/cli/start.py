@@ -476,6 +476,7 @@ def _say_ready(broker: "Broker", data: str, order: Order) -> None:
         ready = {
             "event": "ready",
             "bootstrap": broker.addresses.bootstrap,
+            "http": broker.http.address,
             "node_id": broker.node_id,
             "cluster_id": broker.cluster_id,
             "data": data,
@@ -486,11 +487,18 @@ def _say_ready(broker: "Broker", data: str, order: Order) -> None:
         return
     where = f"data in {data}" + (", removed at the end" if order.temporary_directory else "")
     who = f"node {broker.node_id}, cluster {broker.cluster_id}, {where}"
-    print(f"Barnabas serves at {broker.addresses.bootstrap} ({who}). Ctrl-C stops it.")
+    http = f", HTTP API at http://{broker.http.address}" if broker.http.address else ""
+    print(f"Barnabas serves at {broker.addresses.bootstrap}{http} ({who}). Ctrl-C stops it.")
 
 
 def _what_to_do(error: OSError, config: "BrokerConfig", data: str) -> str:
     """An error of the operating system as a sentence that says what to do."""
+    from barnabas.broker.http.server import HttpAddressError
+
+    if isinstance(error, HttpAddressError):
+        where = f"{error.endpoint.host}:{error.endpoint.port}"
+        why = f"the HTTP API cannot listen at {where}: {error.strerror}"
+        return f"{why}. Choose another address with --set http.listeners=http://127.0.0.1:0 (a free port), or none."
     if error.errno == errno.EADDRINUSE:
         return f"{config.listeners} is in use. Stop what listens there, or choose another port with --port."
     if error.errno in (errno.EADDRNOTAVAIL, errno.EACCES) and error.filename is None:

@@ -48,7 +48,7 @@ def broker_settings(bootstrap: str, node_id: int, names: list[str]) -> dict[str,
 def test_three_brokers_serve_and_stop_in_order(start: Start, tmp_path: Path) -> None:
     cluster = start("--brokers", "3", "--port", "0")
     ready = cluster.event()
-    assert list(ready) == ["event", "bootstrap", "node_ids", "pids", "cluster_id", "data", "pid"]
+    assert list(ready) == ["event", "bootstrap", "http", "node_ids", "pids", "cluster_id", "data", "pid"]
     assert (ready["event"], ready["node_ids"], ready["pid"]) == ("ready", [0, 1, 2], cluster.process.pid)
     assert ready["data"] == str(tmp_path / "d")
     addresses = ready["bootstrap"].split(",")

@@ -16,6 +16,7 @@ READ_IN_CONFIG = {
     "advertised.listeners",
     "broker.id",
     "controller.listener.names",
+    "http.listeners",
     "inter.broker.listener.name",
     "internal.segment.bytes",
     "listener.security.protocol.map",

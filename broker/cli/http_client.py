@@ -1,0 +1,172 @@
+"""The commands' way to the HTTP API: it finds the address through --bootstrap, and follows redirections."""
+
+import http.client
+import json
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import quote, urlencode, urlsplit
+
+from barnabas.broker.cli.client import answered, send
+from barnabas.broker.cli.exits import ExitCode, fail
+from barnabas.broker.cli.target import Target
+
+BROKER_RESOURCE = 4
+ANSWERS_WITHIN_S = 75.0  # a little longer than a broker takes to say that it has no answer
+ATTEMPTS_MAX = 8  # redirections, and answers that another one may replace soon
+AGAIN_AFTER_MS = 500
+TOKEN_VARIABLE = "BARNABAS_HTTP_TOKEN"
+
+
+class HttpApi:
+    """The HTTP API of the brokers that an admin client knows.
+
+        with admin(target) as client:
+            api = HttpApi(client, target)
+            group = api.get("/v1/groups/{group}", group="billing")
+            rows = api.of_each_broker("/v1/groups")
+
+    What fails ends the command with the sentence of the broker. The token for brokers on other machines is in the
+    environment variable BARNABAS_HTTP_TOKEN.
+    """
+
+    def __init__(self, client: Any, target: Target) -> None:
+        self._client = client
+        self._target = target
+        self._addresses: dict[int, str] = {}
+        self._cluster_id: str | None = None
+        self._token = os.environ.get(TOKEN_VARIABLE)
+
+    # ------------------------------------------------------------------ addresses
+
+    def brokers(self) -> list[int]:
+        """The numbers of the brokers that live."""
+        cluster = answered(self._client, self._client.describe_cluster)
+        self._cluster_id = cluster["cluster_id"]
+        return sorted(int(broker["broker_id"]) for broker in cluster["brokers"])
+
+    def address(self, node_id: int) -> str:
+        """host:port of a broker's API. A broker without one ends the command."""
+        found = self._addresses.get(node_id)
+        if found is None:
+            found = self._addresses[node_id] = self._ask_address(node_id)
+        return found
+
+    def _ask_address(self, node_id: int) -> str:
+        from kafka.protocol.admin import DescribeConfigsRequest
+
+        request = DescribeConfigsRequest(
+            resources=[(BROKER_RESOURCE, str(node_id), ["http.address"])], include_synonyms=False, min_version=1
+        )
+        (result,) = answered(self._client, lambda: send(self._client, request, node_id)).results
+        for config in result.configs:
+            if config.name == "http.address" and config.value:
+                return str(config.value)
+        return fail(
+            f"broker {node_id} has no HTTP API, which this command needs. Start it without http.listeners=none; a "
+            "broker of Apache Kafka has none."
+        )
+
+    # ------------------------------------------------------------------ requests
+
+    def get(self, path: str, /, query: dict[str, Any] | None = None, **names: str) -> Any:
+        """The answer to GET. `names` are the parameters of the path, `query` those behind it."""
+        return self.ask("GET", path, query=query, names=names)
+
+    def post(self, path: str, body: Any, /, query: dict[str, Any] | None = None, **names: str) -> Any:
+        """The answer to POST with a JSON body."""
+        return self.ask("POST", path, body, query=query, names=names)
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        /,
+        query: dict[str, Any] | None = None,
+        names: Mapping[str, str] | None = None,
+        node_id: int | None = None,
+    ) -> Any:
+        """The answer of one broker: `node_id`, or any, which redirects to the one that is responsible."""
+        broker_id = self.brokers()[0] if node_id is None else node_id
+        given = {key: _texts(value) for key, value in (query or {}).items() if value is not None}
+        target = path.format_map({name: quote(value, safe="") for name, value in (names or {}).items()})
+        target += "?" + urlencode(given, doseq=True) if given else ""
+        address = self.address(broker_id)
+        for attempt in range(ATTEMPTS_MAX):
+            status, headers, content = self._send(method, address, target, body)
+            self._check_cluster(address, headers)
+            if status == 307 and (location := headers.get("Location")):
+                parts = urlsplit(location)
+                address, target = parts.netloc, parts.path + (f"?{parts.query}" if parts.query else "")
+            elif status == 503 and headers.get("Retry-After") and attempt + 1 < ATTEMPTS_MAX:
+                self._pause()
+                address = self.address(broker_id)
+            elif status >= 300:
+                self._fail(status, content)
+            else:
+                return json.loads(content)
+        return fail(f"the brokers redirect to each other ({address}): the group moves. Try again.")
+
+    def of_each_broker(self, path: str, /, query: dict[str, Any] | None = None) -> Iterator[Any]:
+        """The answer of every broker that lives, one after the other."""
+        for node_id in self.brokers():
+            yield self.ask("GET", path, query=query, node_id=node_id)
+
+    def _send(self, method: str, address: str, target: str, body: Any) -> tuple[int, Any, bytes]:
+        headers = {"User-Agent": "barnabas-cli", "Connection": "close"}
+        if self._token:
+            headers["Authorization"] = f"Bearer {self._token}"
+        content = None
+        if body is not None or method != "GET":
+            headers["Content-Type"] = "application/json"
+            content = None if body is None else json.dumps(body).encode()
+        host, _, port = address.rpartition(":")
+        connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=ANSWERS_WITHIN_S)
+        try:
+            connection.request(method, target, content, headers)
+            response = connection.getresponse()
+            return response.status, response.headers, response.read()
+        except (OSError, http.client.HTTPException) as error:
+            fail(
+                f"the HTTP API at {address} does not answer: {error or type(error).__name__}. If the broker runs on "
+                "another machine, set its http.listeners to an address that this one reaches, and http.token."
+            )
+        finally:
+            connection.close()
+
+    def _check_cluster(self, address: str, headers: Any) -> None:
+        """End the command if the answer is of another cluster: 127.0.0.1 of another machine is not ours."""
+        said = (headers.get("Barnabas-Broker") or "").rpartition("/")[0]
+        if self._cluster_id and said != self._cluster_id:
+            fail(
+                f"the broker's HTTP API is at {address} of its own machine, and this machine has another cluster "
+                "there. Set http.listeners to an address that other machines reach, and http.token."
+            )
+
+    def _pause(self) -> None:
+        import asyncio
+
+        from barnabas.runtime.clock import RealClock
+
+        asyncio.run(RealClock().sleep(AGAIN_AFTER_MS))
+
+    def _fail(self, status: int, content: bytes) -> None:
+        try:
+            error = json.loads(content)["error"]
+            name, message = str(error["name"]), str(error["message"])
+        except (ValueError, KeyError, TypeError):
+            fail(f"the HTTP API answered {status}: {content[:200].decode(errors='replace')}")
+        if status == 401:
+            message += f" The command takes it from the environment variable {TOKEN_VARIABLE}."
+        code = ExitCode.NOTHING_THERE if status == 404 else ExitCode.NOT_VALID if status == 400 else ExitCode.FAILED
+        fail(f"{name}: {message}", code)
+
+
+def _texts(value: Any) -> Any:
+    """Values of a query as texts; several for a list."""
+    if isinstance(value, list | tuple):
+        return [_texts(each) for each in value]
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)

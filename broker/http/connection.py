@@ -1,0 +1,502 @@
+"""One HTTP connection: bytes in, requests to the routes, answers out in the order of the requests.
+
+h11 reads and writes HTTP/1.0 and 1.1; this module does the rest. One request is handled at a time. What comes behind it
+(pipelining) waits; when it is more than `READ_AHEAD_BYTES_MAX`, reading stops. A long answer is made and written in
+turns with other works, as the client takes it.
+
+Who may ask. A request that comes from loopback needs no token. But a web page that is open on the same machine can
+send requests, too: so its `Host` must name this machine (a page whose own name was bound to 127.0.0.1 is refused), an
+`Origin` must be this server, and a request that changes something must be of type application/json (a page cannot send
+that elsewhere without asking first). Requests from other hosts show `http.token`.
+
+Slow clients. A request must be complete, and an answer be taken on, within a time (`deadline_ms`, which the server
+looks at). Limits: `HEAD_BYTES_MAX` of request line and headers, `BODY_BYTES_MAX` of a body.
+"""
+
+import asyncio
+import hmac
+import json
+from collections.abc import Coroutine, Generator, Iterator
+from http import HTTPStatus
+from typing import Any, cast
+
+import h11
+from barnabas.broker.http.coordinators import check_of_group
+from barnabas.broker.http.routes import (
+    METHODS_THAT_CHANGE,
+    HttpAnswer,
+    HttpError,
+    HttpRequest,
+    Route,
+    find,
+)
+from barnabas.broker.http.schemas import problem
+from barnabas.broker.http.server import HttpServer, is_loopback
+from barnabas.runtime.pending import Pending
+from barnabas.runtime.turns import Pieces, Work
+
+HEAD_BYTES_MAX = 16 * 1024
+BODY_BYTES_MAX = 1024 * 1024
+BODY_AT_ONCE_BYTES_MAX = 32 * 1024  # a longer body is decoded in a thread
+READ_AHEAD_BYTES_MAX = 32 * 1024
+ANSWER_AT_ONCE_BYTES_MAX = 64 * 1024
+REQUEST_WITHIN_MS = 30_000.0  # from its first byte to its last
+IDLE_MAX_MS = 60_000.0  # between two requests
+TAKEN_WITHIN_MS = 30_000.0  # how long a client may take nothing of an answer
+DRAINED_WITHIN_MS = 2_000.0  # what still comes after an answer that ends the connection
+NEVER = float("inf")
+MISSING_TOKEN = (
+    "requests from other hosts than loopback need the token of http.token: send it as `Authorization: Bearer TOKEN`."
+)
+NO_TOKEN = "requests from other hosts than loopback are refused, because this broker has no http.token: set one."
+
+
+class HttpConnection(asyncio.Protocol):
+    """A connection of one client."""
+
+    def __init__(self, server: HttpServer) -> None:
+        self._server = server
+        self._clock = server.env.clock
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
+        self._transport: asyncio.Transport | None = None  # None: lost
+        self._peer = ""
+        self._request: h11.Request | None = None
+        self._body = bytearray()
+        self._is_handling = False
+        self._pending: Pending[Any] | None = None  # the answer to the request that is handled
+        self._sending: Work | None = None
+        self._writable: Pending[None] | None = None  # the sender waits for it
+        self._write_paused = False
+        self._is_draining = False
+        self._waits_for_turn = False
+        self._has_ended = False  # the client sends no more
+        self.deadline_ms = NEVER
+
+    # ------------------------------------------------------------------ the transport's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Count the connection, or refuse it."""
+        peer = transport.get_extra_info("peername")
+        if not self._server.admit(self, str(peer[0]) if peer else ""):
+            cast(asyncio.Transport, transport).abort()
+            return
+        self.take_over(cast(asyncio.Transport, transport))
+
+    def take_over(self, transport: asyncio.Transport) -> None:
+        """Serve a connection that is counted already."""
+        self._transport = transport
+        peer = transport.get_extra_info("peername")
+        self._peer = str(peer[0]) if peer else ""
+        self._wait(REQUEST_WITHIN_MS)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client is gone. What only waits is cancelled; what changes something goes on."""
+        self._transport = None
+        if self._pending is not None:
+            self._pending.cancel()
+            self._pending = None
+        self._end_sending()
+        self._server.forget(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Go on with the request."""
+        if self._transport is None or self._is_draining:
+            return
+        if self._request is None and not self._is_handling and not self._http.trailing_data[0]:
+            self._wait(REQUEST_WITHIN_MS)  # its first byte
+        try:
+            self._http.receive_data(data)
+        except RuntimeError:  # bytes after an end of file
+            return
+        self._go_on()
+        if self._is_handling and len(self._http.trailing_data[0]) > READ_AHEAD_BYTES_MAX and self._transport:
+            self._transport.pause_reading()
+
+    def eof_received(self) -> bool:
+        """The client sends no more. It may still wait for answers."""
+        self._has_ended = True
+        if self._is_draining:
+            return False
+        self._http.receive_data(b"")
+        self._go_on()
+        return self._is_handling
+
+    def pause_writing(self) -> None:
+        """The client takes the answer too slowly."""
+        self._write_paused = True
+        self._wait(TAKEN_WITHIN_MS)
+
+    def resume_writing(self) -> None:
+        """The client has taken what was sent."""
+        self._write_paused = False
+        writable, self._writable = self._writable, None
+        if writable is not None:
+            self.deadline_ms = NEVER
+            writable.complete(None)
+
+    # ------------------------------------------------------------------ its end
+
+    def end_if_late(self) -> None:
+        """Called now and then: end the connection if its time is over."""
+        if self._clock.monotonic_ms() < self.deadline_ms or self._transport is None:
+            return
+        if self._is_handling and self._http.our_state is h11.SEND_RESPONSE:
+            if self._pending is not None:
+                self._pending.cancel()
+            self._refuse(HttpError(504, "REQUEST_TIMED_OUT", "there is no answer yet. Ask again later."))
+        elif self._is_draining or self._is_handling or self._is_between_requests():
+            self._transport.abort()
+        else:
+            self._refuse(HttpError(408, "REQUEST_TIMED_OUT", "the request was not complete in time."))
+
+    def _is_between_requests(self) -> bool:
+        return self._http.their_state is h11.IDLE and not self._http.trailing_data[0]
+
+    def close_if_idle(self) -> None:
+        """The broker stops: close unless a request is under way."""
+        if self._transport is not None and not self._is_handling and self._is_between_requests():
+            self._transport.close()
+
+    def close(self) -> None:
+        """The broker stops: say so to a client that waits for an answer, and close."""
+        if self._transport is None:
+            return
+        if self._is_handling and self._http.our_state is h11.SEND_RESPONSE:
+            self._pending = None
+            self._refuse(HttpError(503, "BROKER_NOT_AVAILABLE", "this broker stops. Ask another one."))
+        self._end_sending()
+        if self._transport is not None:
+            self._transport.close()
+
+    def _wait(self, span_ms: float) -> None:
+        self.deadline_ms = self._clock.monotonic_ms() + span_ms
+
+    def _end_sending(self) -> None:
+        sending, self._sending = self._sending, None
+        self._writable = None
+        if sending is not None:
+            sending.cancel()
+            sending.pieces.close()
+
+    # ------------------------------------------------------------------ reading
+
+    def _go_on(self) -> None:
+        """Read events until a request is complete, or bytes are missing."""
+        try:
+            while self._transport is not None and not self._is_handling and not self._is_draining:
+                event = self._http.next_event()
+                if event is h11.NEED_DATA or event is h11.PAUSED:
+                    self._say_continue()
+                    return
+                self._take(event)
+        except h11.RemoteProtocolError as error:
+            self._cannot_read(error)
+
+    def _take(self, event: Any) -> None:
+        if isinstance(event, h11.Request):
+            self._request = event
+            self._body.clear()
+            if _head_bytes(event) > HEAD_BYTES_MAX:  # h11 has looked at what came in several reads
+                self._head_is_too_long()
+            elif _content_length(event) > BODY_BYTES_MAX:
+                self._body_is_too_long()
+        elif isinstance(event, h11.Data):
+            self._body += event.data
+            if len(self._body) > BODY_BYTES_MAX:
+                self._body_is_too_long()
+            elif (refusal := self._refusal(self._request)) is not None:  # no body is kept for strangers
+                self._refuse(refusal)
+        elif isinstance(event, h11.EndOfMessage):
+            self._handle()
+        elif isinstance(event, h11.ConnectionClosed):
+            if self._transport is not None:
+                self._transport.close()
+            self._is_draining = True
+
+    def _say_continue(self) -> None:
+        if self._request is not None and self._http.they_are_waiting_for_100_continue and self._transport is not None:
+            refusal = self._refusal(self._request)
+            if refusal is not None:
+                self._refuse(refusal)
+            else:
+                self._transport.write(self._http.send(h11.InformationalResponse(status_code=100, headers=[])) or b"")
+
+    def _head_is_too_long(self) -> None:
+        message = f"request line and headers have more than {HEAD_BYTES_MAX} bytes. Send less."
+        self._refuse(HttpError(431, "HEADERS_TOO_LONG", message))
+
+    def _body_is_too_long(self) -> None:
+        message = f"the body has more than {BODY_BYTES_MAX} bytes. Send it as several requests."
+        self._refuse(HttpError(413, "BODY_TOO_LONG", message))
+
+    def _cannot_read(self, error: h11.RemoteProtocolError) -> None:
+        if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            if self._transport is not None:
+                self._transport.close()
+            return
+        status = error.error_status_hint
+        if status == 431:
+            self._head_is_too_long()
+        else:
+            self._refuse(HttpError(status, "NOT_HTTP", f"this is no HTTP request that can be read: {error}."))
+
+    # ------------------------------------------------------------------ who may ask
+
+    def _refusal(self, request: h11.Request | None) -> HttpError | None:
+        """Why the client may not ask this; None if it may."""
+        assert request is not None
+        headers = {bytes(name): bytes(value).decode("latin-1").strip() for name, value in request.headers}
+        host = headers.get(b"host", "")
+        token = self._server.config.http_token
+        scheme, _, shown = headers.get(b"authorization", "").partition(" ")
+        is_known = (
+            token is not None
+            and scheme.lower() == "bearer"
+            and hmac.compare_digest(shown.strip().encode("latin-1"), token.encode())
+        )
+        if not is_known:
+            if not is_loopback(self._peer):
+                challenge = [("WWW-Authenticate", "Bearer")]
+                message = NO_TOKEN if token is None else MISSING_TOKEN
+                return HttpError(401, "TOKEN_NEEDED", message, challenge)
+            if host and not self._is_own(host):
+                message = (
+                    f"the Host {host!r} is not this machine. Ask http://127.0.0.1 or http://localhost, or send the"
+                )
+                return HttpError(403, "FOREIGN_HOST", f"{message} token of http.token.")
+        origin = headers.get(b"origin")
+        if origin is not None and origin.partition("://")[2] != host:
+            message = "requests from web pages of other servers are refused (header Origin)."
+            return HttpError(403, "FOREIGN_ORIGIN", message)
+        if request.method.decode() in METHODS_THAT_CHANGE:
+            kind = headers.get(b"content-type", "").partition(";")[0].strip().lower()
+            if kind != "application/json":
+                message = "what changes something is sent as JSON: set the header `Content-Type: application/json`."
+                return HttpError(415, "NOT_JSON", message)
+        return None
+
+    def _is_own(self, host: str) -> bool:
+        """Whether a Host header names this machine, whatever the port."""
+        if host.startswith("["):
+            name = host[1:].partition("]")[0]
+        else:
+            name = host.partition(":")[0]
+        return is_loopback(name.lower()) or name.lower() in self._server.hosts()
+
+    # ------------------------------------------------------------------ handling
+
+    def _handle(self) -> None:
+        """A request is complete: find its route, and ask the handler."""
+        request = self._request
+        assert request is not None
+        self._is_handling = True
+        self._server.requests += 1
+        try:
+            refusal = self._refusal(request)
+            if refusal is not None:
+                raise refusal
+            method = request.method.decode()
+            row, path, query = find(method, request.target)
+            broker = self._server.broker
+            if not row.while_starting and (not broker.server.serving or self._server.is_closing):
+                why = "stops" if self._server.is_closing else "starts"
+                message = f"this broker {why}. Ask again later, or another one."
+                raise HttpError(503, "BROKER_NOT_AVAILABLE", message, [("Retry-After", "1")])
+            headers = dict(request.headers)
+            asked = HttpRequest(
+                method,
+                request.target.decode("latin-1"),
+                path,
+                query,
+                None,
+                f"/{self._peer}",
+                bytes(headers.get(b"user-agent", b"")).decode("latin-1"),
+            )
+            self._wait(row.within_ms)
+            self._read_body(row, asked)
+        except HttpError as error:
+            self._answer(error.answer)
+        except Exception as error:
+            self._failed(error)
+
+    def _read_body(self, row: Route, asked: HttpRequest) -> None:
+        """Decode the body, a long one in a thread; then ask."""
+        body = bytes(self._body)
+        self._body.clear()
+        if row.body is None:
+            if body:
+                raise HttpError(400, "INVALID_BODY", f"{row.method} {row.path} takes no body.")
+            self._ask(row, asked)
+        elif len(body) <= BODY_AT_ONCE_BYTES_MAX:
+            asked.body = _decoded(row, body)
+            self._ask(row, asked)
+        else:
+
+            def decoded(value: Any) -> None:
+                asked.body = value
+                self._pending = None
+                if self._transport is not None and self._http.our_state is h11.SEND_RESPONSE:
+                    try:
+                        self._ask(row, asked)
+                    except HttpError as error:
+                        self._answer(error.answer)
+                    except Exception as error:
+                        self._failed(error)
+
+            decoding = self._clock.in_thread(lambda: _decoded(row, body))
+            decoding.on_failure = self._failed
+            decoding.then(decoded)
+
+    def _ask(self, row: Route, asked: HttpRequest) -> None:
+        if row.of_group:
+            checked = check_of_group(self._server.broker, asked)
+            if checked is not None:
+                self._expect(row, checked)
+                return
+        self._expect(row, row.handler(self._server.broker, asked))
+
+    def _expect(self, row: Route, reply: Any) -> None:
+        """Answer with what a handler has returned, now or later."""
+        if isinstance(reply, Generator):
+            reply = self._server.env.turns.run(reply, to_the_end=row.method in METHODS_THAT_CHANGE)
+        elif isinstance(reply, Coroutine):
+            reply = self._server.broker.server.works.outcome(reply, self._failure_answer)
+        if not isinstance(reply, Pending):
+            self._answer(reply)
+            return
+        self._pending = reply
+        reply.on_failure = self._failed
+        reply.then(self._answer)
+
+    def _failed(self, error: BaseException) -> None:
+        self._answer(self._failure_answer(error))
+
+    def _failure_answer(self, error: BaseException) -> HttpAnswer:
+        if isinstance(error, HttpError):
+            return error.answer
+        request = self._request
+        target = "" if request is None else f"{request.method.decode()} {request.target.decode('latin-1')}"
+        self._server.note_failure(target, error)
+        message = "this is a bug of the broker; its log says more."
+        return HttpError(500, "UNKNOWN_SERVER_ERROR", message).answer
+
+    # ------------------------------------------------------------------ answering
+
+    def _refuse(self, error: HttpError) -> None:
+        """Answer with an error, and end the connection: the rest of the request is not read."""
+        self._is_handling = True
+        answer = error.answer
+        self._answer(
+            HttpAnswer(answer.body, answer.status, answer.content_type, (*answer.headers, ("Connection", "close")))
+        )
+
+    def _answer(self, answer: HttpAnswer) -> None:
+        self._pending = None
+        self.deadline_ms = NEVER
+        transport = self._transport
+        if transport is None or self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            return
+        body = answer.body
+        headers = [("Content-Type", answer.content_type), ("Cache-Control", "no-store"), *answer.headers]
+        headers.append(("X-Content-Type-Options", "nosniff"))
+        headers.append(("Barnabas-Broker", f"{self._server.broker.cluster_id}/{self._server.broker.node_id}"))
+        if isinstance(body, bytes):
+            headers.append(("Content-Length", str(len(body))))
+        phrase = HTTPStatus(answer.status).phrase
+        response = h11.Response(status_code=answer.status, headers=headers, reason=phrase)
+        transport.write(self._http.send(response) or b"")
+        if self._request is not None and self._request.method == b"HEAD":
+            self._answered()
+        elif isinstance(body, bytes) and len(body) <= ANSWER_AT_ONCE_BYTES_MAX:
+            transport.write(self._http.send(h11.Data(data=body)) or b"")
+            self._answered()
+        else:
+            pieces = _cut(body) if isinstance(body, bytes) else body
+            self._sending = self._server.env.turns.begin(self._send(pieces), self._sent, self._broke_off)
+
+    def _send(self, body: Iterator[bytes | None]) -> Pieces[None]:
+        for piece in body:
+            if piece and self._transport is not None:
+                self._transport.write(self._http.send(h11.Data(data=piece)) or b"")
+            if self._write_paused:
+                self._writable = Pending()
+                yield self._writable
+            else:
+                yield
+
+    def _sent(self, nothing: None) -> None:
+        self._sending = None
+        self._answered()
+
+    def _broke_off(self, error: Exception) -> None:
+        """A part of the answer is sent, so the client can be told only by the end of the connection."""
+        self._sending = None
+        self._server.note_failure("an answer", error)
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _answered(self) -> None:
+        """The answer is written. Go on with the next request, or end the connection."""
+        transport = self._transport
+        if transport is None:
+            return
+        transport.write(self._http.send(h11.EndOfMessage()) or b"")
+        self._request = None
+        self._is_handling = False
+        if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE and not self._server.is_closing:
+            self._http.start_next_cycle()
+            transport.resume_reading()
+            if not self._write_paused:
+                self._wait(IDLE_MAX_MS)
+            if self._http.trailing_data[0] or self._has_ended:
+                self._clock.call_soon(self._go_on)  # other connections have their turn first
+            return
+        self._is_draining = True
+        if self._has_ended or self._http.their_state in (h11.DONE, h11.MUST_CLOSE, h11.CLOSED):
+            transport.close()
+            return
+        # What the client still sends is read and dropped: a reset might take the answer from it.
+        self._wait(DRAINED_WITHIN_MS)
+        transport.resume_reading()
+        if transport.can_write_eof():
+            transport.write_eof()
+
+
+def _cut(body: bytes) -> Iterator[bytes]:
+    for start in range(0, len(body), ANSWER_AT_ONCE_BYTES_MAX):
+        yield body[start : start + ANSWER_AT_ONCE_BYTES_MAX]
+
+
+def _head_bytes(request: h11.Request) -> int:
+    return len(request.target) + sum(len(name) + len(value) for name, value in request.headers)
+
+
+def _content_length(request: h11.Request) -> int:
+    for name, value in request.headers:
+        if name == b"content-length":
+            return int(value)
+    return 0
+
+
+def _decoded(row: Route, body: bytes) -> Any:
+    """The body of a request. HttpError if it is not what the route asks for."""
+    try:
+        value = json.loads(body.decode("utf-8"), parse_constant=_no_constant, object_pairs_hook=_object)
+    except (ValueError, RecursionError) as error:
+        raise HttpError(400, "INVALID_BODY", f"the body is not JSON that can be read: {error}.") from None
+    assert row.body is not None
+    found = problem(row.body, value)
+    if found is not None:
+        raise HttpError(400, "INVALID_BODY", f"{found}.")
+    return value
+
+
+def _no_constant(word: str) -> None:
+    raise ValueError(f"{word} is no JSON")
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name stands twice in an object")
+    return found

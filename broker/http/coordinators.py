@@ -1,0 +1,77 @@
+"""Which broker answers for a group, and where its HTTP API is.
+
+Brokers talk to each other in Kafka's messages only: the address is a setting in the other broker's DescribeConfigs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from barnabas.broker.http.routes import HttpAnswer, HttpError, HttpRequest
+from barnabas.cluster.topic_names import OFFSETS_TOPIC
+from barnabas.groups.hashing import partition_for
+from barnabas.protocol import messages
+from barnabas.protocol.errors import ErrorCode
+from barnabas.runtime.pending import Pending
+
+if TYPE_CHECKING:
+    from barnabas.broker.broker import Broker
+
+PURPOSE = "http-address"
+BROKER_RESOURCE = 4
+VERSION = 1
+ANSWERS_WITHIN_MS = 5_000.0
+RETRY = [("Retry-After", "1")]
+
+
+def check_of_group(broker: Broker, request: HttpRequest) -> HttpAnswer | Pending[HttpAnswer] | None:
+    """None if this broker coordinates the group of the path; else the redirection. HttpError: nobody answers now."""
+    group = request.path["group"]
+    shard = broker.group_coordinator.shard_of(group)
+    if not isinstance(shard, ErrorCode):
+        return None
+    if shard is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+        raise HttpError(503, shard.name, "the group's offsets are being loaded. Ask again soon.", RETRY)
+    count = broker.offsets_partition_count()
+    if not count:
+        message = "no group was ever used here, so there is no topic __consumer_offsets and no coordinator yet."
+        raise HttpError(404, "GROUP_ID_NOT_FOUND", message)
+    leader = broker.metadata_cache.leader(OFFSETS_TOPIC, partition_for(group, count))
+    if shard is not ErrorCode.NOT_COORDINATOR or leader is None or leader.broker_id == broker.node_id:
+        message = "no broker coordinates the group now. Ask again soon."
+        raise HttpError(503, ErrorCode.COORDINATOR_NOT_AVAILABLE.name, message, RETRY)
+    return address_of(broker, leader.broker_id).map(lambda address: _redirection(address, leader.broker_id, request))
+
+
+def address_of(broker: Broker, broker_id: int) -> Pending[str | None]:
+    """The address of another broker's HTTP API: host:port, empty if it has none; None if it does not answer."""
+    client = broker.broker_clients.to(broker_id, PURPOSE, ANSWERS_WITHIN_MS)
+    if client is None:
+        unknown: Pending[str | None] = Pending()
+        unknown.complete(None)
+        return unknown
+    describe = messages.DescribeConfigsRequest
+    resource = describe.DescribeConfigsResource(
+        resource_type=BROKER_RESOURCE, resource_name=str(broker_id), configuration_keys=["http.address"]
+    )
+    return client.send(describe(resources=[resource]), VERSION).map(_address)
+
+
+def _address(response: Any) -> str | None:
+    if response is None or not response.results or response.results[0].error_code:
+        return None
+    values = {row.name: row.value for row in response.results[0].configs}
+    return values.get("http.address") or ""
+
+
+def _redirection(address: str | None, broker_id: int, request: HttpRequest) -> HttpAnswer:
+    if address is None:
+        message = f"broker {broker_id} coordinates the group, and does not answer. Ask again soon."
+        raise HttpError(503, ErrorCode.COORDINATOR_NOT_AVAILABLE.name, message, RETRY)
+    if not address:
+        message = f"broker {broker_id} coordinates the group, and has no HTTP API: set its http.listeners."
+        raise HttpError(503, "NO_HTTP_API", message)
+    path = "/" + request.target.partition("://")[2].partition("/")[2] if "://" in request.target else request.target
+    location = f"http://{address}{path}"
+    body = {"error": {"name": ErrorCode.NOT_COORDINATOR.name, "message": f"broker {broker_id} answers at {location}."}}
+    return HttpAnswer.json(body, status=307, headers=[("Location", location)])

@@ -1,0 +1,167 @@
+"""`/v1/groups`: the groups that this broker coordinates, and one of them with its members and offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+from barnabas.broker.http.routes import HttpAnswer, HttpError, HttpRequest, Parameter, route
+from barnabas.broker.http.schemas import array, integer, record, text
+from barnabas.groups.classic import ClassicGroup
+from barnabas.groups.rebalance import State
+from barnabas.groups.runtime import Shard
+from barnabas.offsets.manager import Offsets
+from barnabas.offsets.records import GroupOffsets
+from barnabas.protocol import uuids
+from barnabas.protocol.errors import ErrorCode
+from barnabas.runtime.pending import Pending
+from barnabas.runtime.turns import Pieces
+
+if TYPE_CHECKING:
+    from barnabas.broker.broker import Broker
+
+STATES = [state.value for state in State]
+
+GROUP_ROW = record(
+    "A group.",
+    group=text("Its name."),
+    state=text("What it is doing.", one_of=STATES),
+    protocol_type=text('"consumer" for consumers; empty if no member ever joined.'),
+    generation=integer("Its generation; grows with each rebalance."),
+    members=integer("How many members it has."),
+    partitions=integer("Of how many partitions it has committed offsets in __consumer_offsets."),
+)
+GROUPS = record(
+    "The groups of one broker.",
+    node_id=integer("The broker. Others coordinate other groups."),
+    loading_partitions=array(
+        integer("A partition of __consumer_offsets."), "Groups of these partitions are missing: they are being loaded."
+    ),
+    groups=array(GROUP_ROW, "Ordered by partition of __consumer_offsets."),
+)
+MEMBER = record(
+    "A member.",
+    member_id=text("The id that the coordinator gave it."),
+    instance_id=text("group.instance.id of a static member.", nullable=True),
+    client_id=text("client.id."),
+    host=text("Its address."),
+    session_timeout_ms=integer("How long it may be silent."),
+    rebalance_timeout_ms=integer("How long a rebalance waits for it."),
+)
+COMMITTED = record(
+    "A committed offset.",
+    topic=text("The topic."),
+    topic_id=text("Its id when the offset was committed; null: the commit named none.", nullable=True),
+    partition=integer("The partition."),
+    offset=integer("The next offset to be read."),
+    leader_epoch=integer("The leader epoch of the record before it; -1: not said."),
+    metadata=text("What the client wrote beside it."),
+    commit_timestamp_ms=integer("When it was committed."),
+)
+GROUP = record(
+    "One group.",
+    node_id=integer("Its coordinator."),
+    group=text("Its name."),
+    state=text("What it is doing.", one_of=STATES),
+    protocol_type=text('"consumer" for consumers; empty if no member ever joined.'),
+    protocol=text("The chosen assignor.", nullable=True),
+    generation=integer("Its generation; grows with each rebalance."),
+    leader=text("The member that makes the assignment.", nullable=True),
+    members=array(MEMBER, "Its members."),
+    offsets=array(COMMITTED, "Its committed offsets, by topic and partition."),
+)
+
+
+@route(
+    "GET",
+    "/v1/groups",
+    summary="The groups that this broker coordinates",
+    query=[Parameter("state", text("Only groups in this state; may be repeated.", one_of=STATES), many=True)],
+    answer=GROUPS,
+)
+def list_groups(broker: Broker, request: HttpRequest) -> HttpAnswer:
+    """Name, state and sizes of each group. Ask every broker to see the groups of the cluster."""
+    shards = broker.group_coordinator.shards
+    return HttpAnswer.json(
+        {
+            "node_id": broker.node_id,
+            "loading_partitions": sorted(partition for partition, shard in shards.items() if shard.loading),
+            "groups": _group_rows(broker.group_coordinator.owned_shards(), request.query["state"]),
+        }
+    )
+
+
+def _group_rows(shards: list[Shard], states: tuple[str, ...]) -> Generator[dict[str, Any] | None, None, None]:
+    for shard in shards:
+        yield None
+        for group in list(shard.groups.values()):
+            if states and group.state.value not in states:
+                yield None
+                continue
+            yield {
+                "group": group.group_id,
+                "state": group.state.value,
+                "protocol_type": group.protocol_type or "",
+                "generation": group.generation,
+                "members": len(group.members),
+                "partitions": sum(map(len, shard.offsets.of_group(group.group_id).values())),
+            }
+
+
+@route("GET", "/v1/groups/{group}", summary="One group", answer=GROUP, of_group=True)
+def describe_group(broker: Broker, request: HttpRequest) -> Pieces[HttpAnswer]:
+    """State, members and committed offsets of a group."""
+    name = request.path["group"]
+    coordinator = broker.group_coordinator
+    shard = coordinator.shard_of(name)
+    if isinstance(shard, ErrorCode):
+        raise HttpError(503, shard.name, "the group moves to another broker. Ask again soon.", [("Retry-After", "1")])
+    group = shard.groups.get(name)
+    reply = coordinator.offsets.get(shard, name, None)
+    found: Offsets = (yield reply) if isinstance(reply, Pending) else reply
+    if found.error:
+        raise HttpError(503, found.error.name, "the offsets cannot be read now. Ask again soon.")
+    if group is None and not found.committed:
+        message = f"there is no group {name!r}. GET /v1/groups of each broker lists what there is."
+        raise HttpError(404, ErrorCode.GROUP_ID_NOT_FOUND.name, message)
+    if group is None:
+        group = ClassicGroup(name, coordinator.config, 0)  # it has offsets, and no member was ever there
+    return HttpAnswer.json(
+        {
+            "node_id": broker.node_id,
+            "group": name,
+            "state": group.state.value,
+            "protocol_type": group.protocol_type or "",
+            "protocol": group.protocol_name,
+            "generation": group.generation,
+            "leader": group.leader,
+            "members": _member_rows(group),
+            "offsets": _offset_rows(found.committed),
+        }
+    )
+
+
+def _member_rows(group: ClassicGroup) -> Generator[dict[str, Any], None, None]:
+    for member in list(group.members.values()):
+        yield {
+            "member_id": member.member_id,
+            "instance_id": member.group_instance_id,
+            "client_id": member.client_id,
+            "host": member.client_host.removeprefix("/"),
+            "session_timeout_ms": member.session_timeout_ms,
+            "rebalance_timeout_ms": member.rebalance_timeout_ms,
+        }
+
+
+def _offset_rows(committed: GroupOffsets) -> Generator[dict[str, Any], None, None]:
+    for topic in sorted(committed):
+        for partition, offset in sorted(committed.get(topic, {}).items()):
+            yield {
+                "topic": topic,
+                "topic_id": uuids.to_text(offset.topic_id) if any(offset.topic_id) else None,
+                "partition": partition,
+                "offset": offset.offset,
+                "leader_epoch": offset.leader_epoch,
+                "metadata": offset.metadata or "",
+                "commit_timestamp_ms": offset.commit_timestamp,
+            }

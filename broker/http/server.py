@@ -1,0 +1,264 @@
+"""The listeners of the HTTP API (setting `http.listeners`), and the limits of their connections.
+
+The HTTP library and the routes are imported, in a thread, when the first connection comes, so that the start of a
+broker and an idle broker do not pay for them.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
+
+from barnabas.broker.addresses import LOOPBACK, WILDCARD_HOSTS
+from barnabas.config.broker import BrokerConfig
+from barnabas.config.listeners import Endpoint
+from barnabas.runtime.ports import Env, Listener
+from barnabas.runtime.upkeep import Task
+
+if TYPE_CHECKING:
+    from barnabas.broker.broker import Broker
+    from barnabas.broker.http.connection import HttpConnection
+
+logger = logging.getLogger("barnabas.http")
+
+CONNECTIONS_MAX = 128
+BACKLOG = 128
+SWEEP_INTERVAL_MS = 1_000.0
+REFUSALS_TOLD_EVERY_MS = 10_000
+TRACEBACKS_MAX, TRACEBACK_EVERY = 10, 1000
+
+
+class HttpAddressError(OSError):
+    """An address of http.listeners cannot be used."""
+
+    def __init__(self, error: OSError, endpoint: Endpoint) -> None:
+        super().__init__(error.errno, error.strerror or str(error))
+        self.endpoint = endpoint
+
+
+class HttpServer:
+    """Opens the listeners; counts, limits and closes connections."""
+
+    def __init__(self, env: Env, config: BrokerConfig, broker: "Broker") -> None:
+        self.env = env
+        self.config = config
+        self.broker = broker
+        self.connections: dict[HttpConnection | _Opening, None] = {}
+        self.requests = 0
+        self.handler_failures = 0
+        self.refused_connections = 0
+        self.is_closing = False
+        self._listeners: list[tuple[Endpoint, Listener]] = []
+        self._connection_class: type[HttpConnection] | None = None
+        self._waiting: list[_Opening] = []  # for the import
+        self._sweep: Task[HttpConnection | _Opening] | None = None
+        self._next_refusal_told_ms = 0.0
+
+    async def reserve(self) -> None:
+        """Bind the addresses; no client can connect yet. HttpAddressError when one cannot be bound."""
+        for endpoint in self.config.http_endpoints:
+            try:
+                listener = await self.env.network.listen(endpoint.host, endpoint.port, self._accepted, BACKLOG)
+            except OSError as error:
+                raise HttpAddressError(error, endpoint) from error
+            self._listeners.append((endpoint, listener))
+
+    async def listen(self) -> None:
+        """Accept connections. From now on DescribeConfigs tells where."""
+        for endpoint, listener in self._listeners:
+            try:
+                await listener.accept()
+            except OSError as error:
+                raise HttpAddressError(error, endpoint) from error
+        if not self._listeners:
+            return
+        endpoint, listener = self._listeners[0]
+        host = endpoint.host
+        if host in WILDCARD_HOSTS:
+            advertised = self.config.advertised_endpoints
+            host = advertised[0].host if advertised else await self.env.network.host_name() or LOOPBACK
+        self.config.take_http_address(f"[{host}]:{listener.port}" if ":" in host else f"{host}:{listener.port}")
+        if self.config.http_token is None and not all(is_loopback(each.host) for each, _ in self._listeners):
+            logger.warning("requests to %s from other hosts are refused until http.token is set", self.address)
+
+    @property
+    def address(self) -> str | None:
+        """host:port of the first listener, as it is told to others; None: there is no HTTP API."""
+        return self.config.http_address
+
+    def hosts(self) -> set[str]:
+        """The host names at which this broker listens."""
+        return {endpoint.host for endpoint, _ in self._listeners}
+
+    def stop_accepting(self) -> None:
+        """Close the listeners; the connections stay open until their requests are answered."""
+        for _, listener in self._listeners:
+            listener.close()
+        self._listeners.clear()
+        self.is_closing = True
+        for connection in list(self.connections):
+            connection.close_if_idle()
+
+    def close(self) -> None:
+        """Close the listeners and all connections. Requests that are not answered yet are told why."""
+        self.stop_accepting()
+        for connection in list(self.connections):
+            connection.close()
+
+    # ------------------------------------------------------------------ connections
+
+    def _accepted(self) -> asyncio.BaseProtocol:
+        made = self._connection_class
+        return _Opening(self) if made is None else made(self)
+
+    def admit(self, connection: "HttpConnection | _Opening", host: str) -> bool:
+        """Count a connection; False: there are too many."""
+        server = self.broker.server
+        why = None
+        if self.is_closing:
+            return False
+        if len(self.connections) >= CONNECTIONS_MAX:
+            why = f"{CONNECTIONS_MAX} are open, and there may be no more"
+        elif server.has_no_descriptor_left():
+            why = "more connections would take the files of the logs: raise the limit (ulimit -n)"
+        if why is not None:
+            self.refused_connections += 1
+            now_ms = self.env.clock.monotonic_ms()
+            if now_ms >= self._next_refusal_told_ms:
+                self._next_refusal_told_ms = now_ms + REFUSALS_TOLD_EVERY_MS
+                logger.warning(
+                    "refused an HTTP connection from %s: %s (%d so far)", host, why, self.refused_connections
+                )
+            return False
+        self.connections[connection] = None
+        server.connections_elsewhere += 1
+        if self._sweep is None:  # only while there are connections
+            self._sweep = self.env.upkeep.every(
+                "HTTP connections", lambda: SWEEP_INTERVAL_MS, lambda: list(self.connections), _end_if_late
+            )
+        return True
+
+    def forget(self, connection: "HttpConnection | _Opening") -> None:
+        """A connection is gone. Does nothing for one that was not admitted."""
+        if connection not in self.connections:
+            return
+        del self.connections[connection]
+        self.broker.server.connections_elsewhere -= 1
+        if not self.connections and self._sweep is not None:
+            self._sweep.stop()
+            self._sweep = None
+
+    def hand_over(self, opening: "_Opening", connection: "HttpConnection") -> None:
+        """A connection has got its protocol."""
+        if opening in self.connections:
+            del self.connections[opening]
+            self.connections[connection] = None
+
+    def load(self, opening: "_Opening") -> None:
+        """Import what a connection needs, in a thread; then `opening.begin`."""
+        self._waiting.append(opening)
+        if len(self._waiting) > 1:
+            return
+        loading = self.env.clock.in_thread(_import)
+        loading.on_failure = self._not_loaded
+        loading.then(self._loaded)
+
+    def _loaded(self, connection_class: "type[HttpConnection]") -> None:
+        self._connection_class = connection_class
+        waiting, self._waiting = self._waiting, []
+        for opening in waiting:
+            opening.begin(connection_class)
+
+    def _not_loaded(self, error: Exception) -> None:
+        logger.error("the HTTP API cannot be loaded: %s. Install Barnabas with its dependencies.", error)
+        waiting, self._waiting = self._waiting, []
+        for opening in waiting:
+            opening.close()
+
+    def note_failure(self, what: str, error: BaseException) -> None:
+        """Count and log that a handler raised: a bug. Not each time, because a client may repeat its request."""
+        self.handler_failures += 1
+        if self.handler_failures <= TRACEBACKS_MAX or self.handler_failures % TRACEBACK_EVERY == 0:
+            logger.error("%s failed (%d failures so far)", what, self.handler_failures, exc_info=error)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address is of this machine only."""
+    if host in ("localhost", "::1"):
+        return True
+    parts = host.removeprefix("::ffff:").split(".")  # 127.0.0.1.example.org is a name
+    return len(parts) == 4 and parts[0] == "127" and all(part.isascii() and part.isdigit() for part in parts)
+
+
+def _end_if_late(connection: "HttpConnection | _Opening") -> None:
+    connection.end_if_late()
+
+
+def _import() -> "type[HttpConnection]":
+    from barnabas.broker.http import routes  # late: h11, and what the routes need
+    from barnabas.broker.http.connection import HttpConnection
+
+    routes.load()
+    return HttpConnection
+
+
+class _Opening(asyncio.Protocol):
+    """A connection that waits until its protocol is imported. What comes meanwhile is kept."""
+
+    def __init__(self, server: HttpServer) -> None:
+        self._server = server
+        self._transport: asyncio.Transport | None = None
+        self._received: list[bytes] = []
+        self._has_ended = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Count the connection, or refuse it."""
+        self._transport = cast(asyncio.Transport, transport)
+        peer = transport.get_extra_info("peername")
+        if not self._server.admit(self, str(peer[0]) if peer else ""):
+            self._transport.abort()
+            return
+        self._server.load(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Keep it, and read no more."""
+        self._received.append(data)
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def eof_received(self) -> bool:
+        """The client sends no more, but may wait for an answer."""
+        self._has_ended = True
+        return True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client is gone."""
+        self._transport = None
+        self._server.forget(self)
+
+    def begin(self, connection_class: "Callable[[HttpServer], HttpConnection]") -> None:
+        """The protocol is there."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        connection = connection_class(self._server)
+        self._server.hand_over(self, connection)
+        transport.set_protocol(connection)
+        connection.take_over(transport)
+        if self._received:
+            transport.resume_reading()
+            connection.data_received(b"".join(self._received))
+        if self._has_ended:
+            connection.eof_received()
+
+    def end_if_late(self) -> None:
+        """The import ends it, or begins its requests."""
+
+    def close_if_idle(self) -> None:
+        """The broker stops: no request was read yet."""
+        self.close()
+
+    def close(self) -> None:
+        """End the connection."""
+        if self._transport is not None:
+            self._transport.abort()

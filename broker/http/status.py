@@ -1,0 +1,50 @@
+"""`/v1/status`: what this broker is, and how far it is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from barnabas.broker.http.routes import HttpAnswer, HttpRequest, route
+from barnabas.broker.http.schemas import array, integer, record, text
+
+if TYPE_CHECKING:
+    from barnabas.broker.broker import Broker
+
+STATUS = record(
+    "A broker.",
+    node_id=integer("Its number."),
+    cluster_id=text("The id of its cluster; empty while it starts."),
+    state=text("Whether it serves clients.", one_of=("starting", "serving", "stopping")),
+    bootstrap=text("host:port at which Kafka's clients reach it."),
+    http_address=text("host:port of this API.", nullable=True),
+    controller_id=integer("The broker that is the controller; -1: it is not known."),
+    brokers=array(integer("A number."), "The brokers of the cluster that live."),
+    groups=integer("How many groups it coordinates."),
+    loading_partitions=array(
+        integer("A partition of __consumer_offsets."), "Partitions whose groups are being loaded; others may be asked."
+    ),
+)
+
+
+@route("GET", "/v1/status", summary="What this broker is", answer=STATUS, while_starting=True)
+def status(broker: Broker, request: HttpRequest) -> HttpAnswer:
+    """Number, cluster, state and addresses. Answered also while the broker starts."""
+    state = "starting"
+    if broker.http.is_closing:
+        state = "stopping"
+    elif broker.server.serving:
+        state = "serving"
+    cache, shards = broker.metadata_cache, broker.group_coordinator.shards
+    return HttpAnswer.json(
+        {
+            "node_id": broker.node_id,
+            "cluster_id": broker.cluster_id,
+            "state": state,
+            "bootstrap": broker.addresses.bootstrap,
+            "http_address": broker.http.address,
+            "controller_id": cache.controller_id,
+            "brokers": sorted(cache.brokers),
+            "groups": sum(len(shard.groups) for shard in shards.values()),
+            "loading_partitions": sorted(partition for partition, shard in shards.items() if shard.loading),
+        }
+    )

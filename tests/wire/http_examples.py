@@ -1,0 +1,71 @@
+"""One request, or several, of every route of the HTTP API: test_http.py holds the declared fields against the answers.
+
+Who adds a route adds its examples here. The world has a topic `orders` with three partitions, and a group `billing`
+with a member and committed offsets; `prepare` makes what else the examples need. Each array that a route declares must
+have an item in one of its examples.
+"""
+
+from typing import Any, NamedTuple
+
+from barnabas.protocol import frames
+from barnabas.protocol.api_keys import ApiKey
+from barnabas.protocol.messages import FindCoordinatorRequest, JoinGroupRequest, OffsetCommitRequest
+
+
+class Example(NamedTuple):
+    """What is asked."""
+
+    target: str
+    body: Any = None
+
+
+EXAMPLES: dict[tuple[str, str], list[Example]] = {
+    ("GET", "/v1/status"): [Example("/v1/status")],
+    ("GET", "/v1/openapi.json"): [Example("/v1/openapi.json")],
+    ("GET", "/v1/groups"): [Example("/v1/groups"), Example("/v1/groups?state=Empty&state=Stable")],
+    ("GET", "/v1/groups/{group}"): [Example("/v1/groups/billing")],
+}
+
+
+def prepare(world: Any) -> None:
+    """Make what the examples ask for."""
+    world.ask(ApiKey.FIND_COORDINATOR, 3, FindCoordinatorRequest(key="billing"))
+    world.create_topic("orders", 3)
+    commit(world, "billing", "orders", partitions=3)
+    join(world, "billing")
+
+
+def commit(world: Any, group: str, topic: str, partitions: int = 1, offset: int = 5) -> None:
+    """Commit offsets without a member."""
+    topics = OffsetCommitRequest.OffsetCommitRequestTopic
+    rows = [
+        OffsetCommitRequest.OffsetCommitRequestPartition(
+            partition_index=index, committed_offset=offset, committed_metadata="m"
+        )
+        for index in range(partitions)
+    ]
+    request = OffsetCommitRequest(
+        group_id=group, generation_id_or_member_epoch=-1, topics=[topics(name=topic, partitions=rows)]
+    )
+    answer = world.ask(ApiKey.OFFSET_COMMIT, 8, request)
+    assert {row.error_code for row in answer.topics[0].partitions} == {0}
+
+
+def join(world: Any, group: str) -> None:
+    """Let a member join the group; its connection stays open."""
+    request = JoinGroupRequest(
+        group_id=group,
+        session_timeout_ms=30_000,
+        rebalance_timeout_ms=30_000,
+        member_id="",
+        group_instance_id="a",
+        protocol_type="consumer",
+        protocols=[JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=b"")],
+    )
+
+    async def run() -> None:
+        client = await world.connect()
+        client.transport.write(frames.encode_request(ApiKey.JOIN_GROUP, 5, 1, "test", request))
+        assert await client.answer()
+
+    world.env.run(run())

@@ -23,9 +23,13 @@ class Files:
 
     def names(self, folder: str) -> list[str]:
         """What is in a folder, sorted; nothing if there is no such folder."""
+        return sorted(self.sizes(folder))
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        """The same, with the bytes of each file."""
         if not self.exists(folder):
-            return []
-        return sorted(status.getPath().getName() for status in self._system.listStatus(self._path(folder)))
+            return {}
+        return {one.getPath().getName(): one.getLen() for one in self._system.listStatus(self._path(folder))}
 
     def check_ours(self, folder: str, what: str, *marks: str) -> None:
         """OutError if the folder has files but none of these, by which one knows `what` a run has written."""

@@ -8,8 +8,9 @@
 Files are only added. A run adds what lies above `_complete`. If the run before it was killed, a part of that may be
 here already, which is not added again. Late commits go to the folder of their own day.
 
-Small files of one day and log partition are put together: the new folder is made beside the history, and takes the
-place of the old one by renames. If a run is killed between them, the next one finishes them.
+Where many runs have left small files of one day and log partition, its files are put together: the new folder is made
+beside the history, and takes the place of the old one by renames. If a run is killed between them, the next one
+finishes them. Large files stay as they are, because putting them together costs more than reading them.
 """
 
 import json
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
 SCHEMA = StructType([*COMMITS.spark, StructField("day", DateType())])
 PLACE = ("day", "log_partition")
 SOURCE = "_source.json"
-FILES_MAX = 8  # more files than this of one day and log partition become one
+SMALL_BYTES = 1 << 20
+SMALL_FILES_MAX = 8  # if there are more small files of one day and log partition, its files become one
 
 
 class HistoryFolder:
@@ -78,8 +80,8 @@ class HistoryFolder:
             reached.coalesce(1).write.mode("append").json(f"{self._path}/_complete")
         return sum(row["count"] for row in rows) - count_before
 
-    def compact(self, files_max: int = FILES_MAX) -> int:
-        """Put the files of each day and log partition that has more than `files_max` into one; how many had."""
+    def compact(self, small_files_max: int = SMALL_FILES_MAX, small_bytes: int = SMALL_BYTES) -> int:
+        """Make one file of each day and log partition that has more than so many small ones; how many had."""
         self._finish_compaction()
         folders = [
             f"{self._path}/{day}/{partition}"
@@ -87,17 +89,17 @@ class HistoryFolder:
             if day.startswith("day=")
             for partition in self._files.names(f"{self._path}/{day}")
         ]
-        many = [
-            folder
-            for folder in folders
-            if sum(name.endswith(".parquet") for name in self._files.names(folder)) > files_max
-        ]
+        many = [folder for folder in folders if self._small_files(folder, small_bytes) > small_files_max]
         if many:
             rows = self._spark.read.option("basePath", self._path).schema(SCHEMA).parquet(*many)
             rows = rows.repartition(*PLACE).sortWithinPartitions(*PLACE, "log_offset")
             rows.write.partitionBy(*PLACE).parquet(f"{self._path}/_compacted")
             self._finish_compaction()
         return len(many)
+
+    def _small_files(self, folder: str, small_bytes: int) -> int:
+        sizes = self._files.sizes(folder)
+        return sum(size < small_bytes for name, size in sizes.items() if name.endswith(".parquet"))
 
     def _complete(self) -> "DataFrame":
         """By log partition: the log offset up to which all commits are here."""

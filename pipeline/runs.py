@@ -138,7 +138,7 @@ def run_offsets(run: Run) -> Summary:
     compacted = folder.compact()
     history = folder.read()
     at = run.settings.get("at")
-    current = offsets.committed(history, at).persist()
+    current = offsets.committed(history, at)
     rows = (
         current.groupBy("group_id", "topic")
         .agg(F.count("*").alias("partitions"), F.sum("offset").alias("offsets"), F.max("log_timestamp").alias("last"))

@@ -108,11 +108,22 @@ def test_small_files_become_one(spark: SparkSession, small: Tables, tmp_path: Pa
     for number in range(3):
         folder.append(small.commits.where(f"log_offset < {100 * (number + 1)}"))
     before, many = everything(folder), files(tmp_path)
-    assert folder.compact(files_max=1) > 0
+    assert folder.compact(small_files_max=1) > 0
     assert files(tmp_path) == len(list(tmp_path.glob("day=*/*"))) < many
     assert everything(folder) == before
-    assert folder.compact(files_max=1) == 0
+    assert folder.compact(small_files_max=1) == 0
     assert sorted(path.name for path in tmp_path.glob("_*")) == ["_SUCCESS", "_complete"]
+
+
+def test_large_files_stay_as_they_are(spark: SparkSession, small: Tables, tmp_path: Path) -> None:
+    folder = HistoryFolder(spark, str(tmp_path))
+    for number in range(3):
+        folder.append(small.commits.where(f"log_offset < {100 * (number + 1)}"))
+    sizes = sorted(path.stat().st_size for path in tmp_path.glob("day=*/*/*.parquet"))
+    before = set(tmp_path.glob("day=*/*/*.parquet"))
+    assert folder.compact(small_files_max=1, small_bytes=sizes[0]) == 0
+    assert set(tmp_path.glob("day=*/*/*.parquet")) == before
+    assert folder.compact(small_files_max=1, small_bytes=sizes[-1] + 1) > 0
 
 
 @pytest.mark.parametrize("moves", range(3))
@@ -134,7 +145,7 @@ def test_a_compaction_that_is_killed_is_finished_by_the_next_run(
 
     monkeypatch.setattr(folder._files, "move", killed)
     with pytest.raises(KeyboardInterrupt):
-        folder.compact(files_max=1)
+        folder.compact(small_files_max=1)
     again = HistoryFolder(spark, str(tmp_path))
     again.append(small.commits.where("log_offset < 200 and log_partition < 2"))
     assert everything(again) == before

@@ -344,7 +344,8 @@ def _summary(job: str, source: Any, out: str, spark_settings: dict[str, str], wo
 
 def _sentence(error: str) -> str:
     """What was wrong, of an error of Spark: its innermost cause, in Java or in Python; else its first line."""
-    lines = [line.strip().removeprefix("Caused by: ") for line in error.splitlines() if line.strip()]
+    # py4j puts ": " before the error of Java; Java puts "Caused by: " before the ones inside it.
+    lines = [line.strip().removeprefix("Caused by: ").removeprefix(": ") for line in error.splitlines() if line.strip()]
     raised = [line for line in lines if line.split(":")[0].endswith(("Error", "Exception")) and ": " in line]
     if not raised:
         return lines[0]

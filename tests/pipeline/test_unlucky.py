@@ -122,11 +122,16 @@ org.apache.spark.api.python.PythonException: Traceback (most recent call last):
   File "pipeline/wire.py", line 1, in send
 barnabas.pipeline.wire.UnreachableError: no broker answers: a:1
 """
+ALONE = """An error occurred while calling o138.tableExists.
+: java.lang.IncompatibleClassChangeError: class SparkView can not implement View
+\tat java.base/java.lang.ClassLoader.defineClass1(Native Method)
+"""
 
 
 @pytest.mark.parametrize(
     ("error", "said"),
     [
+        (ALONE, "class SparkView can not implement View."),
         (FULL, "No space left on device."),
         (LOST, "no broker answers: a:1."),
         ("[PATH_NOT_FOUND] There is none.\nmore", "[PATH_NOT_FOUND] There is none."),

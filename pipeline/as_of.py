@@ -53,8 +53,10 @@ def at_each_end(records: "DataFrame", on: Sequence[str], last_end: "DataFrame", 
     step = F.make_dt_interval(secs=F.lit(every_s))
     return (
         ends.crossJoin(F.broadcast(last_end))
+        .withColumn("at", F.least("at", "last_end"))  # a broker's clock may have been ahead for a while
         .withColumn("newest", F.max("newest").over(in_order))
         .withColumn("until", F.coalesce(F.lead("at").over(in_order) - step, "last_end"))
+        .where("at <= until")
         .withColumn("at", F.explode(F.sequence("at", "until", step)))
         .select(*on, "at", *(f"newest.{name}" for name in values))
     )

@@ -59,6 +59,8 @@ def _columns(batches: Batches, place: Place, unread: Array) -> Columns:
     horizon = (attributes & DELETE_HORIZON) != 0
     codec = attributes & CODEC_MASK
     base_timestamp = batches.of("base_timestamp")
+    has_append_time = (attributes & LOG_APPEND_TIME) != 0  # then the producer's times in the batch say nothing
+    first_timestamp = np.where(has_append_time, batches.of("max_timestamp"), np.where(horizon, -1, base_timestamp))
 
     def number(values: Array, type_: pa.DataType, none: int | None = None) -> pa.Array:
         return nulls_where(numbers(values, type_, none), unread)
@@ -79,7 +81,7 @@ def _columns(batches: Batches, place: Place, unread: Array) -> Columns:
         "timestamp_type": lambda: one_of(
             np.where(unread, -1, (attributes & LOG_APPEND_TIME) // LOG_APPEND_TIME), TIMESTAMP_TYPES
         ),
-        "base_timestamp": lambda: nulls_where(times(np.where(horizon, -1, base_timestamp)), unread),
+        "base_timestamp": lambda: nulls_where(times(first_timestamp), unread),
         "max_timestamp": lambda: nulls_where(times(batches.of("max_timestamp")), unread),
         "delete_horizon": lambda: nulls_where(times(np.where(horizon, base_timestamp, -1)), unread),
         "base_sequence": lambda: number(batches.of("base_sequence"), pa.int32(), -1),

@@ -200,7 +200,12 @@ BATCHES = Table(
         Column("control_type", STRING, "`commit` or `abort` of a transaction marker"),
         Column("is_transactional", BOOLEAN, "whether it is part of a transaction, or ends one"),
         Column("timestamp_type", STRING, "`CreateTime` or `LogAppendTime`"),
-        Column("base_timestamp", TIME, "the time that the records' times are relative to"),
+        Column(
+            "base_timestamp",
+            TIME,
+            "the time of the first record; with `LogAppendTime` that of all records; null if the cleaner has written "
+            "the delete horizon in its place",
+        ),
         Column("max_timestamp", TIME, "the largest time of a record"),
         Column("delete_horizon", TIME, "time from which its tombstones may go, if the cleaner has set it"),
         Column("base_sequence", INT, "sequence number of the first record"),

@@ -26,7 +26,7 @@ The findings:
 
 from typing import TYPE_CHECKING
 
-from barnabas.pipeline.as_of import join_latest
+from barnabas.pipeline.as_of import is_no_future, join_latest
 from barnabas.pipeline.jobs.lag import TOPIC_PARTITION, log_ends
 from barnabas.pipeline.jobs.offsets import GROUP_PARTITION
 from pyspark.sql import Window
@@ -117,7 +117,9 @@ def read_twice(steps: "DataFrame") -> "DataFrame":
 
 def past_the_end(steps: "DataFrame", batches: "DataFrame", clocks_differ_s: float) -> "DataFrame":
     """The commits above the log's end; `previous` is that end."""
-    ends = log_ends(batches.where(F.col("error").isNull()), since="base_timestamp")
+    good = batches.where(F.col("error").isNull())
+    begun = F.when(is_no_future("base_timestamp"), F.col("base_timestamp"))  # null: it may always have been there
+    ends = log_ends(good.withColumn("arrived", begun))
     later = F.col("log_timestamp") + F.make_dt_interval(secs=F.lit(clocks_differ_s + 0.001))
     at_end = join_latest(steps.withColumn("at", later), ends, TOPIC_PARTITION, "at")
     return at_end.where("offset > log_end_offset").withColumn("previous", F.col("log_end_offset"))

@@ -220,7 +220,7 @@ def events_of(commits: "DataFrame", batches: "DataFrame", groups: "DataFrame | N
         )
         happened = happened.unionByName(begun, allowMissingColumns=True)
     happened = happened.withColumn("at_ms", F.unix_millis("log_timestamp"))
-    return happened.where("at_ms is not null").select(*Event._fields)  # a client may write no time
+    return happened.select(*Event._fields)
 
 
 def packed(events: "DataFrame", rule: Rule) -> "DataFrame":
@@ -246,8 +246,11 @@ def pack_batches(batches: Sequence[pa.RecordBatch], rule: Rule, now_ms: int) -> 
     """One row for each bucket. `clock_ms` is the newest time that can be right."""
     events = Events.of_batches(batches)
     # Spark's current_timestamp() is part of the code that it compiles, anew for each micro-batch.
-    at_ms = events.of("at_ms")
-    clock_ms = max(at_ms[at_ms <= now_ms + CLOCKS_DIFFER_S * 1000].tolist(), default=None)
+    at_ms, base_ms = events.of("at_ms"), events.of("base_ms")
+    is_right = (at_ms != NONE) & (at_ms <= now_ms + CLOCKS_DIFFER_S * 1000)
+    clock_ms = max(at_ms[is_right].tolist(), default=None)
+    at_ms[~is_right] = now_ms if clock_ms is None else clock_ms  # there is no time, or it is in the future
+    base_ms[:] = np.minimum(base_ms, at_ms)
     is_of_group = events.of("members") != NONE
     parts = [events.only(~is_of_group)]
     if rule.has_groups:

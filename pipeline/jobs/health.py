@@ -42,7 +42,7 @@ from functools import reduce
 from typing import TYPE_CHECKING
 
 from barnabas.pipeline.as_of import at_each_end, end_of_window, join_latest
-from barnabas.pipeline.jobs.lag import EVERY_S, TOPIC_PARTITION, last_end, log_ends
+from barnabas.pipeline.jobs.lag import EVERY_S, TOPIC_PARTITION, arrived, last_end, log_ends
 from barnabas.pipeline.jobs.offsets import GROUP_PARTITION
 from pyspark.sql import Window
 from pyspark.sql import functions as F
@@ -86,6 +86,7 @@ def health(
 
 def reading(commits: "DataFrame", batches: "DataFrame", until: "DataFrame", every_s: int) -> "DataFrame":
     """Changes of how each partition is read."""
+    batches = arrived(batches, until)
     rows = at_each_end(last_commits(commits, batches), GROUP_PARTITION, until, every_s)
     rows = join_latest(rows, log_ends(batches), TOPIC_PARTITION, "at")
     rows = rows.withColumn("lag_records", unread("log_end_offset", "committed_offset"))

@@ -7,13 +7,14 @@
 | `committed_offset` | bigint | the committed offset |
 | `log_end_offset` | bigint | the offset of the next record; null: nothing is known of the topic's log |
 | `lag_records` | bigint | the records between the two |
-| `lag_seconds` | double | how old the first of them was; 0: there is none. Within a batch, times are taken as even |
+| `lag_seconds` | double | how old the first of them was; 0: there is none. Within a batch, times are taken as even; a record from the future is 0 seconds old |
 | `consumed_per_second` | double | by how much the committed offset grew in the window, a second |
 | `produced_per_second` | double | the same of the log |
 
 A partition whose offset was removed (expired or deleted) has no rows until the next commit. In the first window after
-that, and in the very first one, the rates are null.
-"""
+that, and in the very first one, the rates are null. Records whose time cannot be right (it is in the future, or there is
+none) count from the last window on, or from the next record with a time.
+"""  # noqa: E501
 
 from typing import TYPE_CHECKING
 
@@ -39,7 +40,7 @@ def lag(commits: "DataFrame", batches: "DataFrame", every_s: int = EVERY_S) -> "
     until = last_end(commits, batches, every_s)
     offsets = commits.select(*GROUP_PARTITION, "log_timestamp", "log_offset", F.col("offset").alias("committed_offset"))
     rows = at_each_end(offsets, GROUP_PARTITION, until, every_s).where(F.col("committed_offset").isNotNull())
-    rows = join_latest(rows, log_ends(batches), TOPIC_PARTITION, "at")
+    rows = join_latest(rows, log_ends(arrived(batches, until)), TOPIC_PARTITION, "at")
     rows = with_seconds_behind(rows, batches)
     in_order = Window.partitionBy(*GROUP_PARTITION).orderBy(F.unix_seconds("at"))
     window_before = in_order.rangeBetween(-every_s, -every_s)
@@ -64,9 +65,17 @@ def last_end(commits: "DataFrame", batches: "DataFrame", every_s: int) -> "DataF
     return times.agg(F.max(end_of_window("log_timestamp", every_s)).alias("last_end"))
 
 
-def log_ends(batches: "DataFrame", since: str = "max_timestamp") -> "DataFrame":
+def arrived(batches: "DataFrame", until: "DataFrame") -> "DataFrame":
+    """The batches with `arrived`: when they were written, as far as their times say. The others were there in the end:
+    a time in the future cannot be right, and some clients write none."""
+    end = F.col("last_end") - F.make_dt_interval(secs=F.lit(0.001))
+    at = F.when(is_no_future("max_timestamp"), F.col("max_timestamp")).otherwise(end)
+    return batches.crossJoin(F.broadcast(until)).withColumn("arrived", at).drop("last_end")
+
+
+def log_ends(batches: "DataFrame") -> "DataFrame":
     """From which time on a log was how long. Records count from the moment after their time, as windows end."""
-    at = F.col(since) + F.make_dt_interval(secs=F.lit(0.001))
+    at = F.col("arrived") + F.make_dt_interval(secs=F.lit(0.001))
     return batches.select(*TOPIC_PARTITION, at.alias("at"), (F.col("last_offset") + 1).alias("log_end_offset"))
 
 
@@ -77,7 +86,8 @@ def with_seconds_behind(rows: "DataFrame", batches: "DataFrame") -> "DataFrame":
         F.col("last_offset").alias("committed_offset"),  # the first batch that does not end below this
         *("last_offset", "base_offset", "base_timestamp", "max_timestamp"),
     )
-    base, last = F.unix_millis("base_timestamp"), F.unix_millis("max_timestamp")
+    last = F.unix_millis("max_timestamp")
+    base = F.coalesce(F.unix_millis("base_timestamp"), last)
     into = F.greatest(F.lit(0), F.col("committed_offset") - F.col("base_offset"))
     length = F.greatest(F.lit(1), F.col("last_offset") - F.col("base_offset"))
     produced = base + (last - base) * into / length

@@ -14,7 +14,7 @@ from barnabas.pipeline.jobs.health_stream import health_stream
 from barnabas.pipeline.jobs.lag_stream import lag_stream
 from barnabas.pipeline.once import GROUP_PREFIX
 from barnabas.pipeline.source import Source
-from barnabas.pipeline.streamed import LiveTable, ToTopic
+from barnabas.pipeline.streamed import TRIGGER_S, LiveTable, ToTopic
 from barnabas.pipeline.table_folder import write_table
 from pyspark import StorageLevel
 from pyspark.sql import Window
@@ -106,6 +106,12 @@ class Run:
         """Whether the job goes on behind what its last run has read."""
         return bool(self.settings.get("stream") or self.settings.get("follow"))
 
+    @property
+    def following(self) -> dict[str, Any]:
+        """Whether a streaming query goes on until Ctrl-C, and how often it looks for what is new."""
+        settings = self.settings
+        return {"follow": bool(settings.get("follow")), "trigger_s": settings.get("trigger_s", TRIGGER_S)}
+
     def place(self, name: str) -> str:
         """Where a table goes."""
         return f"{self.out}/live/{name}" if self.is_streaming else f"{self.out}/{name}"
@@ -113,7 +119,7 @@ class Run:
     def add(self, name: str, rows: "DataFrame", to_topic: ToTopic | None = None) -> "DataFrame":
         """Add to a table what the streams have now, or have until Ctrl-C, and read it back."""
         table = LiveTable(self.spark, self.place(name))
-        table.add(rows, follow=bool(self.settings.get("follow")), to_topic=to_topic)
+        table.add(rows, to_topic=to_topic, **self.following)
         return table.read(rows)
 
 
@@ -304,7 +310,7 @@ def run_export(run: Run) -> Summary:
         export.PARTITIONED_BY,
         run.settings.get("table"),
     )
-    added = table.add(rows, follow=bool(run.settings.get("follow")))
+    added = table.add(rows, **run.following)
     there = table.read(rows)
     found = (
         there.groupBy("topic", "outcome", "reason")

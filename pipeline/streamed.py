@@ -104,16 +104,18 @@ class LiveTable:
                     f"{self.path} has other columns: {name} is {then} there, and {now} now. Name another --out"
                 )
 
-    def add(self, rows: "DataFrame", *, follow: bool, to_topic: "ToTopic | None" = None) -> int:
+    def add(
+        self, rows: "DataFrame", *, follow: bool, trigger_s: int = TRIGGER_S, to_topic: "ToTopic | None" = None
+    ) -> int:
         """Run the query until it has read what is there now, or with `follow` until Ctrl-C; how many rows came."""
         self.check(rows)
         before = self.read(rows).count()
-        running = [self.start(rows, follow=follow)]
+        running = [self.start(rows, follow=follow, trigger_s=trigger_s)]
         try:
             if to_topic is not None:
                 if not follow:
                     running[0].awaitTermination()
-                running.append(to_topic.start(self, rows, trigger(follow=follow)))
+                running.append(to_topic.start(self, rows, trigger(follow=follow, every_s=trigger_s)))
             while not all(query.awaitTermination(1) for query in running):
                 pass
         except KeyboardInterrupt:
@@ -139,8 +141,8 @@ def _newest(names: "Iterable[str]") -> int:
     return max((int(name.removesuffix(".compact")) for name in names if name[0].isdigit()), default=-1)
 
 
-def trigger(*, follow: bool, every_s: int = TRIGGER_S) -> dict[str, Any]:
-    """When a query takes its next micro-batch."""
+def trigger(*, follow: bool, every_s: int) -> dict[str, Any]:
+    """When a query takes its next micro-batch; 0: as soon as there is something."""
     return {"processingTime": f"{every_s} seconds"} if follow else {"availableNow": True}
 
 

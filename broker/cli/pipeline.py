@@ -37,10 +37,14 @@ Stream = Annotated[
     bool, typer.Option("--stream", help="Add to DIR/live what is new since the last such run, by a streaming query.")
 ]
 Follow = Annotated[bool, typer.Option("--follow", help="The same as the logs grow, until Ctrl-C.")]
+Trigger = Annotated[
+    int, typer.Option("--trigger", min=0, metavar="SECONDS", help="With --follow: take what is new every so many.")
+]
 Delay = Annotated[
     int, typer.Option("--delay", min=0, metavar="SECONDS", help="So long a streaming query waits for what is late.")
 ]
 DEFAULT_MEMORY = "2g"
+DEFAULT_TRIGGER_S = 10
 HOUR_S = 3600
 
 
@@ -74,6 +78,7 @@ def lag(
     every: Every = 60,
     stream: Stream = False,
     follow: Follow = False,
+    trigger: Trigger = DEFAULT_TRIGGER_S,
     delay: Delay = 30,
     memory: Memory = DEFAULT_MEMORY,
     setting: Setting = None,
@@ -86,7 +91,7 @@ def lag(
     barnabas pipeline lag --source ./data --out ./tables --every 600
     barnabas pipeline lag --source 127.0.0.1:9092 --out ./tables --follow
     """
-    streaming = {"stream": stream, "follow": follow, "delay_s": delay}
+    streaming = {"stream": stream, "follow": follow, "trigger_s": trigger, "delay_s": delay}
     _run("lag", source, out, memory, setting, as_json, every_s=every, **streaming)
 
 
@@ -120,6 +125,7 @@ def health(
     soon: Annotated[float, typer.Option(min=0, metavar="HOURS", help="Offsets that expire within this time.")] = 24,
     stream: Stream = False,
     follow: Follow = False,
+    trigger: Trigger = DEFAULT_TRIGGER_S,
     delay: Delay = 30,
     produce: Annotated[
         str | None,
@@ -144,7 +150,7 @@ def health(
         fail("--produce needs --stream or --follow.", ExitCode.NOT_VALID)
     brokers = [one.strip() for one in (produce or "").split(",") if one.strip()]
     words: dict[str, Any] = {"every_s": every, "retention_s": int(retention * HOUR_S), "soon_s": int(soon * HOUR_S)}
-    words |= {"stream": stream, "follow": follow, "delay_s": delay, "produce_to": brokers}
+    words |= {"stream": stream, "follow": follow, "trigger_s": trigger, "delay_s": delay, "produce_to": brokers}
     _run("health", source, out, memory, setting, as_json, **words)
 
 
@@ -220,6 +226,7 @@ def export(
         str | None, typer.Option("--table", metavar="NAME", help="Write to this table of a catalog, e.g. of Iceberg.")
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Go on as the topic grows, until Ctrl-C.")] = False,
+    trigger: Trigger = DEFAULT_TRIGGER_S,
     memory: Memory = DEFAULT_MEMORY,
     setting: Setting = None,
     as_json: AsJson = False,
@@ -235,8 +242,8 @@ def export(
     if json_schema and avro_schema:
         fail("--json-schema and --avro-schema: one of the two.", ExitCode.NOT_VALID)
     words: dict[str, Any] = {"topic": topic, "json_schema": json_schema, "avro_skip_bytes": avro_skip}
-    words["avro_schema_file"] = avro_schema
-    _run("export", source, out, memory, setting, as_json, **words, format=to_format, table=table, follow=follow)
+    words |= {"avro_schema_file": avro_schema, "format": to_format, "table": table}
+    _run("export", source, out, memory, setting, as_json, **words, follow=follow, trigger_s=trigger)
 
 
 @app.command()

@@ -71,7 +71,7 @@ def test_a_group_that_stops(spark: SparkSession, tmp_path: Path) -> None:
         values = [json.loads(value or b"") for value in client.values(HEALTH_TOPIC, 0)]
         return [value for value in values if value["check"] == "reading"]
 
-    words = ["--source", str(shop.directory.path), "--out", str(tmp_path / "out"), "--follow"]
+    words = ["--source", str(shop.directory.path), "--out", str(tmp_path / "out"), "--follow", "--trigger", "1"]
     words += ["--produce", f"127.0.0.1:{broker.port}"]
     for key, value in SMALL.items():
         words += ["--spark", f"{key}={value}"]

@@ -23,6 +23,7 @@ from bench.long_requests import control, long_lists, long_requests
 from bench.stalls import TIMEOUT_MS, Bench
 
 GROUPS = 5_000
+HTTP_GROUPS, HTTP_OFFSETS = 10_000, 50
 WIDE = "wide"  # the topic with very many partitions
 RECORDS_MAX = 1_000  # in a batch of offsets
 
@@ -210,6 +211,30 @@ async def groups(bench: Bench) -> None:
     await expiry(bench)
 
 
+async def http(bench: Bench) -> None:
+    """Long answers of the HTTP API: 10,000 groups with 50 offsets each."""
+    await bench.create_topics(("read", HTTP_OFFSETS))
+    await until_coordinated(bench)
+    offsets = {index: CommittedOffset(1, commit_timestamp=1) for index in range(HTTP_OFFSETS)}
+    await fill(bench, {f"g{number}": {"read": offsets} for number in range(HTTP_GROUPS)})
+    await reload(bench)
+    for path in ("/v1/status", "/metrics"):
+        await http_get(bench, path)  # the first time imports what it needs
+    for name, path in (("metrics", "/metrics"), ("list-groups", "/v1/groups"), ("one-group", "/v1/groups/g1")):
+        for _ in range(3):
+            await bench.work(f"http-{name}", lambda path=path: http_get(bench, path))  # type: ignore[misc]
+
+
+async def http_get(bench: Bench, path: str) -> None:
+    """Read an answer of the HTTP API to its end."""
+    host, _, port = (bench.broker.http.address or "").rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port), limit=1 << 20)
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+    while await reader.read(1 << 20):
+        pass
+    writer.close()
+
+
 async def deletion(bench: Bench) -> None:
     """Delete 1,990 topics of which 249 groups have offsets."""
     names = {f"t{number}": None for number in range(1990)}
@@ -315,6 +340,7 @@ SCENES: dict[str, Callable[[Bench], Awaitable[None]]] = {
     "compaction": compaction,
     "conversion": conversion,
     "groups": groups,
+    "http": http,
     "deletion": deletion,
     "loading": loading,
     "long": long_requests,

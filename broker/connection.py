@@ -473,7 +473,7 @@ class Connection(asyncio.BufferedProtocol):
         if api.is_of_brokers is True and server.is_late(self, request):
             self.close()
             return
-        server.requests += 1
+        server.requests_of[context.api_key] += 1
         try:
             reply = api.handler(server.broker, request, context)
         except Exception:

@@ -44,6 +44,7 @@ class Refusals:
     """Logs refusals, and remembers for a minute which kinds it has logged."""
 
     def __init__(self, clock: Clock) -> None:
+        self.counts: dict[tuple[int, ErrorCode], int] = {}  # so far, by API key (-1: beyond KINDS_MAX) and error
         self._clock = clock
         self._minute_ends_ms = 0.0
         self._told: dict[Kind, int] = {}  # in this minute: how many followed the first
@@ -51,6 +52,10 @@ class Refusals:
 
     def note(self, context: RequestContext, error: ErrorCode, what: str, *values: object) -> None:
         """Log that a request, or a part of it, is refused with this error. `what % values` says what was refused."""
+        counted = context.api_key, error
+        if len(self.counts) >= KINDS_MAX and counted not in self.counts:  # a client may send any number as the key
+            counted = -1, error
+        self.counts[counted] = self.counts.get(counted, 0) + 1
         if not logger.isEnabledFor(logging.INFO):
             return
         now_ms = self._clock.monotonic_ms()

@@ -33,6 +33,7 @@ logger = logging.getLogger("barnabas.broker")
 TRACEBACKS_PER_API, TRACEBACK_EVERY = 10, 1000
 TREE_TOLD_EVERY_MS = 60_000.0  # how often the log says that the tree cannot be read or written
 REFUSALS_TOLD_EVERY_MS = 1_000
+API_KEYS_MAX = 128
 SWEEP_INTERVAL_MAX_MS = 60_000.0
 IDLE_SWEEPS_PER_SPAN = 10  # so an idle connection lives at most a tenth longer than connections.max.idle.ms
 
@@ -55,7 +56,7 @@ class Server:
         self.is_reading = False  # until then connections are accepted, but no request is handled
         self.serving = False  # until then only requests of brokers are handled
         self.accepted = 0  # connections so far
-        self.requests = 0
+        self.requests_of = [0] * API_KEYS_MAX  # by API key
         self.handler_failures = 0
         self.protocol_errors = 0
         self.refused_connections = 0

@@ -98,6 +98,8 @@ class BrokerAttributes:
     group_streams_session_timeout_ms: int
     http_address: str | None
     http_listeners: str
+    http_metrics_groups_max: int
+    http_metrics_topics_max: int
     http_token: str | None
     initial_broker_registration_timeout_ms: int
     inter_broker_listener_name: str | None

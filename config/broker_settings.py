@@ -53,6 +53,8 @@ connections.max.reauth.ms | LONG | 0 | - | - | -
 early.start.listeners | STRING | null | - | - | -
 http.address | STRING | null | - | - hidden | host:port of the HTTP API; the broker says it, nobody sets it.
 http.listeners | STRING | http://127.0.0.1:0 | - | - hidden | Where the HTTP API listens: http://host:port, comma separated, port 0 for a free one; or none.
+http.metrics.groups.max | INT | 10000 | >= 0 | cluster hidden | Groups that have series of their own in /metrics.
+http.metrics.topics.max | INT | 1000 | >= 0 | cluster hidden | Topics that have series of their own in /metrics.
 http.token | PASSWORD | null | - | - hidden | What requests to the HTTP API from other hosts than loopback must show; not set: they are refused.
 inter.broker.listener.name | STRING | null | - | - | Listener of the brokers; not set: PLAINTEXT, or the first.
 listener.security.protocol.map | STRING | SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT | - | broker | Security protocol of each listener name.

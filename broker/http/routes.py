@@ -6,10 +6,10 @@
 The OpenAPI document (`openapi.py`) is made from this table, and requests are checked against it before a handler is
 called. To add a family of routes: a module here, with its name in `FAMILIES`.
 
-A path begins with `/v1/`. A group in it is the parameter `group`, so that `of_group=True` finds it: then the request is
-handled by the group's coordinator, and other brokers redirect there. A handler that meets what it cannot do raises
-`HttpError`. A body that may be long is given as a generator of rows (`HttpAnswer.json`), which the connection
-takes in turns with other works; it may yield None where it has worked for a while.
+A path begins with `/v1/` (but `/metrics`). A group in it is the parameter `group`, so that `of_group=True` finds it:
+then the request is handled by the group's coordinator, and other brokers redirect there. A handler that meets what it
+cannot do raises `HttpError`. A body that may be long is given as a generator of rows (`HttpAnswer.json`), which the
+connection takes in turns with other works; it may yield None where it has worked for a while.
 """
 
 import importlib
@@ -26,7 +26,7 @@ from barnabas.runtime.pending import Pending
 if TYPE_CHECKING:
     from barnabas.broker.broker import Broker
 
-FAMILIES = ("groups", "openapi", "status")
+FAMILIES = ("groups", "metrics", "openapi", "status")
 JSON = "application/json"
 PIECE_BYTES = 16 * 1024  # of a body that is made in pieces
 METHODS_THAT_CHANGE = ("POST", "PUT", "PATCH", "DELETE")

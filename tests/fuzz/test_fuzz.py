@@ -15,7 +15,7 @@ import fuzz
 import wire
 
 SEED = 1
-CASES = {"batches": 1_000, "files": 200, "tree": 10, "operator": 12, "properties": 300}
+CASES = {"batches": 1_000, "files": 200, "tree": 10, "operator": 12, "properties": 300, "http": 1_500}
 FRAMES = 5_000
 CLOSING_CLIENTS = 40
 
@@ -63,3 +63,16 @@ def test_an_operators_deed_that_is_not_noticed_is_found(monkeypatch: pytest.Monk
     assert complaint is not None
     assert "name_a_copy_too" in complaint or "copy_a_partition" in complaint
     assert "python tests/fuzz/fuzz.py operator --seed 1 --case" in complaint
+
+
+def test_http_requests_that_break_a_handler_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the check taken out that refuses what is not percent-encoded UTF-8."""
+    from urllib.parse import unquote_to_bytes
+
+    from barnabas.broker.http import routes
+
+    monkeypatch.setattr(routes, "percent_decoded", lambda value, what: unquote_to_bytes(value).decode())
+    complaint = fuzz.run_cases("http", SEED, 0, 500, 60)
+    assert complaint is not None
+    assert "a handler has failed" in complaint
+    assert "python tests/fuzz/fuzz.py http --seed 1 --case" in complaint

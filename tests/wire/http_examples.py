@@ -20,6 +20,7 @@ class Example(NamedTuple):
 
 
 EXAMPLES: dict[tuple[str, str], list[Example]] = {
+    ("GET", "/metrics"): [Example("/metrics")],
     ("GET", "/v1/status"): [Example("/v1/status")],
     ("GET", "/v1/openapi.json"): [Example("/v1/openapi.json")],
     ("GET", "/v1/groups"): [Example("/v1/groups"), Example("/v1/groups?state=Empty&state=Stable")],

@@ -1,0 +1,284 @@
+"""`/metrics`: what Prometheus scrapes.
+
+Nothing is counted for it while nobody asks: an answer is made of what the parts of the broker know anyway, once each,
+in turns with other works. The library prometheus_client writes the text; it is imported, in a thread, when somebody
+asks for the first time. Series of single groups are written here, because there may be ten thousand groups, and the
+library takes ten times as long for a line.
+
+Cardinality. The settings `http.metrics.groups.max` and `http.metrics.topics.max` limit for how many groups and topics
+there are series of their own; the oldest have them. How many are left out is a metric, and the sums hold all.
+
+metric_names.py is the table of all metrics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from barnabas.broker.http.metric_names import METRICS, Metric
+from barnabas.broker.http.routes import HttpAnswer, HttpRequest, route
+from barnabas.broker.refusals import api_name
+from barnabas.groups.rebalance import State
+from barnabas.runtime.turns import Pieces
+
+if TYPE_CHECKING:
+    from barnabas.broker.broker import Broker
+    from barnabas.groups.runtime import Shard
+
+TEXT = "text/plain; version=0.0.4; charset=utf-8"
+LINES_PER_PIECE = 100
+
+# (topic -> partition -> first offset that can be read, high watermark), of the replicas of this broker
+Bounds = dict[str, dict[int, tuple[int, int]]]
+Row = tuple[tuple[str, ...], float]
+
+
+OF_GROUPS = [name for name, metric in METRICS.items() if metric.labels == ("group",)]
+
+
+@route("GET", "/metrics", summary="What Prometheus scrapes", content_type=TEXT)
+def metrics(broker: Broker, request: HttpRequest) -> Pieces[HttpAnswer]:
+    """Metrics of this broker in Prometheus' text format. README.md explains each."""
+    write = yield broker.env.clock.in_thread(_writer)
+    return HttpAnswer(_text(broker, write), content_type=TEXT)
+
+
+class Collector:
+    """Collects one family for the library."""
+
+    def __init__(self, family: Any) -> None:
+        self._family = family
+
+    def collect(self) -> Iterable[Any]:
+        """The family."""
+        return (self._family,)
+
+
+Write = Callable[[Metric, list[Row]], Iterator[bytes]]
+
+
+def _writer() -> Write:
+    """What writes a family. The library takes some hundred milliseconds to import, so this runs in a thread."""
+    from prometheus_client.exposition import generate_latest
+    from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
+
+    def write(metric: Metric, rows: list[Row]) -> Iterator[bytes]:
+        """The lines of a family, in pieces; the lines that describe it come once."""
+        kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+        for first in range(0, max(len(rows), 1), LINES_PER_PIECE):
+            family = kind(metric.name, metric.meaning, labels=metric.labels)
+            for labels, value in rows[first : first + LINES_PER_PIECE]:
+                family.add_metric(labels, value)
+            text = generate_latest(Collector(family))
+            yield text if not first else text.split(b"\n", 2)[2]
+
+    return write
+
+
+class Sums:
+    """What is counted while partitions and groups are looked through."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, list[Row]] = {name: [] for name in METRICS}
+        self.bounds: Bounds = {}
+        self.group_lines: dict[str, list[str]] = {name: [] for name in OF_GROUPS}
+
+    def put(self, name: str, value: float, *labels: str) -> None:
+        """A value of a family."""
+        self.rows[name].append((labels, value))
+
+
+def _text(broker: Broker, write: Write) -> Generator[bytes | None, None, None]:
+    sums = Sums()
+    _broker(broker, sums)
+    yield None
+    _requests(broker, sums)
+    yield None
+    yield from _partitions(broker, sums)
+    yield from _groups(broker, sums)
+    for name, metric in METRICS.items():
+        if name in sums.group_lines:
+            lines = sums.group_lines[name]
+            yield next(write(metric, []))
+            for first in range(0, len(lines), LINES_PER_PIECE):
+                yield "".join(lines[first : first + LINES_PER_PIECE]).encode()
+        else:
+            yield from write(metric, sums.rows[name])
+
+
+def _broker(broker: Broker, sums: Sums) -> None:
+    put = sums.put
+    put("barnabas_broker_info", 1, str(broker.node_id), broker.cluster_id)
+    put("barnabas_brokers", len(broker.metadata_cache.brokers))
+    put("barnabas_is_controller", broker.controller.active)
+    put("barnabas_is_lease_held", broker.lease.holds)
+    failures: dict[str, list[int]] = {}
+    for task in broker.env.upkeep.tasks:
+        found = failures.setdefault(task.name, [0, 0])
+        found[0] += task.failures
+        found[1] += task.restarts
+    for name, (failed, restarted) in failures.items():
+        put("barnabas_upkeep_failures_total", failed, name)
+        put("barnabas_upkeep_restarts_total", restarted, name)
+    for directory in broker.log_manager.open_directories:
+        try:
+            total, free = broker.env.disk.total_and_free_bytes(directory.path)
+        except OSError:
+            continue
+        put("barnabas_directory_bytes", total, directory.path)
+        put("barnabas_directory_free_bytes", free, directory.path)
+
+
+def _requests(broker: Broker, sums: Sums) -> None:
+    put, server, http = sums.put, broker.server, broker.http
+    put("barnabas_connections", len(server.connections))
+    put("barnabas_connections_accepted_total", server.accepted)
+    put("barnabas_connections_refused_total", server.refused_connections)
+    for key, count in enumerate(server.requests_of):
+        if count:
+            put("barnabas_requests_total", count, api_name(key))
+    for (key, error), count in broker.refusals.counts.items():
+        put("barnabas_request_refusals_total", count, api_name(key), error.name)
+    put("barnabas_handler_failures_total", server.handler_failures)
+    put("barnabas_protocol_errors_total", server.protocol_errors)
+    put("barnabas_http_connections", len(http.connections))
+    put("barnabas_http_requests_total", http.requests)
+    put("barnabas_http_handler_failures_total", http.handler_failures)
+
+
+def _partitions(broker: Broker, sums: Sums) -> Generator[None, None, None]:
+    roles = dict.fromkeys(("leader", "follower", "suspended"), 0)
+    under_replicated = under_min_isr = replica_lag = log_bytes = failed = hindered = 0
+    topics: dict[str, list[int]] = {}  # bytes, partitions led, high watermarks of these
+    for partition in list(broker.replica_manager.partitions.values()):
+        yield None
+        log = partition.log
+        size = log.size_bytes
+        log_bytes += size
+        failed += log.failed is not None
+        hindered += log.hindered is not None
+        sums.bounds.setdefault(partition.topic, {})[partition.index] = log.log_start_offset, log.high_watermark
+        of_topic = topics.setdefault(partition.topic, [0, 0, 0])
+        of_topic[0] += size
+        roles["leader" if partition.is_leader else "suspended" if partition.is_suspended else "follower"] += 1
+        if partition.is_leader:
+            of_topic[1] += 1
+            of_topic[2] += log.high_watermark
+            under_replicated += len(partition.isr) < len(partition.replicas)
+            under_min_isr += len(partition.isr) < partition.minimum_isr_size
+            for replica in partition.remote.values():
+                if replica.log_end_offset >= 0:
+                    replica_lag = max(replica_lag, log.log_end_offset - replica.log_end_offset)
+    without_leader = 0
+    for partitions in list(broker.metadata_cache.topics.values()):
+        yield None
+        without_leader += sum(not broker.metadata_cache.is_alive(state.leader_id) for state in partitions.values())
+    put = sums.put
+    for role, count in roles.items():
+        put("barnabas_partitions", count, role)
+    put("barnabas_partitions_under_replicated", under_replicated)
+    put("barnabas_partitions_under_min_isr", under_min_isr)
+    put("barnabas_partitions_without_leader", without_leader)
+    put("barnabas_replica_lag_records_max", replica_lag)
+    put("barnabas_logs", len(broker.log_manager.all()))
+    put("barnabas_logs_failed", failed)
+    put("barnabas_logs_hindered", hindered)
+    put("barnabas_log_bytes", log_bytes)
+    most = broker.config.http_metrics_topics_max
+    for topic, (size, led, high_watermarks) in list(topics.items())[:most]:
+        put("barnabas_topic_log_bytes", size, topic)
+        put("barnabas_topic_partitions_led", led, topic)
+        put("barnabas_topic_high_watermarks", high_watermarks, topic)
+    put("barnabas_topics_left_out", max(len(topics) - most, 0))
+
+
+def _groups(broker: Broker, sums: Sums) -> Generator[None, None, None]:
+    shards = broker.group_coordinator.shards
+    states = {state.value: 0 for state in State}
+    left = broker.config.http_metrics_groups_max
+    left_out = members = offsets = lag = 0
+    for shard in broker.group_coordinator.owned_shards():
+        for group_id in shard.group_ids():
+            yield None
+            of_group = position(shard, group_id, sums.bounds)
+            group = shard.groups.get(group_id)
+            if group is not None:
+                states[group.state.value] += 1
+                members += len(group.members)
+            offsets += of_group.partitions
+            lag += of_group.lag
+            if not left:
+                left_out += 1
+                continue
+            left -= 1
+            _put_group(sums.group_lines, group_id, of_group, group)
+    loading = sum(shard.loading for shard in shards.values())
+    put = sums.put
+    put("barnabas_offsets_partitions", len(shards) - loading, "loaded")
+    put("barnabas_offsets_partitions", loading, "loading")
+    for state, count in states.items():
+        put("barnabas_groups", count, state)
+    put("barnabas_members", members)
+    put("barnabas_committed_offsets", offsets)
+    put("barnabas_lag_records", lag)
+    put("barnabas_groups_left_out", left_out)
+
+
+class Position(NamedTuple):
+    """Where a group is."""
+
+    lag: int
+    lag_max: int
+    partitions: int
+    without_lag: int
+    last_commit_ms: int
+
+
+def position(shard: Shard, group_id: str, bounds: Bounds) -> Position:
+    """Where a group is, by the logs whose bounds are known. A hundred nanoseconds for each offset."""
+    lag = most = count = without = 0
+    last_ms = 0
+    for topic, committed in shard.offsets.of_group(group_id).items():
+        count += len(committed)
+        of_topic = bounds.get(topic)
+        if of_topic is None:
+            without += len(committed)
+            continue
+        for index, each in committed.items():
+            found = of_topic.get(index)
+            if each.commit_timestamp > last_ms:
+                last_ms = each.commit_timestamp
+            if found is None:
+                without += 1
+                continue
+            start, end = found
+            offset = each.offset
+            behind = end - (offset if offset > start else start)
+            if behind > 0:
+                lag += behind
+                if behind > most:
+                    most = behind
+    return Position(lag, most, count, without, last_ms)
+
+
+def _put_group(lines: dict[str, list[str]], group_id: str, of_group: Position, group: Any) -> None:
+    label = f'{{group="{_escaped(group_id)}"}} '
+    lines["barnabas_group_lag_records"].append(f"barnabas_group_lag_records{label}{of_group.lag}\n")
+    lines["barnabas_group_lag_records_max"].append(f"barnabas_group_lag_records_max{label}{of_group.lag_max}\n")
+    lines["barnabas_group_partitions"].append(f"barnabas_group_partitions{label}{of_group.partitions}\n")
+    if of_group.without_lag:
+        name = "barnabas_group_partitions_without_lag"
+        lines[name].append(f"{name}{label}{of_group.without_lag}\n")
+    members, generation = (0, 0) if group is None else (len(group.members), group.generation)
+    lines["barnabas_group_members"].append(f"barnabas_group_members{label}{members}\n")
+    lines["barnabas_group_generation"].append(f"barnabas_group_generation{label}{generation}\n")
+    name = "barnabas_group_last_commit_timestamp_seconds"
+    lines[name].append(f"{name}{label}{of_group.last_commit_ms / 1000:.3f}\n")
+
+
+def _escaped(value: str) -> str:
+    """A label's value as the text format wants it."""
+    if value.isalnum():
+        return value
+    return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')

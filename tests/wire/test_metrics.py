@@ -1,0 +1,156 @@
+"""`/metrics`: its text as Prometheus reads it, what it says, and that its table is the documentation."""
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from barnabas.broker.http import routes
+from barnabas.broker.http.metric_names import METRICS
+from barnabas.protocol.api_keys import ApiKey
+from barnabas.protocol.messages import HeartbeatRequest
+from prometheus_client.parser import text_string_to_metric_families
+
+sys.path.insert(0, str(Path(__file__).parent))
+from http_client import ask
+from http_examples import commit, prepare
+
+World = Any  # of conftest.py
+README = Path(__file__).parents[2] / "README.md"
+ODD_NAME = 'a "b"\\c\nd\\n é'
+Samples = dict[str, dict[tuple[str, ...], float]]
+routes.load()
+
+
+@pytest.fixture
+def metrics_world(make_world: type[Any]) -> Iterator[World]:
+    world = make_world()
+    prepare(world)
+    yield world
+    world.env.run(world.broker.stop())
+    assert world.broker.http.handler_failures == 0
+    assert world.escaped == []
+
+
+def scrape(world: World) -> Samples:
+    """Every sample by name and labels, as Prometheus' own parser reads them."""
+    answer = world.env.run(ask(world.env, world.broker, "GET", "/metrics"))
+    assert answer.status == 200
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    text = answer.body.decode()
+    types = re.findall(r"^# TYPE (\S+)", text, re.M)
+    assert len(set(types)) == len(types) == text.count("# HELP "), "each family stands once"
+    samples: Samples = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            metric = METRICS[sample.name]
+            assert family.type == metric.kind
+            assert family.documentation == metric.meaning
+            assert set(sample.labels) == set(metric.labels)
+            of_name = samples.setdefault(sample.name, {})
+            labels = tuple(sample.labels[label] for label in metric.labels)
+            assert labels not in of_name, "counted twice"
+            of_name[labels] = sample.value
+    return samples
+
+
+def produce(world: World, topic: str, index: int, count: int) -> None:
+    """Append records."""
+    from barnabas.protocol.batch_records import Record
+    from barnabas.protocol.messages import ProduceRequest
+    from barnabas.protocol.record_batch import build
+
+    records = build([Record(value=b"x") for _ in range(count)])
+    data = ProduceRequest.PartitionProduceData(index=index, records=records)
+    topics = [ProduceRequest.TopicProduceData(name=topic, partition_data=[data])]
+    answer = world.ask(ApiKey.PRODUCE, 7, ProduceRequest(acks=-1, timeout_ms=1000, topic_data=topics))
+    assert answer.responses[0].partition_responses[0].error_code == 0
+
+
+def test_what_it_says(metrics_world: World) -> None:
+    world = metrics_world
+    produce(world, "orders", 0, 12)
+    produce(world, "orders", 1, 6)
+    commit(world, ODD_NAME, "orders")
+    commit(world, "late", "orders", offset=100)  # past the end
+    world.create_topic("elsewhere")
+    commit(world, "gone", "elsewhere")
+    partitions = world.broker.replica_manager.partitions
+    elsewhere = partitions.pop(("elsewhere", 0))  # as if its replicas were on other brokers
+    world.ask(ApiKey.HEARTBEAT, 0, HeartbeatRequest(group_id="billing", generation_id=1, member_id="nobody"))
+    samples = scrape(world)
+    lag = samples["barnabas_group_lag_records"]
+    assert lag == {("billing",): 7 + 1, (ODD_NAME,): 7, ("late",): 0, ("gone",): 0}
+    assert samples["barnabas_group_lag_records_max"]["billing",] == 7
+    assert samples["barnabas_lag_records"][()] == 15
+    assert samples["barnabas_group_partitions"]["billing",] == 3
+    assert samples["barnabas_group_partitions_without_lag"] == {("gone",): 1}
+    assert samples["barnabas_group_members"]["billing",] == 1
+    assert samples["barnabas_group_generation"]["billing",] >= 1
+    assert samples["barnabas_group_last_commit_timestamp_seconds"]["billing",] > 0
+    assert samples["barnabas_committed_offsets"][()] == 6
+    assert sum(samples["barnabas_groups"].values()) == 4
+    assert samples["barnabas_requests_total"]["OFFSET_COMMIT",] == 4
+    assert samples["barnabas_requests_total"]["HEARTBEAT",] == 1
+    assert samples["barnabas_topic_high_watermarks"]["orders",] == 18
+    assert samples["barnabas_topic_partitions_led"]["orders",] == 3
+    assert samples["barnabas_partitions"]["leader",] == 6
+    assert samples["barnabas_partitions_under_replicated"][()] == 0
+    assert samples["barnabas_logs"][()] == 7
+    assert samples["barnabas_log_bytes"][()] > 0
+    assert samples["barnabas_is_controller"][()] == 1
+    assert samples["barnabas_http_requests_total"][()] == 1
+    assert samples["barnabas_broker_info"] == {("0", world.broker.cluster_id): 1}
+    partitions["elsewhere", 0] = elsewhere
+    again = scrape(world)
+    assert again["barnabas_requests_total"] == samples["barnabas_requests_total"], "it does not count itself"
+    sometimes = {"barnabas_request_refusals_total", "barnabas_group_partitions_without_lag"}
+    assert set(METRICS) - set(again) <= sometimes, "each has a value"
+
+
+def test_refusals_are_counted_by_api_and_error(metrics_world: World) -> None:
+    from barnabas.protocol.messages import JoinGroupRequest
+
+    request = JoinGroupRequest(group_id="", session_timeout_ms=10_000, protocol_type="consumer")
+    assert metrics_world.ask(ApiKey.JOIN_GROUP, 3, request).error_code == 24
+    request = JoinGroupRequest(group_id="a", session_timeout_ms=1, protocol_type="consumer")
+    for _ in range(2):
+        assert metrics_world.ask(ApiKey.JOIN_GROUP, 3, request).error_code == 26
+    refused = scrape(metrics_world)["barnabas_request_refusals_total"]
+    assert refused["JOIN_GROUP", "INVALID_SESSION_TIMEOUT"] == 2
+
+
+def test_the_number_of_series_is_limited(make_world: type[Any]) -> None:
+    world = make_world(http_metrics_groups_max="5", http_metrics_topics_max="2")
+    prepare(world)
+    for number in range(6):
+        commit(world, f"group-{number}", "orders")
+        world.create_topic(f"topic-{number}")
+    samples = scrape(world)
+    assert len(samples["barnabas_group_lag_records"]) == 5
+    assert samples["barnabas_groups_left_out"][()] == 2
+    assert len(samples["barnabas_topic_log_bytes"]) == 2
+    assert samples["barnabas_topics_left_out"][()] == 6
+    assert samples["barnabas_committed_offsets"][()] == 9
+    assert scrape(world)["barnabas_group_lag_records"].keys() == samples["barnabas_group_lag_records"].keys()
+    world.env.run(world.broker.stop())
+
+
+def test_many_lines_are_still_one_family(make_world: type[Any]) -> None:
+    world = make_world()
+    prepare(world)
+    for number in range(250):
+        world.create_topic(f"topic-{number}")
+    assert len(scrape(world)["barnabas_topic_log_bytes"]) == 252
+    world.env.run(world.broker.stop())
+
+
+def test_the_readme_has_the_table() -> None:
+    rows = re.findall(r"^\| `(barnabas_\w+)` \| (\w+) \| ([^|]+) \| ([^|]+) \|$", README.read_text(), re.M)
+    assert [row[0] for row in rows] == list(METRICS)
+    for name, kind, labels, meaning in rows:
+        metric = METRICS[name]
+        own_labels = ", ".join(f"`{each}`" for each in metric.labels) or "-"
+        assert (kind, labels, meaning) == (metric.kind, own_labels, metric.meaning)

@@ -1,5 +1,6 @@
 """The commands' way to the HTTP API: it finds the address through --bootstrap, and follows redirections."""
 
+import asyncio
 import http.client
 import json
 import os
@@ -7,9 +8,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
-from barnabas.broker.cli.client import answered, send
-from barnabas.broker.cli.exits import ExitCode, fail
+from barnabas.broker.cli.client import REPLICA_ANSWERS_WITHIN_MS, answered, send
+from barnabas.broker.cli.exits import ExitCode, Failure, fail
 from barnabas.broker.cli.target import Target
+from barnabas.runtime.clock import RealClock
 
 BROKER_RESOURCE = 4
 ANSWERS_WITHIN_S = 75.0  # a little longer than a broker takes to say that it has no answer
@@ -24,7 +26,7 @@ class HttpApi:
         with admin(target) as client:
             api = HttpApi(client, target)
             group = api.get("/v1/groups/{group}", group="billing")
-            rows = api.of_each_broker("/v1/groups")
+            rows = api.of_each_broker("/v1/groups")    # api.unanswered says who did not answer, and why
 
     What fails ends the command with the sentence of the broker. The token for brokers on other machines is in the
     environment variable BARNABAS_HTTP_TOKEN.
@@ -36,6 +38,7 @@ class HttpApi:
         self._addresses: dict[int, str] = {}
         self._cluster_id: str | None = None
         self._token = os.environ.get(TOKEN_VARIABLE)
+        self.unanswered: dict[int, str] = {}  # brokers that were asked in vain, and the reason
 
     # ------------------------------------------------------------------ addresses
 
@@ -46,19 +49,23 @@ class HttpApi:
         return sorted(int(broker["broker_id"]) for broker in cluster["brokers"])
 
     def address(self, node_id: int) -> str:
-        """host:port of a broker's API. A broker without one ends the command."""
+        """host:port of a broker's API. Failure: it has none, or does not answer."""
         found = self._addresses.get(node_id)
         if found is None:
             found = self._addresses[node_id] = self._ask_address(node_id)
         return found
 
     def _ask_address(self, node_id: int) -> str:
+        from kafka.errors import KafkaError
         from kafka.protocol.admin import DescribeConfigsRequest
 
         request = DescribeConfigsRequest(
             resources=[(BROKER_RESOURCE, str(node_id), ["http.address"])], include_synonyms=False, min_version=1
         )
-        (result,) = answered(self._client, lambda: send(self._client, request, node_id)).results
+        try:
+            (result,) = send(self._client, request, node_id, REPLICA_ANSWERS_WITHIN_MS).results
+        except KafkaError as error:
+            fail(f"broker {node_id} does not answer: {getattr(error, 'message', '') or error}")
         for config in result.configs:
             if config.name == "http.address" and config.value:
                 return str(config.value)
@@ -88,30 +95,44 @@ class HttpApi:
         node_id: int | None = None,
     ) -> Any:
         """The answer of one broker: `node_id`, or any, which redirects to the one that is responsible."""
-        broker_id = self.brokers()[0] if node_id is None else node_id
         given = {key: _texts(value) for key, value in (query or {}).items() if value is not None}
         target = path.format_map({name: quote(value, safe="") for name, value in (names or {}).items()})
         target += "?" + urlencode(given, doseq=True) if given else ""
-        address = self.address(broker_id)
+        address = self._entry() if node_id is None else self.address(node_id)
         for attempt in range(ATTEMPTS_MAX):
             status, headers, content = self._send(method, address, target, body)
             self._check_cluster(address, headers)
             if status == 307 and (location := headers.get("Location")):
-                parts = urlsplit(location)
-                address, target = parts.netloc, parts.path + (f"?{parts.query}" if parts.query else "")
+                address = urlsplit(location).netloc
             elif status == 503 and headers.get("Retry-After") and attempt + 1 < ATTEMPTS_MAX:
                 self._pause()
-                address = self.address(broker_id)
             elif status >= 300:
                 self._fail(status, content)
             else:
                 return json.loads(content)
         return fail(f"the brokers redirect to each other ({address}): the group moves. Try again.")
 
-    def of_each_broker(self, path: str, /, query: dict[str, Any] | None = None) -> Iterator[Any]:
-        """The answer of every broker that lives, one after the other."""
+    def _entry(self) -> str:
+        """The address of the first broker that answers."""
+        failure = None
         for node_id in self.brokers():
-            yield self.ask("GET", path, query=query, node_id=node_id)
+            try:
+                return self.address(node_id)
+            except Failure as error:
+                failure = failure or error
+        if failure is None:
+            fail("the cluster has no broker that lives. Try again.")
+        raise failure
+
+    def of_each_broker(self, path: str, /, query: dict[str, Any] | None = None) -> Iterator[Any]:
+        """The answer of every broker that gives one, one after the other; `unanswered` says who gave none."""
+        for node_id in self.brokers():
+            try:
+                answer = self.ask("GET", path, query=query, node_id=node_id)
+            except Failure as failure:
+                self.unanswered[node_id] = failure.message
+            else:
+                yield answer
 
     def _send(self, method: str, address: str, target: str, body: Any) -> tuple[int, Any, bytes]:
         headers = {"User-Agent": "barnabas-cli", "Connection": "close"}
@@ -145,10 +166,6 @@ class HttpApi:
             )
 
     def _pause(self) -> None:
-        import asyncio
-
-        from barnabas.runtime.clock import RealClock
-
         asyncio.run(RealClock().sleep(AGAIN_AFTER_MS))
 
     def _fail(self, status: int, content: bytes) -> None:

@@ -20,7 +20,7 @@ from barnabas.broker.auto_topics import internal_settings
 from barnabas.broker.open_transactions import end_open_transactions
 from barnabas.cluster.leader_and_isr import LeaderAndIsr
 from barnabas.cluster.registration import BrokerIdInUseError
-from barnabas.cluster.topic_names import INTERNAL_TOPICS, OFFSETS_TOPIC, topic_name_problem
+from barnabas.cluster.topic_names import INTERNAL_TOPICS, JOURNAL_TOPIC, OFFSETS_TOPIC, topic_name_problem
 from barnabas.config.broker import BrokerConfig
 from barnabas.controller.tree import PARTITIONS_PER_WRITE
 from barnabas.coordination import paths
@@ -384,7 +384,7 @@ async def adopt(
             continue
         topic_id = next((log.topic_id for log in logs.values() if log.topic_id is not None), None)
         count = max(logs) + 1
-        settings = internal_settings(name, config) if name == OFFSETS_TOPIC else KEEP_EVERYTHING
+        settings = internal_settings(name, config) if name in (OFFSETS_TOPIC, JOURNAL_TOPIC) else KEEP_EVERYTHING
         await _write_topic(coordination, name, topic_id or env.random_uuid(), count, logs, settings, node_id)
         records = sum(log.log_end_offset - log.log_start_offset for log in logs.values())
         logger.info("adopted the topic %s: %d partitions, %d offsets", name, count, records)

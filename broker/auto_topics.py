@@ -2,10 +2,10 @@
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from barnabas.cluster.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, topic_name_problem
+from barnabas.cluster.topic_names import JOURNAL_TOPIC, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, topic_name_problem
 from barnabas.config.broker import BrokerConfig
 from barnabas.coordination.port import CoordinationError
 from barnabas.protocol.errors import ErrorCode
@@ -19,6 +19,7 @@ logger = logging.getLogger("barnabas.broker")
 
 FACTOR_SETTINGS = {
     OFFSETS_TOPIC: "offsets.topic.replication.factor",
+    JOURNAL_TOPIC: "the number of replicas of __consumer_offsets",
     TRANSACTIONS_TOPIC: "transaction.state.log.replication.factor",
 }
 CREATIONS_MAX = 1_000  # at a time; beyond it, nothing is begun until the client asks again
@@ -72,7 +73,20 @@ class AutoTopics:
             return config.offsets_topic_num_partitions, config.offsets_topic_replication_factor
         if name == TRANSACTIONS_TOPIC:
             return config.transaction_state_log_num_partitions, config.transaction_state_log_replication_factor
+        if name == JOURNAL_TOPIC:
+            assignment = self._assignment(name)
+            return len(assignment), max(map(len, assignment.values()), default=1)
         return config.num_partitions, config.default_replication_factor
+
+    def _assignment(self, name: str) -> dict[int, Sequence[int]]:
+        """The replicas of a topic that is placed as another one; empty for all others.
+
+        The offset journal has those of the offsets topic, so that both have the same leaders while all brokers live.
+        """
+        if name != JOURNAL_TOPIC:
+            return {}
+        placed = self._broker.metadata_cache.topics.get(OFFSETS_TOPIC, {})
+        return {index: partition.replicas for index, partition in sorted(placed.items())}
 
     def creations_ended(self, names: Iterable[str]) -> Pending[None]:
         """Completed when no creation of these topics is under way any more, whether it succeeded or not.
@@ -115,6 +129,7 @@ class AutoTopics:
                 partition_count=partitions,
                 replication_factor=factor,
                 configs=internal_settings(name, self._broker.config),
+                assignment=self._assignment(name),
             )
         except CoordinationError as lost:
             error, message = ErrorCode.UNKNOWN_SERVER_ERROR, str(lost)
@@ -153,6 +168,14 @@ def internal_settings(name: str, config: BrokerConfig) -> dict[str, str]:
             "cleanup.policy": "compact",
             "compression.type": "producer",
             "segment.bytes": str(config.offsets_topic_segment_bytes),
+        }
+    if name == JOURNAL_TOPIC:
+        return {
+            "cleanup.policy": "delete",
+            "compression.type": "producer",
+            "retention.bytes": str(config.offsets_journal_retention_bytes),
+            "retention.ms": str(config.offsets_journal_retention_ms),
+            "segment.bytes": str(config.offsets_journal_segment_bytes),
         }
     if name == TRANSACTIONS_TOPIC:
         return {

@@ -11,6 +11,7 @@ from barnabas.broker.addresses import Addresses
 from barnabas.broker.auto_topics import AutoTopics
 from barnabas.broker.fetch_sessions import FetchSessionCache
 from barnabas.broker.http.server import HttpServer
+from barnabas.broker.offset_journal import JournalOfBroker
 from barnabas.broker.refusals import Refusals
 from barnabas.broker.server import Server
 from barnabas.cluster import controlled_shutdown, registration
@@ -29,6 +30,7 @@ from barnabas.coordination import paths
 from barnabas.coordination.port import ConnectionLossError, Coordination, CoordinationError, SessionExpiredError
 from barnabas.groups.coordinator import GroupCoordinator
 from barnabas.groups.runtime import CoordinatorLog, PartitionLog
+from barnabas.offsets.journal_writer import OffsetJournal
 from barnabas.protocol.errors import ErrorCode
 from barnabas.replication.partition import Partition
 from barnabas.replication.replica_manager import ReplicaManager
@@ -124,6 +126,7 @@ class Broker:
             coordination,
             self.lease,
             self.refusals.note,
+            OffsetJournal(env, JournalOfBroker(self)) if config.offsets_journal_enable else None,
         )
         self.replica_manager.on_leadership.append(self.group_coordinator.on_leadership)
         self.replica_manager.on_deleted.append(self.group_coordinator.on_partitions_deleted)

@@ -285,11 +285,18 @@ class BrokerClients:
         self._is_closed = False
         metadata_cache.on_brokers.append(self._close_outdated)
 
-    def to(self, broker_id: int, purpose: str, request_timeout_ms: float | None = None) -> BrokerClient | None:
+    def to(
+        self,
+        broker_id: int,
+        purpose: str,
+        request_timeout_ms: float | None = None,
+        client_id: str | None = None,
+    ) -> BrokerClient | None:
         """The client to a live broker for one purpose; None if the broker is not known.
 
         It is made at the first call, and made anew when the broker has another address, or was gone.
-        `request_timeout_ms` counts then; without it, it is controller.socket.timeout.ms.
+        `request_timeout_ms` counts then; without it, it is controller.socket.timeout.ms. So does `client_id`; without
+        it, it says which broker asks, and for what.
         """
         endpoint = self._endpoint(broker_id)
         if endpoint is None or self._is_closed:
@@ -298,7 +305,8 @@ class BrokerClients:
         client = self._clients.get(key)
         if client is None:
             timeout_ms = self._config.controller_socket_timeout_ms if request_timeout_ms is None else request_timeout_ms
-            client_id = f"broker-{self._config.node_id}-{purpose}"
+            if client_id is None:
+                client_id = f"broker-{self._config.node_id}-{purpose}"
             client = self._clients[key] = BrokerClient(self._env, endpoint, client_id, timeout_ms)
         return client
 

@@ -6,9 +6,10 @@ Folders are named after topics, so this rule also keeps a broker in its director
 import re
 
 OFFSETS_TOPIC = "__consumer_offsets"
+JOURNAL_TOPIC = "__offset_journal"
 TRANSACTIONS_TOPIC = "__transaction_state"
 SHARE_GROUPS_TOPIC = "__share_group_state"
-INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC, SHARE_GROUPS_TOPIC})
+INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, JOURNAL_TOPIC, TRANSACTIONS_TOPIC, SHARE_GROUPS_TOPIC})
 
 NAME_LENGTH_MAX = 249
 

@@ -182,6 +182,10 @@ class BrokerAttributes:
     offset_metadata_max_bytes: int
     offsets_commit_timeout_ms: int
     offsets_fetch_forward: bool
+    offsets_journal_enable: bool
+    offsets_journal_retention_bytes: int
+    offsets_journal_retention_ms: int
+    offsets_journal_segment_bytes: int
     offsets_load_buffer_size: int
     offsets_retention_check_interval_ms: int
     offsets_retention_minutes: int

@@ -165,6 +165,10 @@ group.max.size | INT | 2147483647 | >= 1 | - | Members of one group.
 group.min.session.timeout.ms | INT | 6000 | - | - | Shortest session timeout of a classic member.
 offset.metadata.max.bytes | INT | 4096 | - | - | Longest text beside a committed offset.
 offsets.commit.timeout.ms | INT | 5000 | >= 1 | - | Wait for a commit to reach all replicas.
+offsets.journal.enable | BOOLEAN | false | - | - hidden | Write every change of a committed offset, and who did it, into __offset_journal.
+offsets.journal.retention.bytes | LONG | 67108864 | - | - hidden | Size of each partition of __offset_journal; -1: any.
+offsets.journal.retention.ms | LONG | 2592000000 | >= -1 | - hidden | How long __offset_journal keeps a change.
+offsets.journal.segment.bytes | INT | 16777216 | >= 1048576 | - hidden | Segment size of __offset_journal.
 offsets.load.buffer.size | INT | 5242880 | >= 1 | - | Bytes read at once when offsets are loaded.
 offsets.retention.check.interval.ms | LONG | 600000 | >= 1 | - | How often old offsets are looked for.
 offsets.retention.minutes | INT | 10080 | >= 1 | - | How long offsets of an empty group stay.

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from barnabas.cluster.metadata_cache import MetadataCache
-from barnabas.cluster.topic_names import OFFSETS_TOPIC, topic_name_problem
+from barnabas.cluster.topic_names import JOURNAL_TOPIC, OFFSETS_TOPIC, topic_name_problem
 from barnabas.config import topic as topic_settings
 from barnabas.config.broker import BrokerConfig
 from barnabas.config.settings import ConfigError
@@ -302,9 +302,10 @@ class TopicAdmin:
 
         The offsets topic cannot grow, although it can in Kafka. A group's coordinator is the leader of the partition
         that its name hashes to. With another number of partitions, most groups would lose sight of their offsets, and
-        brokers that have learnt of the number at different times would both coordinate a group.
+        brokers that have learnt of the number at different times would both coordinate a group. Nor can its
+        journal, which has as many partitions.
         """
-        if name == OFFSETS_TOPIC:
+        if name in (OFFSETS_TOPIC, JOURNAL_TOPIC):
             message = f"The number of partitions of {name} cannot change: groups would move away from their offsets."
             return ErrorCode.INVALID_TOPIC_EXCEPTION, message
         while True:

@@ -13,7 +13,7 @@ from copy import copy
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from barnabas.cluster.lease import LeaseView
-from barnabas.cluster.topic_names import OFFSETS_TOPIC
+from barnabas.cluster.topic_names import JOURNAL_TOPIC, OFFSETS_TOPIC
 from barnabas.coordination.port import Coordination
 from barnabas.groups import offset_requests
 from barnabas.groups.classic import ClassicGroup
@@ -24,6 +24,8 @@ from barnabas.groups.rebalance import State
 from barnabas.groups.records import store_error
 from barnabas.groups.runtime import CoordinatorLog, Shard
 from barnabas.offsets.dual import DualOffsetManager
+from barnabas.offsets.journal import ANYBODY, Cause, encode_origin
+from barnabas.offsets.journal_writer import OffsetJournal
 from barnabas.offsets.kafka import GroupInShard, KafkaOffsetManager
 from barnabas.offsets.manager import OffsetManager, Offsets
 from barnabas.offsets.records import commit_error
@@ -143,8 +145,10 @@ class GroupCoordinator:
         coordination: Coordination,
         lease: LeaseView,
         note_refusal: NoteRefusal,
+        journal: OffsetJournal | None = None,
     ) -> None:
         self.lease = lease
+        self.journal = journal
         self._env = env
         self.clock = env.clock
         self.turns = env.turns
@@ -174,6 +178,8 @@ class GroupCoordinator:
         self.is_active = True
         self.kafka_offsets.startup()
         self.legacy_offsets.startup()
+        if self.journal is not None:
+            self.journal.start()
         self._timers = self._env.upkeep.every("group timers", lambda: TIMER_CHECK_MS, self._all_groups, _recover_timer)
 
     def shutdown(self) -> None:
@@ -186,6 +192,8 @@ class GroupCoordinator:
             self._timers = None
         for partition in list(self.shards):
             self._unload(partition)
+        if self.journal is not None:
+            self.journal.stop()
 
     def on_leadership(self, became_leader: Iterable[LedPartition], became_follower: Iterable[LedPartition]) -> None:
         """Leaders changed: load partitions of `__consumer_offsets` that this broker leads now, unload the others."""
@@ -195,6 +203,8 @@ class GroupCoordinator:
         for partition in became_leader:
             if partition.topic == OFFSETS_TOPIC:
                 self.load(partition.index, partition.leader_epoch)
+        if self.journal is not None:
+            self.journal.leader_changed([led.index for led in became_leader if led.topic == JOURNAL_TOPIC])
 
     def load(self, partition: int, leader_epoch: int) -> None:
         """Become the coordinator of an offsets partition. Ignored if the epoch is smaller than one already seen."""
@@ -242,6 +252,10 @@ class GroupCoordinator:
 
     def _loaded(self, shard: Shard) -> None:
         self._loaders.pop(shard.partition, None)
+        if self.journal is not None:
+            shard.journal = self.journal.open(
+                shard.partition, shard.log, shard.log_end_offset, has_offsets=bool(shard.offsets.committed)
+            )
         shard.loading = False
         self.turns.begin(self._start_sessions(shard))
 
@@ -348,7 +362,7 @@ class GroupCoordinator:
         def done(error: ErrorCode) -> None:
             if error is ErrorCode.REQUEST_TIMED_OUT:
                 return  # the record is in the log, and will be committed unless the leader changes
-            if error and group.generation == 0 and shard.groups.get(group.group_id) is group:
+            if error and group.generation == 0 and not shard.closed and shard.groups.get(group.group_id) is group:
                 if not group.is_unstorable:
                     logger.warning("group %s: could not be created: %s", group.group_id, error.name)
                 del shard.groups[group.group_id]
@@ -455,6 +469,12 @@ class GroupCoordinator:
 
     # ---- offsets ----
 
+    def origin(self, cause: Cause, context: Context, generation: int = -1, member_id: str = "") -> bytes:
+        """Who changes offsets, and why, for the journal; empty without one."""
+        if self.journal is None:
+            return b""
+        return encode_origin(cause, generation, context.client_id, context.client_host, ANYBODY, member_id)
+
     def offset_commit(
         self, request: OffsetCommitRequest, context: Context
     ) -> OffsetCommitResponse | Pending[OffsetCommitResponse]:
@@ -541,9 +561,10 @@ class GroupCoordinator:
         self, request: DeleteGroupsRequest, context: Context
     ) -> DeleteGroupsResponse | Pending[DeleteGroupsResponse]:
         """DeleteGroups: removes empty groups with all their offsets. A group that is named twice is answered once."""
-        return self.turns.run(self._delete_groups(list(dict.fromkeys(request.groups_names))), to_the_end=True)
+        origin = self.origin(Cause.DELETION, context)
+        return self.turns.run(self._delete_groups(list(dict.fromkeys(request.groups_names)), origin), to_the_end=True)
 
-    def _delete_groups(self, group_ids: list[str]) -> Pieces[DeleteGroupsResponse]:
+    def _delete_groups(self, group_ids: list[str], origin: bytes) -> Pieces[DeleteGroupsResponse]:
         outcomes: list[Pending[ErrorCode]] = []
         for group_id in group_ids:
             yield
@@ -553,14 +574,14 @@ class GroupCoordinator:
             if isinstance(shard, ErrorCode):
                 outcome.complete(shard)
             else:
-                self._delete_group(shard, group_id, outcome.complete)
+                self._delete_group(shard, group_id, origin, outcome.complete)
         result = messages.DeleteGroupsResponse.DeletableGroupResult
         response = messages.DeleteGroupsResponse()
         for group_id, outcome in zip(group_ids, outcomes, strict=True):
             response.results.append(result(group_id=group_id, error_code=(yield outcome)))
         return response
 
-    def _delete_group(self, shard: Shard, group_id: str, decided: Callable[[ErrorCode], None]) -> None:
+    def _delete_group(self, shard: Shard, group_id: str, origin: bytes, decided: Callable[[ErrorCode], None]) -> None:
         def act() -> None:
             def end(error: ErrorCode) -> None:
                 shard.release(group_id)
@@ -578,7 +599,7 @@ class GroupCoordinator:
                     end(ErrorCode.NON_EMPTY_GROUP)
                 else:
                     self.if_it_has_offsets(
-                        shard, group_id, end, lambda: self.offsets.remove(shard, group_id, None, removed)
+                        shard, group_id, end, lambda: self.offsets.remove(shard, group_id, None, removed, origin)
                     )
                 return
             if group.state is not State.EMPTY:
@@ -587,7 +608,8 @@ class GroupCoordinator:
             logger.info("group %s: deleted", group_id)
             both: tuple[Pending[ErrorCode], Pending[ErrorCode]] = (Pending(), Pending())
             Pending.all(both).then(lambda errors: removed(next(filter(None, errors), ErrorCode.NONE)))
-            self.offsets.remove(shard, group_id, None, both[0].complete)  # both writes go out in one pass of the loop
+            # Both writes go out in one pass of the loop.
+            self.offsets.remove(shard, group_id, None, both[0].complete, origin)
             shard.remove_group(group_id, both[1].complete)
 
         shard.hold(group_id, act)
@@ -632,7 +654,7 @@ class GroupCoordinator:
 
         def decide(error: ErrorCode) -> None:
             if not error:
-                shard.offsets.replay_end_transaction(producer_id, committed)
+                shard.end_transaction(producer_id, committed)
 
         shard.write("", None, decide, patient=True)
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from barnabas.groups.classic import ClassicGroup, State
 from barnabas.groups.member import CONSUMER_PROTOCOL_TYPE
 from barnabas.groups.runtime import Shard
+from barnabas.offsets.journal import Cause
 from barnabas.offsets.manager import Offsets
 from barnabas.offsets.records import NO_TOPIC_ID, CommittedOffset, GroupOffsets, TopicPartition, commit_error
 from barnabas.protocol import messages
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
 NO_OFFSET = CommittedOffset(-1)
 ROWS_PER_PIECE = 500  # of a long request: less than a millisecond
+ADMIN_CLIENTS = ("barnabas-cli", "adminclient-", "__admin_client")  # the second: Java's, unless it is named
 REFUSED_OFFSET = "an offset of group %r for %r, partition %d"
 
 
@@ -121,8 +123,30 @@ def _commit(
     def done(error: ErrorCode) -> None:
         waiting.complete(refuse(commit_error(error)) if error else response)
 
-    coordinator.offsets.put(shard, group_id, commits, done)
+    coordinator.offsets.put(shard, group_id, commits, done, _origin(coordinator, request, context, group))
     return waiting
+
+
+def _origin(
+    coordinator: GroupCoordinator, request: OffsetCommitRequest, context: Context, group: ClassicGroup | None
+) -> bytes:
+    """Who commits, for the journal.
+
+    An admin commits like a consumer that assigns its partitions itself: without member and generation. It is an admin
+    if the group has had members (such a consumer has a group of its own), or if the client's name says so.
+    """
+    generation, member_id = request.generation_id_or_member_epoch, request.member_id
+    cause = Cause.COMMIT
+    if (
+        generation < 0
+        and not member_id
+        and (
+            (group is not None and group.protocol_type is not None)
+            or (context.client_id or "").startswith(ADMIN_CLIENTS)
+        )
+    ):
+        cause = Cause.RESET
+    return coordinator.origin(cause, context, generation, member_id)
 
 
 def _commit_to_tree(
@@ -422,20 +446,22 @@ def _all_topics(found: Offsets) -> list[_Asked]:
 def offset_delete(coordinator: GroupCoordinator, request: OffsetDeleteRequest, context: Context) -> DeleteReply:
     """Forget offsets of topics that no active member of a consumer group reads."""
     if context.is_long:
-        return coordinator.turns.run(_long_delete(coordinator, request), to_the_end=True)
+        return coordinator.turns.run(_long_delete(coordinator, request, context), to_the_end=True)
     refused: _Refused = {}
     wanted: dict[str, list[int]] = {}
     _screen_delete(coordinator, request, refused, wanted)
-    return _delete(coordinator, request.group_id, refused, wanted)
+    return _delete(coordinator, request.group_id, refused, wanted, context)
 
 
-def _long_delete(coordinator: GroupCoordinator, request: OffsetDeleteRequest) -> Pieces[OffsetDeleteResponse]:
+def _long_delete(
+    coordinator: GroupCoordinator, request: OffsetDeleteRequest, context: Context
+) -> Pieces[OffsetDeleteResponse]:
     refused: _Refused = {}
     wanted: dict[str, list[int]] = {}
     for part in in_parts(request, "topics", "partitions", ROWS_PER_PIECE):
         yield
         _screen_delete(coordinator, part, refused, wanted)
-    reply = _delete(coordinator, request.group_id, refused, wanted)
+    reply = _delete(coordinator, request.group_id, refused, wanted, context)
     return (yield reply) if isinstance(reply, Pending) else reply
 
 
@@ -456,7 +482,7 @@ def _screen_delete(
 
 
 def _delete(
-    coordinator: GroupCoordinator, group_id: str, refused: _Refused, wanted: dict[str, list[int]]
+    coordinator: GroupCoordinator, group_id: str, refused: _Refused, wanted: dict[str, list[int]], context: Context
 ) -> DeleteReply:
     make_partition = messages.OffsetDeleteResponse.OffsetDeleteResponsePartition
 
@@ -491,7 +517,8 @@ def _delete(
         def removed(error: ErrorCode) -> None:
             end(messages.OffsetDeleteResponse(error_code=commit_error(error)) if error else answer(errors))
 
-        coordinator.offsets.remove(shard, group_id, partitions, removed)
+        origin = coordinator.origin(Cause.DELETION, context)
+        coordinator.offsets.remove(shard, group_id, partitions, removed, origin)
 
     def act() -> None:
         if shard.closed:

@@ -18,6 +18,7 @@ from barnabas.groups.classic import ClassicGroup, State
 from barnabas.groups.member import Effects
 from barnabas.groups.records import GroupRecord
 from barnabas.offsets.expiry import SIMPLE, GroupSituation
+from barnabas.offsets.journal_writer import PartitionJournal
 from barnabas.offsets.records import OffsetCommits, OffsetRemovals
 from barnabas.offsets.table import OffsetTable
 from barnabas.protocol.batch_records import PlainRecords
@@ -165,6 +166,7 @@ class Shard:
         "closed",
         "foreign_groups",
         "groups",
+        "journal",
         "leader_epoch",
         "loading",
         "log",
@@ -181,6 +183,7 @@ class Shard:
         self.groups: dict[str, ClassicGroup] = {}
         self.foreign_groups: dict[str, str] = {}  # group id -> type, for groups of later protocols: never changed here
         self.offsets = OffsetTable()
+        self.journal: PartitionJournal | None = None  # once it is loaded
         self._clock = env.clock
         self._turns = env.turns
         self._config = config
@@ -397,6 +400,8 @@ class Shard:
         if type(records) is OffsetCommits and group_id not in self.groups and group_id not in self.foreign_groups:
             self.groups[group_id] = ClassicGroup(group_id, self._config, self._clock.now_ms())
         if not isinstance(records, GroupRecord):
+            if self.journal is not None:
+                self.journal.note(records, record_offset, self.offsets)
             self.offsets.replay(records, record_offset)
         elif records.metadata is None:
             group = self.groups.pop(group_id, None)
@@ -406,6 +411,12 @@ class Shard:
                 stop_timer(group)
                 for reply in effects.replies:
                     reply()
+
+    def end_transaction(self, producer_id: int, committed: bool) -> None:
+        """Commit or drop the pending offsets of a producer, whose control record is committed."""
+        if committed and self.journal is not None:
+            self.journal.note_transaction(producer_id, self.offsets)
+        self.offsets.replay_end_transaction(producer_id, committed)
 
     def situation(self, group_id: str) -> GroupSituation | None:
         """What expiry needs to know of a group; None: its offsets must not be removed."""
@@ -508,6 +519,8 @@ class Shard:
                 action()
         self.groups = {}
         self.offsets = OffsetTable()
+        if self.journal is not None:
+            self.journal.close()
 
 
 def stop_timer(group: ClassicGroup) -> None:

@@ -57,16 +57,24 @@ class DualOffsetManager:
                 take(reply)
         return pending
 
-    def put(self, shard: Any, group_id: str, commits: GroupOffsets, done: Done) -> None:
+    def put(self, shard: Any, group_id: str, commits: GroupOffsets, done: Done, origin: bytes = b"") -> None:
         """Write both. After an error the offsets may be in the topic; the client commits again."""
         self._topic.put(
             shard,
             group_id,
             commits,
             lambda error: done(error) if error else self._tree.put(shard, group_id, commits, done),
+            origin,
         )
 
-    def remove(self, shard: Any, group_id: str, partitions: Sequence[TopicPartition] | None, done: Done) -> None:
+    def remove(
+        self,
+        shard: Any,
+        group_id: str,
+        partitions: Sequence[TopicPartition] | None,
+        done: Done,
+        origin: bytes = b"",
+    ) -> None:
         """Remove from both."""
         errors: list[ErrorCode] = []
 
@@ -75,7 +83,7 @@ class DualOffsetManager:
             if len(errors) == 2:
                 done(errors[0] or errors[1])
 
-        self._topic.remove(shard, group_id, partitions, removed)
+        self._topic.remove(shard, group_id, partitions, removed, origin)
         self._tree.remove(shard, group_id, partitions, removed)
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from barnabas.offsets.expiry import GroupSituation, expired_offsets
+from barnabas.offsets.journal import Cause, encode_origin
 from barnabas.offsets.manager import Offsets
 from barnabas.offsets.records import GroupOffsets, OffsetCommits, OffsetRemovals, TopicPartition, commit_error
 from barnabas.offsets.table import OffsetTable, partitions_of
@@ -149,18 +150,23 @@ class KafkaOffsetManager:
         shard.write(group_id, None, written)
         return pending
 
-    def put(self, shard: OffsetShard, group_id: str, commits: GroupOffsets, done: Done) -> None:
+    def put(self, shard: OffsetShard, group_id: str, commits: GroupOffsets, done: Done, origin: bytes = b"") -> None:
         """Append the offsets. `done` is called when they are committed, or with the error of the append."""
-        shard.write(group_id, OffsetCommits(group_id, commits), done)
+        shard.write(group_id, OffsetCommits(group_id, commits, origin), done)
 
     def remove(
-        self, shard: OffsetShard, group_id: str, partitions: Sequence[TopicPartition] | None, done: Done
+        self,
+        shard: OffsetShard,
+        group_id: str,
+        partitions: Sequence[TopicPartition] | None,
+        done: Done,
+        origin: bytes = b"",
     ) -> None:
         """Append a tombstone for each partition that has an offset, committed or in an open transaction."""
         committed = partitions_of(shard.offsets.of_group(group_id))
         known = dict.fromkeys([*committed, *sorted(shard.offsets.pending_of_group(group_id))])
         chosen = list(known) if partitions is None else [key for key in dict.fromkeys(partitions) if key in known]
-        self._write_tombstones(shard, group_id, chosen, done)
+        self._write_tombstones(shard, group_id, chosen, done, origin)
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
         """Append tombstones for these partitions in every group of this broker that has offsets of them."""
@@ -192,13 +198,14 @@ class KafkaOffsetManager:
                 shard.release(group_id)
                 forgotten.complete(None)
 
-            self.remove(shard, group_id, shard.offsets.partitions_before(group_id, gone, before_offset), end)
+            chosen = shard.offsets.partitions_before(group_id, gone, before_offset)
+            self.remove(shard, group_id, chosen, end, encode_origin(Cause.TOPIC_GONE, principal=""))
 
         shard.hold(group_id, act)
         return forgotten
 
     def _write_tombstones(
-        self, shard: OffsetShard, group_id: str, partitions: Sequence[TopicPartition], done: Done
+        self, shard: OffsetShard, group_id: str, partitions: Sequence[TopicPartition], done: Done, origin: bytes
     ) -> None:
         """Write one piece after the other, because one batch with all could be too large for the log."""
         if not partitions:
@@ -211,7 +218,7 @@ class KafkaOffsetManager:
             if piece is None:
                 done(error)
             else:
-                shard.write(group_id, OffsetRemovals(group_id, piece), write_next, patient=True)
+                shard.write(group_id, OffsetRemovals(group_id, piece, origin), write_next, patient=True)
 
         write_next()
 
@@ -279,13 +286,16 @@ class KafkaOffsetManager:
                 shard.release(group_id)
                 cleaned.complete(None)
 
+            origin = encode_origin(Cause.EXPIRY, principal="")
             if expired:
                 logger.info("group %s: %d offsets expired", group_id, len(expired))
             if group_ends:
                 end = partial(shard.remove_group, group_id, removed)
-                self._write_tombstones(shard, group_id, expired, lambda error: removed(error) if error else end())
+                self._write_tombstones(
+                    shard, group_id, expired, lambda error: removed(error) if error else end(), origin
+                )
             else:
-                self._write_tombstones(shard, group_id, expired, removed)
+                self._write_tombstones(shard, group_id, expired, removed, origin)
 
         shard.hold(group_id, clean)
         return cleaned

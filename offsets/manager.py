@@ -39,8 +39,12 @@ class OffsetManager(Protocol):
     ) -> Offsets | Pending[Offsets]:
         """The committed offsets of these partitions; None: of all partitions of the group."""
 
-    def put(self, shard: Any, group_id: str, commits: GroupOffsets, done: Callable[[ErrorCode], None]) -> None:
-        """Store offsets. `done` is called when every later `get` will see them, or with an error."""
+    def put(
+        self, shard: Any, group_id: str, commits: GroupOffsets, done: Callable[[ErrorCode], None], origin: bytes = b""
+    ) -> None:
+        """Store offsets. `done` is called when every later `get` will see them, or with an error. `origin`: who wants
+        it, for the journal (journal.py, `encode_origin`).
+        """
 
     def remove(
         self,
@@ -48,6 +52,7 @@ class OffsetManager(Protocol):
         group_id: str,
         partitions: Sequence[TopicPartition] | None,
         done: Callable[[ErrorCode], None],
+        origin: bytes = b"",
     ) -> None:
         """Remove the offsets of these partitions; None: all of the group. No `put` of the group may be running."""
 

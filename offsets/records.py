@@ -84,13 +84,14 @@ GroupOffsets = dict[str, dict[int, CommittedOffset]]  # topic -> partition -> of
 
 
 class OffsetCommits:
-    """The offsets of one commit: a record for each partition."""
+    """The offsets of one commit: a record for each partition. `origin`: who commits, as journal.py encodes it."""
 
-    __slots__ = ("count", "group_id", "offsets")
+    __slots__ = ("count", "group_id", "offsets", "origin")
 
-    def __init__(self, group_id: str, offsets: GroupOffsets) -> None:
+    def __init__(self, group_id: str, offsets: GroupOffsets, origin: bytes = b"") -> None:
         self.group_id = group_id
         self.offsets = offsets
+        self.origin = origin
         self.count = sum(map(len, offsets.values()))
 
     def __repr__(self) -> str:
@@ -140,13 +141,14 @@ class OffsetCommits:
 
 
 class OffsetRemovals:
-    """The partitions whose offsets are removed: a tombstone for each."""
+    """The partitions whose offsets are removed: a tombstone for each. `origin`: who removes them, as for a commit."""
 
-    __slots__ = ("group_id", "partitions")
+    __slots__ = ("group_id", "origin", "partitions")
 
-    def __init__(self, group_id: str, partitions: Sequence[TopicPartition]) -> None:
+    def __init__(self, group_id: str, partitions: Sequence[TopicPartition], origin: bytes = b"") -> None:
         self.group_id = group_id
         self.partitions = partitions
+        self.origin = origin
 
     def __repr__(self) -> str:
         return f"OffsetRemovals({self.group_id!r}, {self.partitions!r})"

@@ -80,14 +80,23 @@ class OffsetTable:
             if not committed:
                 continue
             changed.append(group_id)
+            newer = self.newer_than_committed(group_id, offsets)
             group = self.committed.setdefault(group_id, {})
-            for topic, partitions in offsets.items():
-                known_partitions = group.setdefault(topic, {})
-                for partition, value in partitions.items():
-                    known = known_partitions.get(partition)
-                    if known is None or known.record_offset < value.record_offset:
-                        known_partitions[partition] = value
+            for topic, partitions in newer.items():
+                group.setdefault(topic, {}).update(partitions)
         return changed
+
+    def newer_than_committed(self, group_id: str, offsets: GroupOffsets) -> GroupOffsets:
+        """Those of a transaction's offsets that replace committed ones if it is committed: the newer ones."""
+        committed = self.of_group(group_id)
+        newer: GroupOffsets = {}
+        for topic, partitions in offsets.items():
+            known_partitions = committed.get(topic, {})
+            for partition, value in partitions.items():
+                known = known_partitions.get(partition)
+                if known is None or known.record_offset < value.record_offset:
+                    newer.setdefault(topic, {})[partition] = value
+        return newer
 
     def groups(self) -> list[str]:
         """The groups that have offsets, committed or pending."""

@@ -497,7 +497,7 @@ FAULTS = (
         "deleted offsets come back",
         "world",
         "offsets.kafka:KafkaOffsetManager.remove",
-        "self._write_tombstones(shard, group_id, chosen, done)",
+        "self._write_tombstones(shard, group_id, chosen, done, origin)",
         "[shard.offsets._remove(group_id, *key) for key in chosen]; done(ErrorCode.NONE)",
         "no invented offset",
         1,

@@ -257,6 +257,7 @@ ONCE = {
     "broker/auto_topics.py": "one creation",
     "groups/loading.py": "one load, tried again",
     "groups/runtime.py": "the deadline of a group (the task `group timers` looks after it), of commits under way",
+    "offsets/journal_writer.py": "one flush; what it cannot write is looked at by the task `offset journal`",
     "offsets/zookeeper.py": "one commit",
     "controller/channels.py": "one request, sent again",
     "coordination/zookeeper.py": "the deadline of a session that nothing is heard of, and the next one after it",

@@ -1,9 +1,10 @@
-"""`barnabas offsets`: list, set, delete, migrate the committed offsets of a group."""
+"""`barnabas offsets`: list, set, delete, migrate the committed offsets of a group. What looks back is in journal.py."""
 
 from datetime import datetime
 from typing import Annotated, Any
 
 import typer
+from barnabas.broker.cli import journal
 from barnabas.broker.cli.client import admin, describe_groups, describe_topics, offsets_at, positions, reason
 from barnabas.broker.cli.exits import ExitCode, fail
 from barnabas.broker.cli.migration import migrate
@@ -19,7 +20,7 @@ from barnabas.broker.cli.terminal import (
     print_table,
 )
 
-app = new_app("""Committed offsets of a group: list, set, delete, migrate.
+app = new_app("""Committed offsets of a group: list, set, delete, look back, put back, migrate.
 
     \b
     barnabas offsets list billing
@@ -27,8 +28,14 @@ app = new_app("""Committed offsets of a group: list, set, delete, migrate.
     barnabas offsets set billing --topic orders:0,2 --to 2026-03-01T12:00 --yes
     barnabas offsets set billing --shift-by -10
     barnabas offsets delete billing --topic orders --yes
+    barnabas offsets log billing --since 2h
+    barnabas offsets undo billing
     barnabas offsets migrate --from zookeeper --group billing --dry-run
     """)
+app.command("log")(journal.log)
+app.command("diff")(journal.diff)
+app.command("restore")(journal.restore)
+app.command("undo")(journal.undo)
 app.command()(migrate)
 
 Group = Annotated[str, typer.Argument(metavar="GROUP")]

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,9 @@ STOP_TIMEOUT_S = 20
 class BrokerProcess:
     """One broker process, which can be stopped, killed and started again on its data and port."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, settings: Sequence[str] = ()) -> None:
         self.data = folder / "data"
+        self.settings = settings
         self.log = folder / "broker.log"
         self.port = 0
         self.process: subprocess.Popen[str] | None = None
@@ -47,6 +48,7 @@ class BrokerProcess:
                 return
             command = [sys.executable, "-m", "barnabas.broker.main", "start", "--json", "--profile", "ci"]
             command += ["--data", str(self.data), "--listeners", f"PLAINTEXT://127.0.0.1:{self.port}"]
+            command += [word for setting in self.settings for word in ("--set", setting)]
             self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
@@ -97,8 +99,8 @@ class BrokerProcess:
         return text[text.index("Traceback") - 500 :][:4000] if "Traceback" in text and OTHER_BROKER is None else ""
 
 
-def _served(folder: Path) -> Iterator[BrokerProcess]:
-    process = BrokerProcess(folder)
+def _served(folder: Path, settings: Sequence[str] = ()) -> Iterator[BrokerProcess]:
+    process = BrokerProcess(folder, settings)
     try:
         yield process
     finally:
@@ -117,6 +119,12 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 def own_broker(tmp_path: Path) -> Iterator[BrokerProcess]:
     """A broker that the test may end."""
     yield from _served(tmp_path)
+
+
+@pytest.fixture
+def journal_broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    """A broker with an offset journal, which the test may end."""
+    yield from _served(tmp_path, ["offsets.journal.enable=true"])
 
 
 @pytest.fixture

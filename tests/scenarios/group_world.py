@@ -7,12 +7,14 @@ from typing import Any
 
 from barnabas.cluster.topic_names import OFFSETS_TOPIC
 from barnabas.groups.coordinator import GroupCoordinator
+from barnabas.offsets.journal_writer import OffsetJournal
 from barnabas.protocol import messages, record_batch
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.pending import Pending
 from barnabas.sim.coordination import SimCoordination, SimTree
 from barnabas.sim.env import sim_env
 from barnabas.storage.validation import AppendResult
+from memory_journal import MemoryJournal
 
 DEFAULTS = {
     "group_initial_rebalance_delay_ms": 3000,
@@ -110,13 +112,16 @@ class TopicList:
 
 
 class GroupWorld:
-    """One coordinator that owns all `count` offsets partitions."""
+    """One coordinator that owns all `count` offsets partitions, with a journal of them if asked."""
 
-    def __init__(self, seed: int = 0, count: int = 1, coordination: Any = None, **settings: Any) -> None:
+    def __init__(
+        self, seed: int = 0, count: int = 1, coordination: Any = None, with_journal: bool = False, **settings: Any
+    ) -> None:
         self.env = sim_env(seed)
         self.clock = self.env.clock
         self.config = SimpleNamespace(**DEFAULTS | settings)
         self.topics = TopicList()
+        self.journal = MemoryJournal(self.topics.topic_id) if with_journal else None
         self.logs = [MemoryLog(self.clock.call_soon) for _ in range(count)]
         self.count = count
         self.coordination = coordination
@@ -140,6 +145,7 @@ class GroupWorld:
             self.coordination,
             self.lease,
             lambda *_: None,
+            None if self.journal is None else OffsetJournal(self.env, self.journal),
         )
 
     def lead_all(self) -> None:

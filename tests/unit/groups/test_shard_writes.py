@@ -4,9 +4,10 @@ from typing import Any
 
 from barnabas.groups.runtime import BATCH_RECORDS_MAX, Shard
 from barnabas.offsets.records import CommittedOffset, OffsetCommits
+from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.record_batch import read_header
-from group_world import GroupWorld
+from group_world import GroupWorld, answer_of
 
 
 def shard_of(world: GroupWorld) -> Shard:
@@ -87,3 +88,20 @@ def test_an_append_that_costs_the_leadership_leaves_nobody_waiting() -> None:
     world.settle()
     assert sorted(number for number, _ in told) == list(range(2 * BATCH_RECORDS_MAX))
     assert {error for _, error in told} == {ErrorCode.NOT_LEADER_OR_FOLLOWER}
+
+
+def test_a_group_whose_creation_is_under_way_when_its_coordinator_stops_ends_once() -> None:
+    world = GroupWorld()
+    world.logs[0].held = True
+    protocol = messages.JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=b"")
+    request = messages.JoinGroupRequest(
+        group_id="g",
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=10_000,
+        protocol_type="consumer",
+        protocols=[protocol],
+    )
+    reply = world.call("join_group", request, 2)
+    world.settle()
+    world.coordinator.shutdown()
+    assert answer_of(reply).error_code == ErrorCode.NOT_COORDINATOR

@@ -1,0 +1,167 @@
+"""Where the offset journal is: its logs here, and how the leaders of its other partitions are reached (by Produce and
+Fetch, as any client does). What is written there, and when, is in offsets/journal_writer.py."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from barnabas.broker.api.produce import ADMIN_CLIENT_ID
+from barnabas.cluster.topic_names import JOURNAL_TOPIC
+from barnabas.offsets.journal_writer import Leader
+from barnabas.protocol import messages
+from barnabas.protocol.errors import ErrorCode
+from barnabas.replication.partition import ALL_IN_SYNC, Partition
+from barnabas.runtime.pending import Pending
+from barnabas.runtime.ports import Buffer
+from barnabas.storage.validation import AppendOrigin
+
+if TYPE_CHECKING:
+    from barnabas.broker.broker import Broker
+    from barnabas.cluster.broker_client import BrokerClient
+    from barnabas.protocol.messages import FetchResponse, ListOffsetsResponse, ProduceResponse
+
+PURPOSE = "offset-journal"
+ANSWER_WITHIN_MS = 10_000
+READ_BYTES = 1 << 20
+LATEST = -1
+ACKS_LEADER = 1
+PRODUCE_VERSION, FETCH_VERSION, LIST_OFFSETS_VERSION = 9, 12, 6  # topics by name
+
+
+class LedJournalLog:
+    """A `JournalLog` over the local replica."""
+
+    __slots__ = ("_node_id", "_partition")
+
+    def __init__(self, node_id: int, partition: Partition) -> None:
+        self._node_id = node_id
+        self._partition = partition
+
+    @property
+    def leader(self) -> Leader:
+        """This broker and the epoch in which it leads now; another value if it does not."""
+        partition = self._partition
+        return (self._node_id if partition.is_leader else -1), partition.leader_epoch
+
+    def append(self, batch: Buffer) -> ErrorCode:
+        """Append without waiting for replicas."""
+        return self._partition.append_as_leader(batch, origin=AppendOrigin.COORDINATOR, required_acks=ACKS_LEADER).error
+
+    def last_batch(self) -> Buffer:
+        """The last batch; empty if there is none. OSError when it cannot be read."""
+        log = self._partition.log
+        if log.log_end_offset <= log.log_start_offset:
+            return b""
+        data = log.read(log.log_end_offset - 1, 1, upper_bound=log.log_end_offset, at_least_one=True)
+        if data.error:
+            raise OSError(f"reading {log.topic}-{log.partition}: {data.error.name}")
+        return data.records
+
+
+class JournalOfBroker:
+    """A `JournalPlace` for one broker."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.topic_id = broker.metadata_cache.topic_id
+
+    def leader(self, partition: int) -> Leader | None:
+        """Who leads a partition of the journal; None: it does not exist, or has no live leader."""
+        led = self._broker.replica_manager.partitions.get((JOURNAL_TOPIC, partition))
+        if led is not None and led.is_leader:
+            return self._broker.node_id, led.leader_epoch
+        state = self._broker.metadata_cache.partition(JOURNAL_TOPIC, partition)
+        if state is None or state.leader_id == self._broker.node_id or not self._is_alive(state.leader_id):
+            return None
+        return state.leader_id, state.leader_epoch
+
+    def _is_alive(self, broker_id: int) -> bool:
+        return self._broker.metadata_cache.is_alive(broker_id)
+
+    def local(self, partition: int) -> LedJournalLog | None:
+        """Its log, if this broker leads it."""
+        led = self._broker.replica_manager.partitions.get((JOURNAL_TOPIC, partition))
+        return LedJournalLog(self._broker.node_id, led) if led is not None and led.is_leader else None
+
+    def exists(self) -> bool:
+        """Whether there is a journal."""
+        return self._broker.metadata_cache.contains(JOURNAL_TOPIC)
+
+    def create(self) -> None:
+        """Begin to create the journal."""
+        self._broker.auto_topics.create(JOURNAL_TOPIC)
+
+    def send(self, partition: int, leader_id: int, batch: Buffer) -> Pending[ErrorCode]:
+        """Append at the broker that leads it."""
+        client = self._client(leader_id)
+        if client is None:
+            return _done(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        topic_type = messages.ProduceRequest.TopicProduceData
+        row = messages.ProduceRequest.PartitionProduceData(index=partition, records=batch)
+        request = messages.ProduceRequest(
+            acks=ALL_IN_SYNC,
+            timeout_ms=ANSWER_WITHIN_MS // 2,
+            topic_data=[topic_type(name=JOURNAL_TOPIC, partition_data=[row])],
+        )
+        answer: Pending[ProduceResponse | None] = client.send(request, PRODUCE_VERSION)
+        return answer.map(_produced)
+
+    def fetch_last_batch(self, partition: int, leader_id: int) -> Pending[Buffer | None]:
+        """The last batch, from the broker that leads it; None: it did not answer."""
+        client = self._client(leader_id)
+        if client is None:
+            return _done(None)
+        topic_type = messages.ListOffsetsRequest.ListOffsetsTopic
+        row = messages.ListOffsetsRequest.ListOffsetsPartition(partition_index=partition, timestamp=LATEST)
+        request = messages.ListOffsetsRequest(topics=[topic_type(name=JOURNAL_TOPIC, partitions=[row])])
+        found: Pending[Buffer | None] = Pending()
+
+        def ended(response: ListOffsetsResponse | None) -> None:
+            row = None if response is None else response.topics[0].partitions[0]
+            if row is None or row.error_code:
+                found.complete(None)
+            else:
+                _fetch(client, partition, row.offset - 1, found)
+
+        client.send(request, LIST_OFFSETS_VERSION).then(ended)
+        return found
+
+    def _client(self, leader_id: int) -> BrokerClient | None:
+        # Under this name a client may write to internal topics, as in Kafka.
+        return self._broker.broker_clients.to(leader_id, PURPOSE, ANSWER_WITHIN_MS, ADMIN_CLIENT_ID)
+
+
+def _fetch(client: BrokerClient, partition: int, offset: int, found: Pending[Buffer | None]) -> None:
+    if offset < 0:
+        found.complete(b"")
+        return
+    topic_type = messages.FetchRequest.FetchTopic
+    row = messages.FetchRequest.FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=READ_BYTES)
+    request = messages.FetchRequest(
+        max_wait_ms=0,
+        max_bytes=READ_BYTES,
+        topics=[topic_type(topic=JOURNAL_TOPIC, partitions=[row])],
+    )
+
+    def fetched(response: FetchResponse | None) -> None:
+        row = None if response is None or response.error_code else response.responses[0].partitions[0]
+        if row is not None and row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            found.complete(b"")  # all of it is older than its retention
+        elif row is None or row.error_code:
+            found.complete(None)
+        else:
+            found.complete(row.records or b"")
+
+    client.send(request, FETCH_VERSION).then(fetched)
+
+
+def _produced(response: ProduceResponse | None) -> ErrorCode:
+    if response is None:
+        return ErrorCode.NETWORK_EXCEPTION
+    return ErrorCode(response.responses[0].partition_responses[0].error_code)
+
+
+def _done(value: Any) -> Pending[Any]:
+    pending: Pending[Any] = Pending()
+    pending.complete(value)
+    return pending

@@ -1,0 +1,384 @@
+"""The records of `__offset_journal`: every change of a committed offset, by whom, from where, and why.
+
+A change is in the partition with the number that its group has in `__consumer_offsets`. A record holds what one request
+(or one expiry, …) has changed in one group. Its key is the group's name. Strings are an unsigned length and UTF-8;
+numbers are big-endian. The value of version 0:
+
+    int8 version (0), int8 kind: 1 changes, 2 a gap
+
+    changes:
+        int16 number of topics
+        int64 position: the offset of the first change in `__consumer_offsets`; the others follow it one by one. (In a
+              transaction all have that of its control record. -1: not known.)
+        int64 time of the change, in milliseconds
+        int8 cause (`Cause`), int32 generation (-1: none)
+        string16 client id, string16 host, string16 principal, string16 member id
+        for each topic: string16 name, 16 bytes topic id (zeros: not known), int32 number of rows, and the rows: int32
+              partition, int64 old offset, int32 old leader epoch, int64 new offset, int32 new leader epoch
+        int32 number of texts, and the texts: int32 row (over all topics, from 0), int8 0 old or 1 new metadata,
+              string32
+
+    a gap (its key is empty): changes that are not in the journal. A time of the first of 0: it is not known
+        int64 position of the first, int64 position after the last (-1: not known)
+        int64 time of the first, int64 time of the last, int64 how many (-1: not known), string16 why
+
+An offset of -1 means that there is none: the partition had no offset before, or has none since. -2 (only as an old
+offset): it is not known. Records of the same position in one partition repeat each other: a lost answer can have the
+journal written twice, and a reader takes the first of them (`without_repetitions`).
+
+From version N to N + 1: readers keep what reads N, and raise `UnknownVersionError` for a later one; writers write N + 1
+only when every broker of the cluster reads it. A field is never given another meaning within a version.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from enum import IntEnum
+from functools import lru_cache
+from struct import Struct
+from struct import error as _struct_error
+from typing import NamedTuple
+
+from barnabas.offsets.records import NO_TOPIC_ID, CommittedOffset, GroupOffsets, TopicPartition
+
+VERSION = 0
+CHANGES, GAP = 1, 2  # kinds
+NO_OFFSET = -1
+NOT_KNOWN = -2
+NO_POSITION = -1
+ROWS_MAX = 2_000  # of one record; a larger commit has several
+TEXT_BYTES_MAX = 200_000  # metadata in one record, unless one row has more
+ANYBODY = "User:ANONYMOUS"  # the principal of every client, because there is no authentication yet
+
+_START = Struct(">bb")
+_HEAD = Struct(">bbhqq")
+_ORIGIN = Struct(">bi")
+_LENGTH = Struct(">H")
+_COUNT = Struct(">i")
+_ROW = Struct(">iqiqi")
+_ONE_ROW = Struct(">i iqiqi i")  # number of rows, the row, no texts
+_TEXT = Struct(">ibi")
+_GAP = Struct(">bbqqqqq")
+_TOPIC_ID_BYTES = 16
+_NO_TEXTS = _COUNT.pack(0)
+
+
+class Cause(IntEnum):
+    """Why an offset changed."""
+
+    COMMIT = 0  # by a member, or by a client that assigns its partitions itself
+    RESET = 1  # by an admin, in a group without members
+    LIVE_RESET = 2  # by an admin, in a group with members
+    EXPIRY = 3
+    DELETION = 4  # OffsetDelete or DeleteGroups
+    TOPIC_GONE = 5
+    TRANSACTION = 6  # its control record
+    RECOVERED = 7  # found in `__consumer_offsets` after a crash or a change of leader; who did it is not known
+
+    @property
+    def words(self) -> str:
+        """As people write it."""
+        return self.name.lower().replace("_", " ")
+
+
+class UnknownVersionError(ValueError):
+    """A record of a later version than this code reads."""
+
+
+class Row(NamedTuple):
+    """What happened to one partition. Offset -1: there was, or is, none; old offset -2: not known."""
+
+    topic: str
+    topic_id: bytes
+    partition: int
+    old_offset: int
+    old_leader_epoch: int
+    old_metadata: str
+    new_offset: int
+    new_leader_epoch: int
+    new_metadata: str
+
+
+class Changes(NamedTuple):
+    """One record: what one request has changed in one group."""
+
+    group_id: str
+    position: int
+    time_ms: int
+    cause: Cause
+    generation: int
+    client_id: str
+    host: str
+    principal: str
+    member_id: str
+    rows: list[Row]
+
+    @property
+    def end_position(self) -> int:
+        """The offset in `__consumer_offsets` after the last change."""
+        return self.position + (1 if self.cause is Cause.TRANSACTION else len(self.rows))
+
+
+class Gap(NamedTuple):
+    """Changes that the journal does not have. Positions and count are -1 where they are not known."""
+
+    position: int
+    end_position: int
+    first_ms: int
+    last_ms: int
+    change_count: int
+    why: str
+
+
+# ---- writing ----
+
+
+def _string(text: str) -> bytes:
+    data = text.encode("utf-8", "surrogatepass")
+    return _LENGTH.pack(len(data)) + data
+
+
+@lru_cache(maxsize=4096)
+def encode_origin(
+    cause: Cause,
+    generation: int = -1,
+    client_id: str | None = "",
+    host: str = "",
+    principal: str = ANYBODY,
+    member_id: str = "",
+) -> bytes:
+    """Who changes offsets, and why, as the records hold it. A client commits often, so its bytes are kept."""
+    texts = (client_id or "", host, principal, member_id)
+    return _ORIGIN.pack(cause, generation) + b"".join(map(_string, texts))
+
+
+UNNAMED = encode_origin(Cause.COMMIT)
+
+
+@lru_cache(maxsize=4096)
+def _start_of_topic(topic: str, topic_id: bytes) -> bytes:
+    return _string(topic) + topic_id
+
+
+@lru_cache(maxsize=256)
+def _rows_layout(count: int) -> Struct:
+    return Struct(">" + "iqiqi" * count)
+
+
+def encode_one(
+    origin: bytes, position: int, time_ms: int, topic: str, topic_id: bytes, numbers: tuple[int, int, int, int, int]
+) -> bytes:
+    """The value of a record with one row without metadata, as most commits have it.
+
+    `numbers`: partition, old offset and leader epoch, new offset and leader epoch.
+    """
+    head = _HEAD.pack(VERSION, CHANGES, 1, position, time_ms)
+    return b"".join((head, origin, _start_of_topic(topic, topic_id), _ONE_ROW.pack(1, *numbers, 0)))
+
+
+def encode_plain(origin: bytes, position: int, time_ms: int, topics: Iterable[tuple[str, bytes, list[int]]]) -> bytes:
+    """The value of a record without metadata. Of each topic: name, id, and five numbers for each row, in one list."""
+    parts = [b"", origin]
+    count = 0
+    for topic, topic_id, numbers in topics:
+        rows = len(numbers) // 5
+        parts += (_start_of_topic(topic, topic_id), _COUNT.pack(rows), _rows_layout(rows).pack(*numbers))
+        count += 1
+    parts[0] = _HEAD.pack(VERSION, CHANGES, count, position, time_ms)
+    parts.append(_NO_TEXTS)
+    return b"".join(parts)
+
+
+def encode_rows(
+    origin: bytes, position: int, time_ms: int, rows: Sequence[Row], *, are_consecutive: bool = True
+) -> Iterator[tuple[bytes, int]]:
+    """The values of as many records as the rows need, and how many rows each has.
+
+    `are_consecutive`: each row has a record of its own in `__consumer_offsets`, one after the other.
+    """
+    start = 0
+    while start < len(rows):
+        text_bytes = 0
+        end = start
+        while end < len(rows) and end - start < ROWS_MAX and text_bytes < TEXT_BYTES_MAX:
+            text_bytes += len(rows[end].old_metadata) + len(rows[end].new_metadata)
+            end += 1
+        yield _encode_rows(origin, position + (start if are_consecutive else 0), time_ms, rows[start:end]), end - start
+        start = end
+
+
+def _encode_rows(origin: bytes, position: int, time_ms: int, rows: Sequence[Row]) -> bytes:
+    parts = [b"", origin]
+    texts: list[bytes] = []
+    text_count = topics = index = 0
+    while index < len(rows):
+        topic, topic_id = rows[index][:2]
+        numbers: list[int] = []
+        while index < len(rows) and rows[index][:2] == (topic, topic_id):
+            row = rows[index]
+            numbers += (row.partition, row.old_offset, row.old_leader_epoch, row.new_offset, row.new_leader_epoch)
+            for side, text in enumerate((row.old_metadata, row.new_metadata)):
+                if text:
+                    data = text.encode()
+                    texts += (_TEXT.pack(index, side, len(data)), data)
+                    text_count += 1
+            index += 1
+        count = len(numbers) // 5
+        parts += (_start_of_topic(topic, topic_id), _COUNT.pack(count), _rows_layout(count).pack(*numbers))
+        topics += 1
+    parts[0] = _HEAD.pack(VERSION, CHANGES, topics, position, time_ms)
+    return b"".join((*parts, _COUNT.pack(text_count), *texts))
+
+
+def encode_gap(gap: Gap) -> bytes:
+    """The value of the record of a gap."""
+    return _GAP.pack(VERSION, GAP, *gap[:5]) + _string(gap.why)
+
+
+def key_of(group_id: str) -> bytes:
+    """The key of a group's records."""
+    return group_id.encode("utf-8", "surrogatepass")
+
+
+# ---- reading ----
+
+
+def decode(key: bytes | None, value: bytes | None) -> Changes | Gap:
+    """Read a record. UnknownVersionError for one of a later version, ValueError for one that is damaged."""
+    if value is None or len(value) < _START.size:
+        raise ValueError("a record of the offset journal without a value")
+    version, kind = _START.unpack_from(value)
+    if version != VERSION:
+        raise UnknownVersionError(f"version {version} of a record of the offset journal is not known")
+    try:
+        if kind == CHANGES:
+            return _decode_changes(key or b"", value)
+        if kind == GAP:
+            _, _, position, end_position, first_ms, last_ms, count = _GAP.unpack_from(value)
+            why, end = _text_at(value, _GAP.size)
+            _at_the_end(value, end)
+            return Gap(position, end_position, first_ms, last_ms, count, why)
+    except (_struct_error, UnicodeDecodeError) as error:
+        raise ValueError(f"a damaged record of the offset journal: {error}") from error
+    raise ValueError(f"a record of the offset journal of kind {kind}")
+
+
+def _decode_changes(key: bytes, value: bytes) -> Changes:
+    _, _, topics, position, time_ms = _HEAD.unpack_from(value)
+    at = _HEAD.size
+    cause, generation = _ORIGIN.unpack_from(value, at)
+    at += _ORIGIN.size
+    client_id, at = _text_at(value, at)
+    host, at = _text_at(value, at)
+    principal, at = _text_at(value, at)
+    member_id, at = _text_at(value, at)
+    rows: list[Row] = []
+    for _ in range(topics):
+        topic, at = _text_at(value, at)
+        topic_id = value[at : at + _TOPIC_ID_BYTES]
+        at += _TOPIC_ID_BYTES
+        count, at = _count_at(value, at)
+        if count * _ROW.size > len(value) - at:
+            raise ValueError("a damaged record of the offset journal: more rows than bytes")
+        for _ in range(count):
+            partition, old, old_epoch, new, new_epoch = _ROW.unpack_from(value, at)
+            at += _ROW.size
+            rows.append(Row(topic, topic_id, partition, old, old_epoch, "", new, new_epoch, ""))
+    count, at = _count_at(value, at)
+    for _ in range(count):
+        index, side, length = _TEXT.unpack_from(value, at)
+        at += _TEXT.size
+        if not 0 <= index < len(rows) or not 0 <= length <= len(value) - at or side not in (0, 1):
+            raise ValueError("a damaged record of the offset journal: a text of no row")
+        text = value[at : at + length].decode()
+        at += length
+        row = rows[index]
+        rows[index] = row._replace(new_metadata=text) if side else row._replace(old_metadata=text)
+    _at_the_end(value, at)
+    try:
+        why = Cause(cause)
+    except ValueError:
+        raise ValueError(f"a damaged record of the offset journal: cause {cause}") from None
+    group_id = key.decode("utf-8", "surrogatepass")
+    return Changes(group_id, position, time_ms, why, generation, client_id, host, principal, member_id, rows)
+
+
+def _count_at(value: bytes, at: int) -> tuple[int, int]:
+    (count,) = _COUNT.unpack_from(value, at)
+    if count < 0:
+        raise ValueError("a damaged record of the offset journal: a negative number")
+    return count, at + _COUNT.size
+
+
+def _text_at(value: bytes, at: int) -> tuple[str, int]:
+    (length,) = _LENGTH.unpack_from(value, at)
+    end = at + _LENGTH.size + length
+    if end > len(value):
+        raise ValueError("a damaged record of the offset journal: it ends too early")
+    return value[at + _LENGTH.size : end].decode("utf-8", "surrogatepass"), end
+
+
+def _at_the_end(value: bytes, at: int) -> None:
+    if at != len(value):
+        raise ValueError("a damaged record of the offset journal: bytes are left over")
+
+
+def without_repetitions(records: Iterable[Changes | Gap]) -> Iterator[Changes | Gap]:
+    """The records of one partition, without those that were written twice."""
+    end_position = NO_POSITION
+    for record in records:
+        if isinstance(record, Changes) and record.position != NO_POSITION:
+            if record.end_position <= end_position and record.cause is not Cause.TRANSACTION:
+                continue
+            end_position = max(end_position, record.end_position)
+        elif isinstance(record, Gap) and record.end_position != NO_POSITION:
+            end_position = record.end_position  # also back, where `__consumer_offsets` has lost its end
+        yield record
+
+
+# ---- what a change of the table looks like ----
+
+
+def rows_of_commit(
+    known: GroupOffsets,
+    offsets: GroupOffsets,
+    topic_id_of: Callable[[str], bytes],
+    *,
+    are_known: bool = True,
+) -> list[Row]:
+    """The rows of a commit in a group that has committed what is `known`.
+
+    `are_known` False: where that has no offset, the old one is not known.
+    """
+    none = CommittedOffset(NO_OFFSET if are_known else NOT_KNOWN)
+    rows = []
+    for topic, partitions in offsets.items():
+        before = known.get(topic, {})
+        for partition, new in partitions.items():
+            old = before.get(partition, none)
+            topic_id = new.topic_id if new.topic_id != NO_TOPIC_ID else topic_id_of(topic)
+            rows.append(
+                Row(
+                    topic,
+                    topic_id,
+                    partition,
+                    *(old.offset, old.leader_epoch, old.metadata),
+                    *(new.offset, new.leader_epoch, new.metadata),
+                )
+            )
+    return rows
+
+
+def rows_of_removal(
+    known: GroupOffsets,
+    partitions: Iterable[TopicPartition],
+    topic_id_of: Callable[[str], bytes],
+    *,
+    are_known: bool = True,
+) -> list[Row]:
+    """The rows of offsets that are removed."""
+    none = CommittedOffset(NO_OFFSET if are_known else NOT_KNOWN)
+    rows = []
+    for topic, partition in partitions:
+        old = known.get(topic, {}).get(partition, none)
+        topic_id = old.topic_id if old.topic_id != NO_TOPIC_ID else topic_id_of(topic)
+        rows.append(Row(topic, topic_id, partition, old.offset, old.leader_epoch, old.metadata, NO_OFFSET, -1, ""))
+    return rows

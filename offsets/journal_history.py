@@ -1,0 +1,142 @@
+"""What the offset journal tells: which offsets a group had at a time, and what was done to them. Pure functions.
+
+`records` are those of one group, and the gaps of its partition, in the order of the journal (journal.py).
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from barnabas.offsets.journal import NO_OFFSET, NOT_KNOWN, Cause, Changes, Gap, Row
+from barnabas.offsets.records import NO_TOPIC_ID, TopicPartition
+
+OPERATION_MS = 1_000  # records of one client and cause that are nearer than this belong to one operation
+
+
+class Position(NamedTuple):
+    """A committed offset with what belongs to it."""
+
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+    topic_id: bytes = NO_TOPIC_ID  # zeros: not known
+
+
+NOWHERE = Position(NO_OFFSET)
+UNKNOWN = Position(NOT_KNOWN)
+
+Positions = dict[TopicPartition, Position]
+
+
+def old_position(row: Row) -> Position:
+    """Where a partition was before."""
+    return Position(row.old_offset, row.old_leader_epoch, row.old_metadata, row.topic_id)
+
+
+def new_position(row: Row) -> Position:
+    """Where a partition is afterwards."""
+    return Position(row.new_offset, row.new_leader_epoch, row.new_metadata, row.topic_id)
+
+
+def fold(records: Iterable[Changes | Gap]) -> dict[str, Positions]:
+    """The offsets of all groups after these changes, which begin with nothing committed. Without topic ids."""
+    groups: dict[str, Positions] = {}
+    for record in records:
+        if isinstance(record, Gap):
+            continue
+        positions = groups.setdefault(record.group_id, {})
+        for row in record.rows:
+            key = (row.topic, row.partition)
+            if row.new_offset == NO_OFFSET:
+                positions.pop(key, None)
+            else:
+                positions[key] = Position(row.new_offset, row.new_leader_epoch, row.new_metadata)
+    return {group_id: positions for group_id, positions in groups.items() if positions}
+
+
+def positions_at(records: Sequence[Changes | Gap], time_ms: int, now: Positions) -> Positions:
+    """Where the group was at a time, for each partition that it has or had since: NOWHERE if it had none.
+
+    UNKNOWN where the journal does not say it: because of a gap, or because `records` begin too late.
+    """
+    # The first later change of a partition says where it was before it, and without one it is where it is now; but not
+    # if a gap comes between. Then the last earlier change says it, unless a gap comes after that one, too.
+    first_later: dict[TopicPartition, Position] = {}
+    last_earlier: Positions = {}
+    gap_is_between = False  # since the time
+    for record in records:
+        if isinstance(record, Gap):
+            if record.first_ms <= time_ms:
+                last_earlier.clear()
+            if record.last_ms > time_ms:
+                gap_is_between = True
+            continue
+        later = record.time_ms > time_ms
+        for row in record.rows:
+            key = (row.topic, row.partition)
+            if not later:
+                last_earlier[key] = new_position(row)
+            elif key not in first_later:
+                first_later[key] = UNKNOWN if gap_is_between else old_position(row)
+    found: Positions = {}
+    for key in {**last_earlier, **first_later, **now}:
+        position = first_later.get(key)
+        if position is None:
+            position = UNKNOWN if gap_is_between else now.get(key, NOWHERE)
+        if position.offset == NOT_KNOWN:
+            position = last_earlier.get(key, UNKNOWN)
+        found[key] = position
+    return found
+
+
+class Operation(NamedTuple):
+    """What somebody did to a group at one time: a reset, a deletion, an expiry, …"""
+
+    records: list[Changes]
+
+    @property
+    def rows(self) -> dict[TopicPartition, Row]:
+        """Each partition with its first change."""
+        rows: dict[TopicPartition, Row] = {}
+        for record in self.records:
+            for row in record.rows:
+                rows.setdefault((row.topic, row.partition), row)
+        return rows
+
+
+def last_operation(records: Iterable[Changes | Gap]) -> Operation | None:
+    """The last thing that was done to a group besides the commits of its consumers; None: there is none.
+
+    One command can make several records: a large one, or one that commits some offsets and deletes others.
+    """
+    last: list[Changes] = []
+    for record in records:
+        if isinstance(record, Gap) or record.cause in (Cause.COMMIT, Cause.TRANSACTION, Cause.RECOVERED):
+            continue
+        if last:
+            before = last[-1]
+            same = (before.client_id, before.host, before.principal) == (
+                record.client_id,
+                record.host,
+                record.principal,
+            )
+            if not same or not 0 <= record.time_ms - before.time_ms <= OPERATION_MS:
+                last = []
+        last.append(record)
+    return Operation(last) if last else None
+
+
+def before(operation: Operation, records: Sequence[Changes | Gap]) -> Positions:
+    """Where the partitions of an operation were before it. UNKNOWN where the journal does not say it."""
+    earlier: Positions = {}
+    for record in records:
+        if record is operation.records[0]:
+            break
+        if isinstance(record, Gap):
+            earlier.clear()
+        else:
+            earlier.update(((row.topic, row.partition), new_position(row)) for row in record.rows)
+    found: Positions = {}
+    for key, row in operation.rows.items():
+        position = old_position(row)
+        found[key] = earlier.get(key, UNKNOWN) if position.offset == NOT_KNOWN else position
+    return found

@@ -1,0 +1,110 @@
+"""Finds what the offset journal lacks: where its last record ends, and what `__consumer_offsets` has behind that."""
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+from barnabas.offsets import journal as form
+from barnabas.offsets.journal import Row
+from barnabas.offsets.records import (
+    OFFSET_KEY_VERSIONS,
+    OffsetCommits,
+    OffsetRemovals,
+    decode_key,
+    decode_value,
+    key_version,
+)
+from barnabas.offsets.table import OffsetTable
+from barnabas.protocol.errors import ProtocolError
+from barnabas.protocol.record_batch import Record, batches
+from barnabas.protocol.record_batch import records as records_of
+from barnabas.runtime.ports import Buffer
+
+logger = logging.getLogger("barnabas.offsets")
+
+READ_BYTES = 64 * 1024
+BATCH_BYTES_MAX = 256 * 1024 * 1024
+_COMMIT_MARKER = 1
+
+
+class SourceLog(Protocol):
+    """The log of the partition of `__consumer_offsets` whose changes are noted."""
+
+    @property
+    def log_start_offset(self) -> int:
+        """First offset that can be read."""
+
+    def read(self, offset: int, max_bytes: int) -> Buffer:
+        """Whole batches from `offset` up to the log end, at least one; empty at the end. OSError when it fails."""
+
+
+def end_of(batch: Buffer) -> int | None:
+    """Where in the log of offsets the changes of a batch end; None: there is no batch, or it cannot be understood."""
+    end_position = None
+    try:
+        for _, one in batches(batch):
+            for record in records_of(one, max_bytes=BATCH_BYTES_MAX):
+                end_position = form.decode(record.key, record.value).end_position
+    except (ProtocolError, ValueError) as error:
+        logger.warning("the last record of the journal cannot be read: %s", error)
+        return None
+    return end_position
+
+
+class Recovery:
+    """Reads the changes between two offsets of the log of offsets."""
+
+    def __init__(self, log: SourceLog, begin: int, end: int, topic_id_of: Callable[[str], bytes]) -> None:
+        self.position = begin
+        self.time_ms = 0  # when the last change was decided, as far as it is known
+        self._log = log
+        self._end = end
+        self._topic_id_of = topic_id_of
+        self._table = OffsetTable()  # of these changes only
+
+    def changes(self) -> Iterator[tuple[str, int, list[Row]]]:
+        """Group, position and rows of each record. Compaction may have taken those that later ones replace."""
+        while self.position < self._end:
+            data = self._log.read(self.position, READ_BYTES)
+            if not len(data):
+                return
+            before = self.position
+            for header, batch in batches(data):
+                for record in records_of(batch, max_bytes=BATCH_BYTES_MAX):
+                    if before <= record.offset < self._end:
+                        self.time_ms = record.timestamp
+                        if header.is_control:
+                            yield from self._end_transaction(header.producer_id, record)
+                        else:
+                            yield from self._change(record, header.producer_id if header.is_transactional else -1)
+                self.position = header.next_offset
+            if self.position <= before:
+                return
+
+    def _change(self, record: Record, producer_id: int) -> Iterator[tuple[str, int, list[Row]]]:
+        key = record.key
+        if key is None or key_version(key) not in OFFSET_KEY_VERSIONS:
+            return
+        group_id, topic, partition = decode_key(key)
+        known = self._table.of_group(group_id)
+        if record.value is None:
+            change: OffsetCommits | OffsetRemovals = OffsetRemovals(group_id, ((topic, partition),))
+            rows = form.rows_of_removal(known, [(topic, partition)], self._topic_id_of, are_known=False)
+        else:
+            offsets = {topic: {partition: decode_value(record.value)}}
+            change = OffsetCommits(group_id, offsets)
+            rows = form.rows_of_commit(known, offsets, self._topic_id_of, are_known=False)
+        if producer_id < 0:
+            yield group_id, record.offset, rows
+        self._table.replay(change, record.offset, producer_id)
+
+    def _end_transaction(self, producer_id: int, record: Record) -> Iterator[tuple[str, int, list[Row]]]:
+        key = record.key or b""
+        committed = len(key) >= 4 and int.from_bytes(key[2:4], "big") == _COMMIT_MARKER
+        if committed:
+            for group_id, offsets in self._table.pending.get(producer_id, {}).items():
+                known = self._table.of_group(group_id)
+                newer = self._table.newer_than_committed(group_id, offsets)
+                for row in form.rows_of_commit(known, newer, self._topic_id_of, are_known=False):
+                    yield group_id, record.offset, [row]
+        self._table.replay_end_transaction(producer_id, committed)

@@ -1,0 +1,620 @@
+"""Writes the offset journal (journal.py): takes note of each change of the table, and appends what was noted.
+
+A coordinator notes a change when it replays it. The notes of a pass of the loop are appended together at its end; under
+load, those of `LINGER_MS`. Nobody waits for that: a commit is answered before, and stays answered.
+
+The journal's partition usually has the leader of the offsets partition, and then its log is here. Otherwise the notes
+go to its leader by Produce. They wait while there is no leader, or the log takes nothing. When `WAITING_BYTES_MAX`
+bytes wait, only a gap is kept of later changes: how many, from when to when. It is written as soon as writing works
+again.
+
+**Catching up.** Whoever begins to write (after loading, and after each change of the journal's leader) first looks at
+the last record there. Every record says where in `__consumer_offsets` its changes are. So what a crash took from the
+journal is between that position and what waits here: it is read from `__consumer_offsets`, and written with the cause
+`RECOVERED`. What was written already, and only its answer lost, is not written again. An empty journal begins with what
+`__consumer_offsets` has.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol
+
+from barnabas.offsets import journal as form
+from barnabas.offsets.journal import NO_OFFSET, Cause, Gap, Row
+from barnabas.offsets.journal_recovery import Recovery, SourceLog, end_of
+from barnabas.offsets.records import (
+    NO_TOPIC_ID,
+    CommittedOffset,
+    GroupOffsets,
+    OffsetCommits,
+    OffsetRemovals,
+)
+from barnabas.offsets.table import OffsetTable
+from barnabas.protocol.batch_records import PlainRecords
+from barnabas.protocol.errors import ErrorCode, ProtocolError
+from barnabas.protocol.record_batch import build_plain
+from barnabas.runtime.pending import Pending
+from barnabas.runtime.ports import Buffer, Env
+from barnabas.runtime.turns import Pieces
+from barnabas.runtime.upkeep import Task
+
+logger = logging.getLogger("barnabas.offsets")
+
+LINGER_MS = 10.0  # two appends are at least so far apart
+LOOK_MS = 1_000.0  # how often it is looked whether what waits can be written
+PART_BYTES = 64 * 1024  # so many bytes of notes, or a few more, are one batch
+WAITING_BYTES_MAX = 8 * 1024 * 1024  # of all partitions
+RECOVERED_MAX = 100_000  # more offsets of the log than that are not read again: they become a gap
+BEGINNING_MAX = 10_000  # the same for a journal that is empty
+TOPIC_IDS_MAX = 10_000
+RECORD_BYTES = 24  # what a batch needs for a record besides its key and value, at most
+
+_TOO_LARGE = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.INVALID_FETCH_SIZE)
+_NOTHING: GroupOffsets = {}
+_NO_PARTITIONS: dict[int, CommittedOffset] = {}
+_BEGINS = "the journal begins here: earlier changes are not in it"
+_UNDONE = "the log of __consumer_offsets has lost its end: later changes than this, noted before, may be undone"
+_FULL = "the journal could not be written for too long"
+_TOO_LARGE_FOR_IT = "a record was too large for the journal"
+_UNREADABLE = "these changes could not be read again from __consumer_offsets"
+_FAILED = "a change could not be written down"
+
+Leader = tuple[int, int]  # broker id and leader epoch
+
+
+class JournalLog(Protocol):
+    """The log of a partition of the journal that this broker leads."""
+
+    @property
+    def leader(self) -> Leader:
+        """This broker and the epoch in which it leads now; another value if it does not."""
+
+    def append(self, batch: Buffer) -> ErrorCode:
+        """Append without waiting for replicas."""
+
+    def last_batch(self) -> Buffer:
+        """The last batch; empty if there is none. OSError when it cannot be read."""
+
+
+class JournalPlace(Protocol):
+    """Where the journal is: what its writer asks of the broker."""
+
+    def leader(self, partition: int) -> Leader | None:
+        """Who leads a partition of the journal; None: it does not exist, or has no live leader."""
+
+    def local(self, partition: int) -> JournalLog | None:
+        """Its log, if this broker leads it."""
+
+    def exists(self) -> bool:
+        """Whether there is a journal."""
+
+    def create(self) -> None:
+        """Begin to create the journal."""
+
+    def send(self, partition: int, leader_id: int, batch: Buffer) -> Pending[ErrorCode]:
+        """Append at the broker that leads it."""
+
+    def fetch_last_batch(self, partition: int, leader_id: int) -> Pending[Buffer | None]:
+        """The last batch, from the broker that leads it; None: it did not answer."""
+
+    def topic_id(self, topic: str) -> bytes:
+        """The id of a topic; zeros when it has none or does not exist."""
+
+
+class _Part:
+    """Records that will be one batch."""
+
+    __slots__ = ("count", "end_position", "first_ms", "last_ms", "position", "records", "size_bytes")
+
+    def __init__(self, position: int, first_ms: int) -> None:
+        self.records = PlainRecords()
+        self.size_bytes = 0
+        self.count = 0  # changes
+        self.position = position
+        self.end_position = position
+        self.first_ms = self.last_ms = first_ms
+
+    def add(self, key: bytes, value: bytes, count: int, end_position: int, now_ms: int) -> None:
+        self.records.add(key, value)
+        self.size_bytes += len(key) + len(value) + RECORD_BYTES
+        self.count += count
+        self.end_position = end_position
+        self.last_ms = now_ms
+
+
+class _Lost:
+    """A gap that is not written yet."""
+
+    __slots__ = ("count", "end_position", "first_ms", "last_ms", "position", "why")
+
+    def __init__(self, why: str, position: int, first_ms: int) -> None:
+        self.why = why
+        self.count = 0
+        self.position = position
+        self.end_position = position
+        self.first_ms = self.last_ms = first_ms
+
+    def add(self, count: int, end_position: int, now_ms: int) -> None:
+        self.count += count
+        self.end_position = max(end_position, self.end_position)
+        self.last_ms = max(now_ms, self.last_ms)
+
+
+class PartitionJournal:
+    """The journal of one offsets partition that this broker owns, from its loading to its unloading.
+
+    `end_position`: where the loaded log ended. `has_offsets`: whether it had any.
+    """
+
+    __slots__ = (
+        "_caught_up_with",
+        "_clock",
+        "_end_position",
+        "_has_past",
+        "_is_busy",
+        "_is_marked",
+        "_journal",
+        "_local",
+        "_log",
+        "_lost",
+        "_open",
+        "_parts",
+        "_place",
+        "_turns",
+        "closed",
+        "partition",
+    )
+
+    def __init__(
+        self, journal: OffsetJournal, partition: int, log: SourceLog, end_position: int, has_offsets: bool
+    ) -> None:
+        self.partition = partition
+        self.closed = False
+        self._journal = journal
+        self._place = journal.place
+        self._clock = journal.env.clock
+        self._turns = journal.env.turns
+        self._log = log
+        self._end_position = end_position  # of the last change that was noted, in the log of offsets
+        self._has_past = has_offsets  # whether the journal should have something about it
+        self._open: _Part | None = None  # what is noted now
+        self._parts: deque[_Part] = deque()  # what waits, oldest first
+        self._lost: _Lost | None = None  # comes after all that waits; later notes are counted in it
+        self._is_marked = False
+        self._is_busy = False  # catching up, or a batch is on its way to another broker
+        self._caught_up_with: Leader | None = None
+        self._local: JournalLog | None = None  # the log here, if this broker leads it
+
+    # ---- noting ----
+
+    def note(self, records: OffsetCommits | OffsetRemovals, position: int, table: OffsetTable) -> None:
+        """Note what these records, the first of them at `position`, will change in the table. It never raises."""
+        end_position = position + records.count
+        now_ms = self._clock.now_ms()
+        if self._lost is not None:
+            self._lost.add(records.count, end_position, now_ms)
+        else:
+            try:
+                self._note(records, position, end_position, now_ms, table)
+            except Exception as error:  # the journal must not fail a commit
+                logger.error("the journal of offsets: a change of group %s is lost", records.group_id, exc_info=error)
+                self._lose(_FAILED, records.count, position, end_position, now_ms)
+        self._end_position = end_position
+        if not self._is_marked:
+            self._is_marked = True
+            self._journal.mark(self)
+
+    def _note(
+        self,
+        records: OffsetCommits | OffsetRemovals,
+        position: int,
+        end_position: int,
+        now_ms: int,
+        table: OffsetTable,
+    ) -> None:
+        part = self._open
+        if part is None or part.size_bytes >= PART_BYTES:
+            part = self._next_part(position, now_ms)
+            if part is None:
+                self._lose(_FULL, records.count, position, end_position, now_ms)
+                return
+        group_id = records.group_id
+        known = table.committed.get(group_id, _NOTHING)
+        origin = records.origin or form.UNNAMED
+        key = form.key_of(group_id)
+        if type(records) is OffsetCommits:
+            value = self._plain(origin, position, now_ms, known, records)
+            if value is not None:
+                part.add(key, value, records.count, end_position, now_ms)
+                return
+            rows = form.rows_of_commit(known, records.offsets, self._journal.topic_id)
+        else:
+            assert type(records) is OffsetRemovals
+            # A topic that is gone may have been made again, with another id.
+            is_gone = origin[0] == Cause.TOPIC_GONE
+            id_of = self._journal.former_topic_id if is_gone else self._journal.topic_id
+            rows = form.rows_of_removal(known, records.partitions, id_of)
+        self._add_rows(part, key, origin, position, now_ms, rows, end_position)
+
+    def _plain(
+        self, origin: bytes, position: int, now_ms: int, known: GroupOffsets, records: OffsetCommits
+    ) -> bytes | None:
+        """The record of a commit without metadata; None: it takes the general path."""
+        topic_id_of = self._journal.topic_id
+        if records.count == 1:
+            ((topic, offsets),) = records.offsets.items()
+            ((partition, new),) = offsets.items()
+            before = known.get(topic)
+            old = None if before is None else before.get(partition)
+            if new.metadata or (old is not None and old.metadata):
+                return None
+            numbers = (
+                (partition, NO_OFFSET, -1, new.offset, new.leader_epoch)
+                if old is None
+                else (partition, old.offset, old.leader_epoch, new.offset, new.leader_epoch)
+            )
+            return form.encode_one(origin, position, now_ms, topic, topic_id_of(topic), numbers)
+        if records.count > form.ROWS_MAX:
+            return None
+        topics = []
+        for topic, offsets in records.offsets.items():
+            before = known.get(topic, _NO_PARTITIONS)
+            of_topic: list[int] = []
+            for partition, new in offsets.items():
+                old = before.get(partition)
+                if new.metadata:
+                    return None
+                if old is None:
+                    of_topic += (partition, NO_OFFSET, -1, new.offset, new.leader_epoch)
+                elif old.metadata:
+                    return None
+                else:
+                    of_topic += (partition, old.offset, old.leader_epoch, new.offset, new.leader_epoch)
+            topics.append((topic, topic_id_of(topic), of_topic))
+        return form.encode_plain(origin, position, now_ms, topics)
+
+    def _add_rows(
+        self,
+        part: _Part | None,
+        key: bytes,
+        origin: bytes,
+        position: int,
+        now_ms: int,
+        rows: Sequence[Row],
+        end_position: int,
+        *,
+        are_consecutive: bool = True,
+    ) -> None:
+        """Add the records of these rows, which may need several parts."""
+        for value, count in form.encode_rows(origin, position, now_ms, rows, are_consecutive=are_consecutive):
+            if part is not None and part.size_bytes >= PART_BYTES:
+                part = self._next_part(position, now_ms)
+            after = position + count if are_consecutive else end_position
+            if part is None:
+                self._lose(_FULL, count, position, after, now_ms)
+            else:
+                part.add(key, value, count, after, now_ms)
+            position = after if are_consecutive else position
+
+    def note_transaction(self, producer_id: int, table: OffsetTable) -> None:
+        """Note what the end of a producer's transaction, which is committed, will change in the table."""
+        now_ms = self._clock.now_ms()
+        position = self._end_position - 1  # that of the control record is not known here, but it is behind it
+        for group_id, offsets in table.pending.get(producer_id, {}).items():
+            known = table.of_group(group_id)
+            newer = table.newer_than_committed(group_id, offsets)
+            rows = form.rows_of_commit(known, newer, self._journal.topic_id)
+            part = self._next_part(position, now_ms) if self._lost is None else None
+            if part is None:
+                self._lose(_FULL, len(rows), position, self._end_position, now_ms)
+                continue
+            origin = form.encode_origin(Cause.TRANSACTION)
+            self._add_rows(
+                part, form.key_of(group_id), origin, position, now_ms, rows, self._end_position, are_consecutive=False
+            )
+        if not self._is_marked:
+            self._is_marked = True
+            self._journal.mark(self)
+
+    def _next_part(self, position: int, now_ms: int) -> _Part | None:
+        """A new part for notes, the one before waits; None: too much waits."""
+        self._close_part()
+        if self._journal.waiting_bytes >= WAITING_BYTES_MAX:
+            return None
+        self._open = _Part(position, now_ms)
+        return self._open
+
+    def _close_part(self) -> None:
+        part, self._open = self._open, None
+        if part is not None and part.records.count:
+            self._parts.append(part)
+            self._journal.waiting_bytes += part.size_bytes
+
+    def _lose(self, why: str, count: int, position: int, end_position: int, now_ms: int) -> None:
+        """Count changes that the journal will not have. Their gap is written after all that waits."""
+        if self._lost is None:
+            logger.warning("the journal of offsets partition %d has a gap: %s", self.partition, why)
+            self._lost = _Lost(why, position, now_ms)
+        self._lost.add(count, end_position, now_ms)
+
+    # ---- writing ----
+
+    @property
+    def has_work(self) -> bool:
+        """Whether something waits that nothing will end but another look."""
+        if self._is_busy or self.closed:
+            return False
+        if self._needs_a_journal or self._open is not None:
+            return True
+        return self._place.exists() and self._place.leader(self.partition) != self._caught_up_with
+
+    @property
+    def _needs_a_journal(self) -> bool:
+        """Whether something waits, or a journal should have something and it was not looked yet whether it does."""
+        waits = bool(self._parts) or self._lost is not None
+        return waits or (self._has_past and self._caught_up_with is None)
+
+    def flush(self) -> None:
+        """Write what was noted, if that is possible now."""
+        self._is_marked = False
+        self.write()
+
+    def write(self) -> None:
+        """Write what waits, as far as it can be written now."""
+        self._close_part()
+        local = self._local
+        if local is not None and local.leader == self._caught_up_with and not self._is_busy:
+            self._write_here(local)
+            return
+        self._local = None
+        if self._is_busy or self.closed:
+            return
+        leader = self._place.leader(self.partition)
+        if leader is None:
+            if self._needs_a_journal and not self._place.exists():
+                self._place.create()
+        elif leader != self._caught_up_with:
+            self._is_busy = True
+            self._turns.begin(self._catch_up(leader))
+        elif self._parts or self._lost is not None:
+            self._is_busy = True
+            self._turns.begin(self._write_there(leader))
+
+    def _write_here(self, log: JournalLog) -> None:
+        parts = self._parts
+        while parts or self._lost is not None:
+            part, gap = self._first()
+            error = log.append(self._batch(part))
+            if error and error not in _TOO_LARGE:
+                self._not_written(part, gap)
+                return  # the log has logged why; the task `offset journal` tries again
+            self._written(part, gap, error)
+
+    def _write_there(self, leader: Leader) -> Pieces[None]:
+        try:
+            while (self._parts or self._lost is not None) and not self.closed:
+                part, gap = self._first()
+                error = yield self._place.send(self.partition, leader[0], self._batch(part))
+                if error and error not in _TOO_LARGE:
+                    self._not_written(part, gap)
+                    self._caught_up_with = None  # it may have been written: look before it is written again
+                    return
+                self._written(part, gap, error)
+                if self._place.leader(self.partition) != leader:
+                    return
+                self._close_part()
+        finally:
+            self._is_busy = False
+
+    def _first(self) -> tuple[_Part, _Lost | None]:
+        """What to write now, taken from what waits: a part, or the record of a gap, and then the gap."""
+        if self._parts:
+            return self._parts.popleft(), None
+        lost, self._lost = self._lost, None
+        assert lost is not None
+        part = _Part(lost.position, lost.first_ms)
+        gap = Gap(lost.position, lost.end_position, lost.first_ms, lost.last_ms, lost.count, lost.why)
+        part.add(b"", form.encode_gap(gap), 0, lost.end_position, lost.last_ms)
+        return part, lost
+
+    def _not_written(self, part: _Part, gap: _Lost | None) -> None:
+        """It waits again."""
+        if gap is None:
+            self._parts.appendleft(part)
+            return
+        if self._lost is not None:
+            gap.add(self._lost.count, self._lost.end_position, self._lost.last_ms)
+        self._lost = gap
+
+    def _written(self, part: _Part, gap: _Lost | None, error: ErrorCode) -> None:
+        """It does not wait any more: it is in the journal, or too large for it."""
+        self._has_past = True
+        if gap is None:
+            self._journal.waiting_bytes -= part.size_bytes
+            if error:
+                self._lose(_TOO_LARGE_FOR_IT, part.count, part.position, part.end_position, part.last_ms)
+
+    def _batch(self, part: _Part) -> bytearray:
+        return build_plain(part.records, self._clock.now_ms())
+
+    # ---- catching up ----
+
+    def _catch_up(self, leader: Leader) -> Pieces[None]:
+        """Make what waits follow what the journal has, and then write it."""
+        local = self._place.local(self.partition)
+        try:
+            if local is not None and local.leader == leader:
+                batch: Buffer | None = local.last_batch()
+            else:
+                local = None
+                batch = yield self._place.fetch_last_batch(self.partition, leader[0])
+            if batch is None or self.closed:
+                return  # the task `offset journal` tries again
+            yield from self._join(end_of(batch))
+        except OSError as error:
+            logger.warning("the journal of offsets partition %d cannot be read: %s", self.partition, error)
+            return
+        finally:
+            self._is_busy = False
+        if not self.closed:
+            self._local = local
+            self._caught_up_with = leader
+            self.write()
+
+    def _join(self, end_position: int | None) -> Pieces[None]:
+        """The journal ends at this position of the log of offsets, or is empty (None): find what is missing."""
+        now_ms = self._clock.now_ms()
+        self._close_part()
+        known_to = self._end_position
+        if end_position is None:
+            first = self._parts[0].position if self._parts else known_to
+            if not self._has_past:
+                return
+            end_position = self._log.log_start_offset
+            if first - end_position > BEGINNING_MAX:
+                self._put_first(_gap_part(Gap(0, first, 0, now_ms, -1, _BEGINS)))
+                return
+        if end_position > known_to:
+            self._put_first(_gap_part(Gap(known_to, known_to, 0, now_ms, -1, _UNDONE)))
+            return
+        while self._parts and self._parts[0].end_position <= end_position:  # written; only the answer was lost
+            self._journal.waiting_bytes -= self._parts.popleft().size_bytes
+        lost_from = known_to if self._lost is None else self._lost.position
+        first = self._parts[0].position if self._parts else lost_from
+        if end_position >= first:
+            return
+        if first - end_position > RECOVERED_MAX:
+            self._put_first(_gap_part(Gap(end_position, first, 0, now_ms, -1, _UNREADABLE)))
+            return
+        recovered: list[_Part] = []
+        recovery = Recovery(self._log, end_position, first, self._journal.topic_id)
+        try:
+            for record in recovery.changes():
+                yield
+                if self.closed:
+                    return
+                self._add_recovered(recovered, recovery.time_ms, *record)
+        except (OSError, ProtocolError, ValueError) as error:
+            logger.warning("offsets partition %d cannot be read for its journal: %s", self.partition, error)
+            recovered.append(_gap_part(Gap(recovery.position, first, recovery.time_ms, now_ms, -1, _UNREADABLE)))
+        count = sum(part.count for part in recovered)
+        if count:
+            logger.info("the journal of offsets partition %d: %d changes recovered", self.partition, count)
+        for part in reversed(recovered):
+            self._put_first(part)
+
+    def _add_recovered(self, parts: list[_Part], time_ms: int, group_id: str, position: int, rows: list[Row]) -> None:
+        now_ms = self._clock.now_ms()
+        if not parts or parts[-1].size_bytes >= PART_BYTES:
+            parts.append(_Part(position, now_ms))
+        ((value, count),) = form.encode_rows(form.encode_origin(Cause.RECOVERED), position, time_ms, rows)
+        parts[-1].add(form.key_of(group_id), value, count, position + 1, now_ms)
+
+    def _put_first(self, part: _Part) -> None:
+        self._parts.appendleft(part)
+        self._journal.waiting_bytes += part.size_bytes
+
+    # ---- the end ----
+
+    def close(self) -> None:
+        """This broker does not own the offsets partition any more. What waits is left to the next owner."""
+        if self._local is not None and not self._is_busy:
+            self.write()
+        self.closed = True
+        self._close_part()
+        self._journal.waiting_bytes -= sum(part.size_bytes for part in self._parts)
+        self._parts.clear()
+        self._lost = None
+        self._journal.forget(self)
+
+
+def _gap_part(gap: Gap) -> _Part:
+    part = _Part(gap.position, gap.first_ms)
+    part.add(b"", form.encode_gap(gap), 0, gap.end_position, gap.last_ms)
+    return part
+
+
+class OffsetJournal:
+    """The journals of the offsets partitions that this broker owns."""
+
+    def __init__(self, env: Env, place: JournalPlace) -> None:
+        self.env = env
+        self.place = place
+        self.waiting_bytes = 0
+        self.partitions: dict[int, PartitionJournal] = {}
+        self._marked: list[PartitionJournal] = []
+        self._topic_ids: dict[str, bytes] = {}  # the last ones that were asked for
+        self._flush_is_due = False
+        self._flushed_ms = float("-inf")
+        self._task: Task[PartitionJournal] | None = None
+
+    def start(self) -> None:
+        """Begin to look, every second, whether what waits can be written."""
+        self._task = self.env.upkeep.every("offset journal", lambda: LOOK_MS, self._with_work, PartitionJournal.write)
+
+    def stop(self) -> None:
+        """Stop looking."""
+        if self._task is not None:
+            self._task.stop()
+            self._task = None
+
+    def open(self, partition: int, log: SourceLog, end_position: int, *, has_offsets: bool) -> PartitionJournal:
+        """Begin to note the changes of an offsets partition that was loaded up to this offset."""
+        opened = self.partitions[partition] = PartitionJournal(self, partition, log, end_position, has_offsets)
+        if opened.has_work:
+            opened.write()
+        return opened
+
+    def topic_id(self, topic: str) -> bytes:
+        """The id of a topic; the last one that it had, if it does not exist."""
+        found = self.place.topic_id(topic)
+        if found == NO_TOPIC_ID:
+            return self._topic_ids.get(topic, NO_TOPIC_ID)
+        if topic not in self._topic_ids and len(self._topic_ids) >= TOPIC_IDS_MAX:
+            self._topic_ids.clear()
+        self._topic_ids[topic] = found
+        return found
+
+    def former_topic_id(self, topic: str) -> bytes:
+        """The id that a topic had when an offset of it was last written down."""
+        return self._topic_ids.get(topic) or self.place.topic_id(topic)
+
+    def forget(self, partition: PartitionJournal) -> None:
+        """It is closed."""
+        if self.partitions.get(partition.partition) is partition:
+            del self.partitions[partition.partition]
+
+    def _with_work(self) -> Iterator[PartitionJournal]:
+        for partition in list(self.partitions.values()):
+            if partition.has_work:
+                yield partition
+
+    def leader_changed(self, partitions: Iterable[int]) -> None:
+        """Partitions of the journal have other leaders: write now what waits for them."""
+        for index in partitions:
+            found = self.partitions.get(index)
+            if found is not None and found.has_work:
+                self.mark(found)
+
+    def mark(self, partition: PartitionJournal) -> None:
+        """Flush it at the end of this pass of the loop, or LINGER_MS after the last flush."""
+        self._marked.append(partition)
+        if self._flush_is_due:
+            return
+        self._flush_is_due = True
+        clock = self.env.clock
+        wait_ms = self._flushed_ms + LINGER_MS - clock.monotonic_ms()
+        if wait_ms <= 0:
+            clock.call_soon(self._flush)
+        else:
+            clock.call_later(wait_ms, self._flush)
+
+    def _flush(self) -> None:
+        self._flush_is_due = False
+        self._flushed_ms = self.env.clock.monotonic_ms()
+        marked, self._marked = self._marked, []
+        for partition in marked:
+            partition.flush()

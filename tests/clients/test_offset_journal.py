@@ -1,0 +1,270 @@
+"""`barnabas offsets log|diff|restore|undo` against a broker process with an offset journal."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+from kafka.structs import OffsetAndMetadata, TopicPartition
+
+pytestmark = pytest.mark.timeout(120)
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+COMMAND = [sys.executable, "-m", "barnabas.broker.main"]
+JOURNAL = "__offset_journal"
+
+
+@pytest.fixture
+def run(journal_broker: Any) -> Run:
+    """Runs a command to its end against the broker."""
+
+    def run_command(*words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        environment = os.environ | {"BARNABAS_BOOTSTRAP": journal_broker.bootstrap}
+        done = subprocess.run([*COMMAND, *words], capture_output=True, text=True, env=environment, timeout=60)
+        assert done.returncode == code, done
+        assert "Traceback" not in done.stderr, done.stderr
+        return done
+
+    return run_command
+
+
+@pytest.fixture
+def orders(journal_broker: Any) -> str:
+    """A topic of two partitions with a hundred records each."""
+    producer = KafkaProducer(bootstrap_servers=journal_broker.bootstrap)
+    admin = KafkaAdminClient(bootstrap_servers=journal_broker.bootstrap)
+    admin.create_topics({"orders": {"num_partitions": 2, "replication_factor": 1}})
+    admin.close()
+    for partition in (0, 1):
+        for number in range(100):
+            producer.send("orders", b"%d" % number, partition=partition)
+    producer.flush()
+    producer.close()
+    return "orders"
+
+
+def commit(bootstrap: str, group: str, offsets: dict[int, int], topic: str = "orders", metadata: str = "") -> None:
+    """A commit by a consumer that assigns its partitions itself."""
+    consumer = KafkaConsumer(bootstrap_servers=bootstrap, group_id=group, enable_auto_commit=False, client_id="my-app")
+    consumer.assign([TopicPartition(topic, partition) for partition in offsets])
+    consumer.commit(
+        {
+            TopicPartition(topic, partition): OffsetAndMetadata(offset, metadata, -1)
+            for partition, offset in offsets.items()
+        }
+    )
+    consumer.close(autocommit=False)
+
+
+def consume_as_a_member(bootstrap: str, group: str, count: int, topic: str = "orders") -> None:
+    consumer = KafkaConsumer(
+        topic,
+        bootstrap_servers=bootstrap,
+        group_id=group,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        client_id="my-app",
+    )
+    for _ in range(count):
+        next(consumer)
+    consumer.commit()
+    consumer.close(autocommit=False)
+
+
+def committed(run: Run, group: str) -> dict[int, int]:
+    rows = json.loads(run("offsets", "list", group, "--json").stdout)
+    return {row["partition"]: row["committed_offset"] for row in rows}
+
+
+def changes(run: Run, group: str, *words: str) -> list[tuple[str, int, Any, Any]]:
+    """Cause, partition, old and new offset."""
+    rows = json.loads(run("offsets", "log", group, "--json", *words).stdout)
+    return [
+        (row["cause"], row["partition"], row["old_offset"], row["new_offset"])
+        for row in rows
+        if row["kind"] == "change"
+    ]
+
+
+def pause() -> str:
+    """A time between two changes, as an option takes it."""
+    time.sleep(0.02)
+    now = time.time()
+    time.sleep(0.02)
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(now)) + f".{int(now * 1000) % 1000:03d}"
+
+
+def test_who_moved_what_and_the_way_back(journal_broker: Any, run: Run, orders: str) -> None:
+    at = journal_broker.bootstrap
+    consume_as_a_member(at, "billing", 30)
+    (first,) = {row["member_id"] for row in json.loads(run("offsets", "log", "billing", "--json").stdout)}
+    assert first.startswith("my-app-")
+    before = committed(run, "billing")
+    quiet = pause()
+    run("offsets", "set", "billing", "--topic", orders, "--to", "latest", "--yes")
+    run("offsets", "delete", "billing", "--topic", "orders:1", "--yes")
+    found = changes(run, "billing")
+    resets = [change for change in found if change[0] != "commit"]
+    assert [(cause, partition, new) for cause, partition, _, new in resets] == [
+        ("reset", 0, 100),
+        ("reset", 1, 100),
+        ("deletion", 1, None),
+    ]
+    shown = run("offsets", "log", "billing").stdout
+    assert "barnabas-cli" in shown
+    assert "/127.0.0.1" in shown
+    assert "deletion" in shown
+    # Nothing is done before it is agreed to.
+    assert "--yes" in run("offsets", "restore", "billing", "--at", quiet, code=2).stderr
+    assert committed(run, "billing") == {0: 100}
+    done = json.loads(run("offsets", "restore", "billing", "--at", quiet, "--yes", "--json").stdout)
+    assert committed(run, "billing") == before
+    assert {row["partition"]: row["then"] for row in done} == {f"orders-{key}": value for key, value in before.items()}
+    run("offsets", "restore", "billing", "--at", quiet, "--yes")  # there is nothing left to do
+    rows = json.loads(run("offsets", "diff", "billing", "--from", quiet, "--json").stdout)
+    assert all(row["from"] == row["to"] == before[row["partition"]] for row in rows)
+    assert any("reset" in row["causes"] for row in rows)
+
+
+def test_undo_takes_back_the_last_reset_and_itself(journal_broker: Any, run: Run, orders: str) -> None:
+    at = journal_broker.bootstrap
+    commit(at, "g", {0: 10, 1: 20}, metadata="kept")
+    assert "nothing" in run("offsets", "undo", "g", "--yes", code=3).stderr
+    run("offsets", "set", "g", "--to", "earliest", "--yes")
+    assert committed(run, "g") == {0: 0, 1: 0}
+    plan = run("offsets", "undo", "g", code=2).stdout
+    assert "reset" in plan
+    assert "barnabas-cli" in plan
+    assert committed(run, "g") == {0: 0, 1: 0}
+    run("offsets", "undo", "g", "--yes")
+    assert committed(run, "g") == {0: 10, 1: 20}
+    rows = json.loads(run("offsets", "list", "g", "--json").stdout)
+    assert {row["metadata"] for row in rows} == {"kept"}
+    time.sleep(1.1)  # two commands within a second count as one
+    run("offsets", "undo", "g", "--yes")
+    assert committed(run, "g") == {0: 0, 1: 0}
+
+
+def test_a_deleted_group_comes_back(journal_broker: Any, run: Run, orders: str) -> None:
+    commit(journal_broker.bootstrap, "g", {0: 10, 1: 20})
+    run("groups", "delete", "g", "--yes")
+    run("offsets", "list", "g", code=3)
+    run("offsets", "undo", "g", "--yes")
+    assert committed(run, "g") == {0: 10, 1: 20}
+    run("offsets", "diff", "g", "--from", "1h")
+
+
+def test_what_cannot_be_put_back_is_said(journal_broker: Any, run: Run, orders: str) -> None:
+    at = journal_broker.bootstrap
+    run("topics", "create", "short-lived")
+    commit(at, "g", {0: 10})
+    commit(at, "g", {0: 5}, topic="short-lived")
+    quiet = pause()
+    run("topics", "delete", "short-lived", "--yes")
+    deadline = time.monotonic() + 10
+    while not any(change[0] == "topic gone" for change in changes(run, "g")):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    refused = run("offsets", "restore", "g", "--at", quiet, "--yes", code=1)
+    assert "short-lived-0: left as it is: the partition does not exist" in refused.stderr
+    run("topics", "create", "short-lived")
+    refused = run("offsets", "restore", "g", "--at", quiet, "--yes", code=1)
+    assert "another topic has that name now" in refused.stderr
+    assert committed(run, "g") == {0: 10}
+
+
+def test_offsets_outside_the_log_are_moved_to_its_nearest_end(journal_broker: Any, run: Run, orders: str) -> None:
+    commit(journal_broker.bootstrap, "g", {0: 10})
+    quiet = pause()
+    run("offsets", "set", "g", "--to", "latest", "--yes")
+    admin = KafkaAdminClient(bootstrap_servers=journal_broker.bootstrap)
+    admin.delete_records({TopicPartition(orders, 0): 50})
+    admin.close()
+    assert "10 is deleted: the log begins later" in run("offsets", "restore", "g", "--at", quiet, "--yes").stdout
+    assert committed(run, "g") == {0: 50}
+
+
+def test_a_living_group_is_left_alone(journal_broker: Any, run: Run, orders: str) -> None:
+    at = journal_broker.bootstrap
+    consume_as_a_member(at, "billing", 5)
+    consumer = KafkaConsumer(orders, bootstrap_servers=at, group_id="billing", enable_auto_commit=False)
+    while not consumer.assignment():
+        consumer.poll(100)
+    assert "members" in run("offsets", "restore", "billing", "--at", "0s", "--yes", code=1).stderr
+    assert "members" in run("offsets", "undo", "billing", "--yes", code=1).stderr
+    consumer.close(autocommit=False)
+
+
+def test_since_topic_and_max(journal_broker: Any, run: Run, orders: str) -> None:
+    at = journal_broker.bootstrap
+    for offset in range(5):
+        commit(at, "g", {0: offset})
+    quiet = pause()
+    commit(at, "g", {0: 5, 1: 7})
+    assert changes(run, "g", "--since", quiet) == [("commit", 0, 4, 5), ("commit", 1, None, 7)]
+    assert len(changes(run, "g", "--since", "1h")) == 7
+    assert changes(run, "g", "--max", "1") == [("commit", 1, None, 7)]
+    assert changes(run, "g", "--topic", "other") == []
+    assert "5 earlier ones are left out" in run("offsets", "log", "g", "--max", "2").stdout
+    run("offsets", "log", "nobody", code=3)
+    run("offsets", "log", "g", "--since", "sometime", code=2)
+    run("offsets", "diff", "g", "--from", "1h", "--to", "2h", code=2)
+
+
+@pytest.mark.parametrize("words", [("log",), ("diff",), ("restore",), ("undo",)])
+def test_help_teaches_by_example(run: Run, words: tuple[str, ...]) -> None:
+    assert f"barnabas offsets {words[0]} billing" in run("offsets", *words, "--help").stdout
+
+
+def test_without_a_journal_the_commands_say_so(broker: Any) -> None:
+    environment = os.environ | {"BARNABAS_BOOTSTRAP": broker.bootstrap}
+    done = subprocess.run(
+        [*COMMAND, "offsets", "log", "g"], capture_output=True, text=True, env=environment, timeout=60
+    )
+    assert done.returncode == 3
+    assert "offsets.journal.enable=true" in done.stderr
+
+
+def test_the_journal_is_internal(journal_broker: Any, run: Run, orders: str) -> None:
+    commit(journal_broker.bootstrap, "g", {0: 1})
+    run("offsets", "log", "g")
+    assert JOURNAL not in run("topics", "list").stdout
+    (described,) = json.loads(run("topics", "describe", JOURNAL, "--json").stdout)
+    (offsets,) = json.loads(run("topics", "describe", "__consumer_offsets", "--json").stdout)
+    assert described["configs"]["cleanup.policy"] == "delete"
+    assert described["configs"]["retention.ms"] == str(30 * 24 * 3_600_000)
+    assert len(described["partitions"]) == len(offsets["partitions"])
+    assert JOURNAL in run("produce", JOURNAL, "--value", "x", code=2).stderr
+    run("topics", "alter", JOURNAL, "--partitions", "60", code=1)
+
+
+def test_a_broker_that_is_killed_loses_no_change(journal_broker: Any, run: Run, orders: str) -> None:
+    """SIGKILL while a client commits: the journal shows what is committed, and nothing that is not."""
+    chance = random.Random(1)
+    offset = 0
+    for _ in range(4):
+        consumer = KafkaConsumer(
+            bootstrap_servers=journal_broker.bootstrap, group_id="g", enable_auto_commit=False, client_id="my-app"
+        )
+        place = TopicPartition(orders, 0)
+        consumer.assign([place])
+        for _ in range(chance.randrange(20, 200)):
+            offset = (offset + 1) % 100
+            consumer.commit({place: OffsetAndMetadata(offset, "", -1)})
+        journal_broker.kill()
+        consumer.close(autocommit=False)
+        journal_broker.start()
+        found = changes(run, "g")
+        assert committed(run, "g") == {0: offset}
+        assert found[-1][3] == offset
+        for before, after in pairwise(found):
+            assert after[0] in ("commit", "recovered")
+            assert after[2] in (None, before[3]), (before, after)
+            assert after[3] == (before[3] + 1) % 100, (before, after)

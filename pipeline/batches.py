@@ -134,7 +134,7 @@ def walk(
         starts += chain
         if position == size or _is_continued(view, position, size, following_bytes):
             break
-        if starts and _next_offset(view, starts[-1]) >= offsets_to:
+        if starts and _reaches(view, starts[-1], offsets_to, offsets_below):
             ended = True
             break
         if is_tail and not following_bytes and not data[position:size].any():
@@ -149,7 +149,8 @@ def walk(
         if not is_whole:  # the next buffer begins with it
             break
     batches = Batches(data, np.array(starts, np.int64), _headers(data, starts), corrupt, position, ended)
-    return _checked(_before(batches, offsets_to), view, offsets_from, offsets_below)
+    batches = _before(batches, offsets_to, offsets_below, following_bytes)
+    return _checked(batches, view, offsets_from, offsets_below)
 
 
 def _chain(view: bytes, position: int, size: int) -> tuple[list[int], int]:
@@ -188,9 +189,12 @@ def batch_bytes(data: Array, position: int) -> int:
     return int(INT32.unpack_from(memoryview(data), position + LENGTH_AT)[0]) + PREFIX_BYTES
 
 
-def _next_offset(view: bytes, start: int) -> int:
+def _reaches(view: bytes, start: int, offsets_to: int, offsets_below: int) -> bool:
+    """Whether a good batch reaches to what is not asked for."""
     header = np.frombuffer(view[start : start + HEADER_BYTES], _HEADER)[0]
-    return int(header["base_offset"]) + int(header["last_offset_delta"]) + 1
+    base_offset = int(header["base_offset"])
+    reaches = base_offset + int(header["last_offset_delta"]) + 1 >= offsets_to
+    return reaches and base_offset < offsets_below and _crc_holds(view, start)
 
 
 def _crc_holds(view: bytes, start: int) -> bool:
@@ -251,7 +255,7 @@ def _counts_fit(headers: Array) -> Array:
     return (counts >= 0) & (deltas >= 0) & (counts <= deltas + 1)
 
 
-def _before(batches: Batches, offsets_to: int) -> Batches:
+def _before(batches: Batches, offsets_to: int, offsets_below: int, following_bytes: int) -> Batches:
     """Without the batches from the first on that begins at the end or behind it."""
     base = batches.of("base_offset")
     # An offset may be damaged, so the next one has to agree.
@@ -259,9 +263,13 @@ def _before(batches: Batches, offsets_to: int) -> Batches:
     if not len(behind):
         return batches
     end = int(behind[0])
+    is_last = end == len(batches) - 1 and batches.consumed == batches.starts[end] + batches.sizes[end]
+    if is_last and not following_bytes and base[end] >= offsets_below:
+        return batches
     at = int(batches.starts[end])
     corrupt = [one for one in batches.corrupt if one.position < at]
-    return Batches(batches.data, batches.starts[:end], batches.headers[:end], corrupt, at, ended=True)
+    ended = not (is_last and following_bytes)  # else the next buffer says whether the one behind it agrees
+    return Batches(batches.data, batches.starts[:end], batches.headers[:end], corrupt, at, ended)
 
 
 def _checked(batches: Batches, view: bytes, low: int, below: int) -> Batches:

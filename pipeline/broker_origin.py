@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from barnabas.groups.hashing import partition_for
 from barnabas.pipeline.batch_rows import control_types
-from barnabas.pipeline.batches import OFFSETS_END, Batches, batch_bytes, walk
+from barnabas.pipeline.batches import OFFSETS_END, WRONG_CHECKSUM, Batches, Corrupt, walk
 from barnabas.pipeline.directories import is_wanted
 from barnabas.pipeline.errors import LostRecordsError
 from barnabas.pipeline.options import ReadOptions
@@ -30,7 +31,7 @@ from barnabas.pipeline.wire import (
     fetch_request,
 )
 from barnabas.protocol.api_keys import ApiKey
-from barnabas.protocol.batch_layout import CONTROL
+from barnabas.protocol.batch_layout import CONTROL, HEADER, HEADER_BYTES
 from barnabas.protocol.errors import ErrorCode
 from pyspark.sql.datasource import InputPartition
 
@@ -39,7 +40,7 @@ logger = logging.getLogger("barnabas.pipeline")
 FETCH_BYTES = 4 << 20
 TASKS_AT_LEAST = 16
 _TASK_OFFSETS_MIN = 10_000
-_FETCH_BYTES_MAX = 2**30
+_FETCH_BYTES_MAX = 128 << 20  # brokers take no larger request (socket.request.max.bytes), so no larger batch
 
 
 class BrokerTask(InputPartition):
@@ -229,24 +230,43 @@ class Fetching:
         if not len(records):
             self._nothing(found)
             return None
-        batches = walk(records, following_bytes=_FETCH_BYTES_MAX, offsets_to=self.range.high)
-        if not batches.consumed and not batches.ended:
-            self.bytes_max = min(_FETCH_BYTES_MAX, max(2 * self.bytes_max, batch_bytes(batches.data, 0)))
+        below = found.high_watermark if found.high_watermark >= 0 else OFFSETS_END
+        batches = walk(records, following_bytes=_FETCH_BYTES_MAX, offsets_below=below, offsets_to=self.range.high)
+        if not len(batches) and not batches.ended:  # perhaps the first one says that it is longer than it is
+            batches = walk(records, offsets_below=below, offsets_to=self.range.high)
+        batches = _from(self.position, batches)
+        if not len(batches) and not batches.ended and self._asks_for_more(len(records)):
             return None
-        ends = [int(batches.last_offsets.max(initial=-1)) + 1]
-        ends += [one.last_offset + 1 for one in batches.corrupt]
-        end = self.range.high if batches.ended else max(ends)
-        if end <= self.position:
-            reason = batches.corrupt[0].reason if batches.corrupt else "no batch"
-            raise UnreachableError(
-                f"{self.range.key}: what the broker sends at {self.position} cannot be read: {reason}"
-            )
+        end = self.range.high if batches.ended else self._end(batches)
         key = self.range.key
         ended = self._ended(found, batches, end)
         place = Place(key.topic, key.partition, Transactions(lambda: ended))
         read = Read(place, batches, max(self.position, self.range.low), self.range.high)
         self.position = end
         return read
+
+    def _asks_for_more(self, came_bytes: int) -> bool:
+        """Whether a larger answer may have a good batch: this one was as large as it could be."""
+        if came_bytes < self.bytes_max or self.bytes_max >= _FETCH_BYTES_MAX:
+            return False
+        self.bytes_max *= 2
+        return True
+
+    def _end(self, batches: Batches) -> int:
+        """Where to go on. Behind a corrupt batch it is where that one ends, if this can be known; else an offset on."""
+        if len(batches):
+            return int(batches.last_offsets[-1]) + 1
+        corrupt = batches.corrupt[0]
+        content = batches.data[corrupt.position : corrupt.position + min(corrupt.size_bytes, HEADER_BYTES)].tobytes()
+        if len(content) < HEADER_BYTES:
+            return self.position + 1
+        base_offset, *_, last_offset_delta, _, _, _, _, _, count = HEADER.unpack(content)
+        if count != last_offset_delta + 1 or count <= 0:
+            return self.position + 1
+        if base_offset <= self.position <= base_offset + last_offset_delta:
+            return int(base_offset) + count
+        is_whole = corrupt.header is not None and corrupt.reason != WRONG_CHECKSUM  # but its offset is damaged
+        return self.position + (count if is_whole else 1)
 
     def _nothing(self, found: Any) -> None:
         """No records, although there are some below the high watermark that the query has seen."""
@@ -282,3 +302,24 @@ class Fetching:
         logger.warning("%s", text)
         self.position = below
         self._be_patient()
+
+
+def _from(position: int, batches: Batches) -> Batches:
+    """Batches that an answer from this offset on can have. The last of them is good, if any is.
+
+    A corrupt place behind it is perhaps only cut off. If not, the next answer begins with it.
+    """
+    good = batches.last_offsets >= position
+    corrupt = list(batches.corrupt)
+    for index in np.flatnonzero(~good).tolist():
+        header, start, size = batches.headers[index], int(batches.starts[index]), int(batches.sizes[index])
+        text = f"offset {header['base_offset']} cannot be here: offsets begin at {position}"
+        corrupt.append(Corrupt(start, size, text, int(header["base_offset"]), header))
+    corrupt.sort(key=lambda one: one.position)
+    kept = batches.only(good)
+    if len(kept):
+        last = int(kept.starts[-1])
+        corrupt = [one for one in corrupt if one.position < last]
+    elif not batches.ended:
+        corrupt = corrupt[:1]
+    return Batches(kept.data, kept.starts, kept.headers, corrupt, batches.consumed, batches.ended)

@@ -28,6 +28,7 @@ logger = logging.getLogger("barnabas.pipeline")
 _LOG_FOLDER = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>\d+)\Z")
 _SEGMENT = re.compile(r"(?P<base_offset>\d{20})\.log(?P<swap>\.swap)?\Z")
 _INDEX_ENTRY = np.dtype([("offset", ">i4"), ("position", ">i4")])
+SEGMENT_OFFSETS_MAX = 2**31  # an index entry has four bytes for an offset
 _LOOKS_MAX = 40
 _MOMENT_S = 0.025
 _TIME_ENTRY = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])
@@ -240,7 +241,7 @@ def pieces_of(log: Log, low: int, high: int, split_bytes: int, *, newer_than_ms:
     low, high = max(low, log.first_offset), min(high, log.end_offset)
     pieces: list[Piece] = []
     for segment, following in zip(log.segments, [*log.segments[1:], None]):
-        segment_end = OFFSETS_END if following is None else following.base_offset
+        segment_end = segment.base_offset + SEGMENT_OFFSETS_MAX if following is None else following.base_offset
         if segment_end <= low or segment.base_offset >= high or not segment.size_bytes:
             continue
         if newer_than_ms is not None and following is not None and _is_older(segment, newer_than_ms):

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 from barnabas.pipeline.aside import Aside
 from barnabas.pipeline.batch_rows import batch_rows, corrupt_rows
-from barnabas.pipeline.batches import Array, Batches, Corrupt
+from barnabas.pipeline.batches import OFFSETS_END, Array, Batches, Corrupt
 from barnabas.pipeline.columns import Rows
 from barnabas.pipeline.commit_rows import commit_rows
 from barnabas.pipeline.filters import Conditions
@@ -39,7 +39,7 @@ class TableReading:
 
     def rows(self, place: Place, batches: Batches, low: int, high: int) -> Iterator[pa.RecordBatch]:
         """The rows of these batches whose offsets are at least `low` and below `high`."""
-        corrupt = [one for one in batches.corrupt if _touches(one, low, high)]
+        corrupt = [one for one in batches.corrupt if _may_touch(one, batches, low, high)]
         batches = batches.only((batches.last_offsets >= low) & (batches.of("base_offset") < high))
         if self.table == BATCHES.name:
             if corrupt:
@@ -76,9 +76,12 @@ class TableReading:
             )
 
 
-def _touches(corrupt: Corrupt, low: int, high: int) -> bool:
-    """Whether a corrupt place may hold wanted offsets; where it says no offset, it may."""
-    return corrupt.header is None or (corrupt.last_offset >= low and corrupt.offset < high)
+def _may_touch(corrupt: Corrupt, batches: Batches, low: int, high: int) -> bool:
+    """Whether a corrupt place may hold wanted offsets. The good batches around it say that: its own may be damaged."""
+    behind = int(np.searchsorted(batches.starts, corrupt.position))
+    first = int(batches.last_offsets[behind - 1]) + 1 if behind else 0
+    below = int(batches.of("base_offset")[behind]) if behind < len(batches) else OFFSETS_END
+    return first < high and below > low
 
 
 def _not_too_large(records: Records) -> Iterator[Records]:

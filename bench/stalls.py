@@ -4,7 +4,8 @@ All clients wait while one callback runs. A whole broker runs in this process on
 timed while large requests and the broker's upkeep run. A line for each work has these figures:
 - the longest callback, in processor time (without what other processes take) and in wall time (with blocking calls);
 - how long a neighbour, a client in another process that produces one small record after another, waited for answers;
-- the longest garbage collection.
+- the longest garbage collection;
+- how long all of it took, and the processor time of all callbacks.
 Each scene (stall_scenes.py, long_requests.py) has a broker of its own. `--partitions` and `--offsets` say how many of
 them there are.
 """
@@ -88,7 +89,7 @@ class Meter:
         print(
             f"{name:24} longest {ordered[0][0] * 1000:6.1f} ms CPU {wall * 1000:6.1f} wall, {over:3} over 20 ms; "
             f"{self.neighbour.felt(began, ended)}; collector {max(self.collections, default=0) * 1000:.0f}; "
-            f"{ended - began:.2f} s; {ordered[0][2][:90]}",
+            f"{ended - began:.2f} s, {sum(row[0] for row in ordered):.2f} s CPU; {ordered[0][2][:90]}",
             flush=True,
         )
         if self.profiles:

@@ -496,9 +496,8 @@ def _what_to_do(error: OSError, config: "BrokerConfig", data: str) -> str:
     from barnabas.broker.http.server import HttpAddressError
 
     if isinstance(error, HttpAddressError):
-        where = f"{error.endpoint.host}:{error.endpoint.port}"
-        why = f"the HTTP API cannot listen at {where}: {error.strerror}"
-        return f"{why}. Choose another address with --set http.listeners=http://127.0.0.1:0 (a free port), or none."
+        what = "Choose another address with --set http.listeners=http://127.0.0.1:0 (a free port), or none."
+        return f"the HTTP API {error.strerror}. {what}"
     if error.errno == errno.EADDRINUSE:
         return f"{config.listeners} is in use. Stop what listens there, or choose another port with --port."
     if error.errno in (errno.EADDRNOTAVAIL, errno.EACCES) and error.filename is None:

@@ -44,6 +44,7 @@ REQUEST_WITHIN_MS = 30_000.0  # from its first byte to its last
 IDLE_MAX_MS = 60_000.0  # between two requests
 TAKEN_WITHIN_MS = 30_000.0  # how long a client may take nothing of an answer
 DRAINED_WITHIN_MS = 2_000.0  # what still comes after an answer that ends the connection
+EVENTS_PER_TURN = 100  # of one connection; a body may come as a million chunks
 NEVER = float("inf")
 MISSING_TOKEN = (
     "requests from other hosts than loopback need the token of http.token: send it as `Authorization: Bearer TOKEN`."
@@ -108,7 +109,8 @@ class HttpConnection(asyncio.Protocol):
             self._http.receive_data(data)
         except RuntimeError:  # bytes after an end of file
             return
-        self._go_on()
+        if not self._waits_for_turn:
+            self._go_on()
         if self._is_handling and len(self._http.trailing_data[0]) > READ_AHEAD_BYTES_MAX and self._transport:
             self._transport.pause_reading()
 
@@ -118,8 +120,9 @@ class HttpConnection(asyncio.Protocol):
         if self._is_draining:
             return False
         self._http.receive_data(b"")
-        self._go_on()
-        return self._is_handling
+        if not self._waits_for_turn:
+            self._go_on()
+        return self._is_handling or self._waits_for_turn
 
     def pause_writing(self) -> None:
         """The client takes the answer too slowly."""
@@ -183,7 +186,9 @@ class HttpConnection(asyncio.Protocol):
     def _go_on(self) -> None:
         """Read events until a request is complete, or bytes are missing."""
         try:
-            while self._transport is not None and not self._is_handling and not self._is_draining:
+            for _ in range(EVENTS_PER_TURN):
+                if self._transport is None or self._is_handling or self._is_draining:
+                    return
                 event = self._http.next_event()
                 if event is h11.NEED_DATA or event is h11.PAUSED:
                     self._say_continue()
@@ -191,6 +196,21 @@ class HttpConnection(asyncio.Protocol):
                 self._take(event)
         except h11.RemoteProtocolError as error:
             self._cannot_read(error)
+            return
+        self._go_on_soon()
+
+    def _go_on_soon(self) -> None:
+        """Go on in the next pass of the loop: other connections have their turn first. Read nothing until then."""
+        if self._transport is not None and not self._waits_for_turn:
+            self._waits_for_turn = True
+            self._transport.pause_reading()
+            self._clock.call_soon(self._take_turn)
+
+    def _take_turn(self) -> None:
+        self._waits_for_turn = False
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+            self._go_on()
 
     def _take(self, event: Any) -> None:
         if isinstance(event, h11.Request):
@@ -392,10 +412,10 @@ class HttpConnection(asyncio.Protocol):
 
     def _answer(self, answer: HttpAnswer) -> None:
         self._pending = None
-        self.deadline_ms = NEVER
         transport = self._transport
         if transport is None or self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
-            return
+            return  # the client is gone, or was told that there is no answer
+        self.deadline_ms = NEVER
         body = answer.body
         headers = [("Content-Type", answer.content_type), ("Cache-Control", "no-store"), *answer.headers]
         headers.append(("X-Content-Type-Options", "nosniff"))
@@ -449,7 +469,7 @@ class HttpConnection(asyncio.Protocol):
             if not self._write_paused:
                 self._wait(IDLE_MAX_MS)
             if self._http.trailing_data[0] or self._has_ended:
-                self._clock.call_soon(self._go_on)  # other connections have their turn first
+                self._go_on_soon()
             return
         self._is_draining = True
         if self._has_ended or self._http.their_state in (h11.DONE, h11.MUST_CLOSE, h11.CLOSED):

@@ -75,7 +75,7 @@ def problem(schema: Schema, value: Any, place: str = "the body") -> str | None:
         return f"{place} is not of type {' or '.join(kinds)}"
     if value is None:
         return None
-    if isinstance(value, str) and any("\ud800" <= character <= "\udfff" for character in value):
+    if isinstance(value, str) and not _is_text(value):
         return f"{place} is not a text: it has half a surrogate pair"
     if "enum" in schema and value not in schema["enum"]:
         return f"{place} is none of {', '.join(str(word) for word in schema['enum'] if word is not None)}"
@@ -87,6 +87,14 @@ def problem(schema: Schema, value: Any, place: str = "the body") -> str | None:
     if isinstance(value, dict):
         return _problem_of_object(schema, value, place)
     return None
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _problem_of_object(schema: Schema, value: dict[str, Any], place: str) -> str | None:

@@ -32,7 +32,7 @@ class HttpAddressError(OSError):
     """An address of http.listeners cannot be used."""
 
     def __init__(self, error: OSError, endpoint: Endpoint) -> None:
-        super().__init__(error.errno, error.strerror or str(error))
+        super().__init__(error.errno, f"cannot listen at {endpoint}: {error.strerror or error}")
         self.endpoint = endpoint
 
 
@@ -60,6 +60,9 @@ class HttpServer:
             try:
                 listener = await self.env.network.listen(endpoint.host, endpoint.port, self._accepted, BACKLOG)
             except OSError as error:
+                if "http.listeners" not in self.config.file:  # nobody has asked for it: that refuses no start
+                    logger.warning("there is no HTTP API: %s", HttpAddressError(error, endpoint))
+                    continue
                 raise HttpAddressError(error, endpoint) from error
             self._listeners.append((endpoint, listener))
 
@@ -87,8 +90,9 @@ class HttpServer:
         return self.config.http_address
 
     def hosts(self) -> set[str]:
-        """The host names at which this broker listens."""
-        return {endpoint.host for endpoint, _ in self._listeners}
+        """The host names at which this broker listens, and the one that others are told."""
+        told = (self.address or "").rpartition(":")[0].strip("[]")
+        return {told, *(endpoint.host for endpoint, _ in self._listeners)} - {""}
 
     def stop_accepting(self) -> None:
         """Close the listeners; the connections stay open until their requests are answered."""

@@ -144,6 +144,6 @@ def test_an_address_in_use_is_said(start: Start, tmp_path: Path) -> None:
     command += ["--set", f"http.listeners=http://{ready['http']}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
-    assert f"the HTTP API cannot listen at {ready['http']}" in done.stderr
+    assert f"the HTTP API cannot listen at HTTP://{ready['http']}: " in done.stderr
     assert "http.listeners" in done.stderr
     assert not (tmp_path / "other").exists()

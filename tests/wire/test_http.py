@@ -17,6 +17,7 @@ from barnabas.config.settings import ConfigError
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.messages import DescribeConfigsRequest
 from barnabas.runtime.pending import Pending
+from barnabas.sim.env import sim_env
 
 sys.path.insert(0, str(Path(__file__).parent))
 from http_client import HttpClient, ask, connect, port_of, request
@@ -371,6 +372,71 @@ def test_a_body_has_a_limit(http_world: World, add_route: Callable[..., None], e
         return client.data
 
     assert status_of(talk(http_world, conversation)) == (413 if excess > 0 else 200)
+
+
+def test_a_body_in_many_chunks_does_not_hold_the_loop(
+    http_world: World, add_route: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another client is answered between them."""
+    add_route("POST", "/v1/echo", lambda broker, asked: HttpAnswer.json({}), body=schemas.record(a=schemas.text("")))
+    body = b'{"a":"' + b"x" * 20_000 + b'"}'
+    chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n"
+
+    async def conversation(client: HttpClient) -> None:
+        other = await connect(http_world.env, http_world.broker)
+        await http_world.env.clock.sleep(1)
+        client.transport.write(
+            request("POST", "/v1/echo", Content_Type="application/json", Transfer_Encoding="chunked") + chunks
+        )
+        other.transport.write(request("GET", "/v1/status"))
+        assert (await other.answer()).status == 200
+        assert client.data == b"", "the long one is not ready yet"
+        assert (await client.answer()).status == 200
+        other.transport.close()
+
+    talk(http_world, conversation)
+
+
+def test_one_connection_that_cannot_be_ended_keeps_no_other(
+    http_world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
+        clients = [await connect(http_world.env, http_world.broker) for _ in range(2)]
+        await http_world.env.clock.sleep(10)
+        first = next(iter(http_world.broker.http.connections))
+
+        def raising() -> None:
+            raise ValueError("planted")
+
+        monkeypatch.setattr(first, "end_if_late", raising)
+        for client in clients:
+            client.transport.write(b"GET")
+        await clients[1].until_closed()
+        assert not clients[0].is_closed
+        monkeypatch.undo()
+        await clients[0].until_closed()
+
+    http_world.env.run(run())
+    assert "HTTP connections" in caplog.text
+    assert "planted" in caplog.text
+
+
+def test_an_address_that_nobody_has_asked_for_refuses_no_start(
+    make_world: type[Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    env = sim_env(5)
+    listen = env.network.listen
+
+    async def refusing(host: str, port: int, *more: Any) -> Any:
+        if port == 0:
+            raise OSError(99, "Cannot assign requested address")
+        return await listen(host, port, *more)
+
+    object.__setattr__(env.network, "listen", refusing)
+    world = make_world(env=env)
+    assert world.broker.http.address is None
+    assert "there is no HTTP API" in caplog.text
+    world.env.run(world.broker.stop())
 
 
 def test_the_number_of_connections_has_a_limit(http_world: World) -> None:

@@ -11,9 +11,11 @@ from barnabas.broker.addresses import Addresses
 from barnabas.broker.auto_topics import AutoTopics
 from barnabas.broker.fetch_sessions import FetchSessionCache
 from barnabas.broker.http.server import HttpServer
+from barnabas.broker.log_ranges import KnownLogRanges
 from barnabas.broker.offset_journal import JournalOfBroker
 from barnabas.broker.refusals import Refusals
 from barnabas.broker.server import Server
+from barnabas.broker.waited_groups import WaitedGroups
 from barnabas.cluster import controlled_shutdown, registration
 from barnabas.cluster.broker_client import BrokerClients
 from barnabas.cluster.config_changes import ConfigChanges
@@ -29,6 +31,7 @@ from barnabas.controller.topic_admin import TopicAdmin
 from barnabas.coordination import paths
 from barnabas.coordination.port import ConnectionLossError, Coordination, CoordinationError, SessionExpiredError
 from barnabas.groups.coordinator import GroupCoordinator
+from barnabas.groups.lag_sampling import LagSampling
 from barnabas.groups.runtime import CoordinatorLog, PartitionLog
 from barnabas.offsets.journal_writer import OffsetJournal
 from barnabas.protocol.errors import ErrorCode
@@ -128,6 +131,9 @@ class Broker:
             self.refusals.note,
             OffsetJournal(env, JournalOfBroker(self)) if config.offsets_journal_enable else None,
         )
+        self.lag_sampling = LagSampling(env, self.group_coordinator.owned_shards, KnownLogRanges(self))
+        self.waited_groups = WaitedGroups(self)
+        self.log_manager.hold_of = self.waited_groups.hold_of
         self.replica_manager.on_leadership.append(self.group_coordinator.on_leadership)
         self.replica_manager.on_deleted.append(self.group_coordinator.on_partitions_deleted)
         self.replica_manager.on_deleted.append(self.config_changes.forget_topics)
@@ -176,6 +182,8 @@ class Broker:
         await self.server.listen()
         await self.http.listen()
         self.group_coordinator.start()
+        self.lag_sampling.start()
+        self.waited_groups.start()
         self.replica_manager.start()
         await self._register()
         self.server.read()  # the controller's word may come by a connection
@@ -325,6 +333,8 @@ class Broker:
 
     async def _close(self) -> None:
         self.http.close()
+        self.lag_sampling.stop()
+        self.waited_groups.stop()
         self.server.close()
         self.broker_clients.close()
         self.producer_ids.stop()

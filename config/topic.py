@@ -9,6 +9,8 @@ from barnabas.config.settings import ConfigError, Table, Value, read_table
 
 # The notation is that of broker_settings.py. A default is what applies where the broker has no setting for it.
 _TABLE = """
+barnabas.retention.wait.for.groups | LIST | empty | - | - hidden | Groups (names, or patterns with * and ?) that must have read records before retention takes them.
+barnabas.retention.wait.max.ms | LONG | 86400000 | >= 0 | - hidden | How long retention waits for these groups at most.
 cleanup.policy | LIST | delete | compact, delete | - | What happens to old segments: deleted by age and size, compacted by key, or both.
 compression.gzip.level | INT | -1 | 1..9 or -1 | - | Level when the broker compresses with gzip; -1: the codec's own.
 compression.lz4.level | INT | 9 | 1..17 | - | Level when the broker compresses with lz4.
@@ -94,6 +96,8 @@ class TopicConfig:
         "overrides",
     )
 
+    barnabas_retention_wait_for_groups: tuple[str, ...]
+    barnabas_retention_wait_max_ms: int
     cleanup_policy: frozenset[str]
     compression_gzip_level: int
     compression_lz4_level: int

@@ -86,6 +86,9 @@ class LogManager:
         self.on_hindered: list[Callable[[Log], None]] = []  # a write was not possible, and may be later
         self._hindered: dict[Log, None] = {}
         self.cleaner = Cleaner(env, self._files, self)
+        self.hold_of: Callable[[Log], retention.Hold | None] = lambda log: None  # what groups have not read
+        self._waits = retention.Waits(lambda log: self.hold_of(log), self._has_room_for)
+        self._retention: Task[Any] | None = None
 
     def _directory(self, path: str) -> LogDirectory:
         folder, _, name = (self.config.coordination_path or "").rpartition("/")
@@ -418,6 +421,7 @@ class LogManager:
         if log is None or directory is None:
             return None
         self.cleaner.forget(log)
+        self._waits.forget(log)
         path = directory.take_away(log, why)
         if path is not None:
             if not self._topics_with_fewer_logs:
@@ -437,6 +441,8 @@ class LogManager:
             self._hindered.pop(log, None)
         else:
             self._hindered[log] = None
+            if self._waits and self._retention is not None:
+                self._retention.run_soon()  # what is held back for groups may make room
             for callback in self.on_hindered:
                 callback(log)
 
@@ -502,8 +508,11 @@ class LogManager:
         self.cleaner.task = every(
             "cleaner", lambda: config.log_cleaner_backoff_ms, self.cleaner.choose, self.cleaner.compact
         )
+        self._retention = every(
+            "retention", lambda: config.log_retention_check_interval_ms, self._to_retain, self._retain
+        )
         self._tasks = [
-            every("retention", lambda: config.log_retention_check_interval_ms, self._to_retain, self._retain),
+            self._retention,
             every("indexes", lambda: config.log_retention_check_interval_ms, self.all, Log.give_back_indexes),
             *(
                 every(name, interval_ms, lambda: self.open_directories, partial(_write_later, name))
@@ -574,8 +583,13 @@ class LogManager:
             while retention.remove_segments_below_start(item.log):
                 yield None
         else:
-            if retention.raise_log_start(item, self._env.clock.now_ms()):
+            if retention.raise_log_start(item, self._env.clock.now_ms(), self._waits):
                 self._shortened.append(item)
+
+    def _has_room_for(self, log: Log) -> bool:
+        """Whether every log of the same directory could be written."""
+        directory = self.directory_of(log)
+        return not self._hindered or directory is None or not self._hindered_in(directory)
 
     def _expire_producers(self, log: Log) -> None:
         log.producers.expire(self._env.clock.now_ms(), self.config.producer_id_expiration_ms)

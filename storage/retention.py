@@ -1,11 +1,14 @@
 """What goes from the front of a log: which segments, by age, size and log start, and in which steps.
 
+A topic may make retention wait for groups (`barnabas.retention.wait.for.groups`). Then segments stay in which such a
+group has not read everything, but not for ever, and not when the disk has no room left.
+
 First the log start is raised. When that is written down, the segments below it go. A crash may bring back some of their
 names. What comes back lies below the log start then, and not in front of a hole.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from barnabas.storage.log import Log
@@ -56,7 +59,88 @@ def expired_segments(
     return count
 
 
-def raise_log_start(log: Log, now_ms: int) -> bool:
+class Hold(NamedTuple):
+    """Records from `unread_from` on are held back from retention.
+
+    `groups` have not read them. None: another broker leads, and this one removes what that one has removed.
+    """
+
+    unread_from: int
+    groups: tuple[str, ...] | None
+
+
+def released_segments(
+    due: Sequence[tuple[int, int]],
+    unread_from: int,
+    held_since: Mapping[int, int],
+    *,
+    now_ms: int,
+    wait_max_ms: int | None,
+) -> int:
+    """How many of the segments that retention would take may go, although a group has not read from an offset on.
+
+    `due` are the offsets where these segments begin and end, the oldest first. `held_since`: when a segment, by its
+    first offset, was held for the first time. None as the longest wait: for ever.
+    """
+    count = 0
+    for base_offset, next_base in due:
+        waited_ms = now_ms - held_since.get(base_offset, now_ms)
+        if next_base > unread_from and (wait_max_ms is None or waited_ms < wait_max_ms):
+            break
+        count += 1
+    return count
+
+
+class Waits:
+    """What retention holds back for groups in the logs of this broker, and since when."""
+
+    def __init__(self, hold_of: Callable[[Log], Hold | None], has_room: Callable[[Log], bool]) -> None:
+        self._hold_of = hold_of
+        self._has_room = has_room  # whether the disk of a log can be written
+        self._held_since: dict[Log, dict[int, int]] = {}  # log -> first offset of a held segment -> when that began
+
+    def __bool__(self) -> bool:
+        return bool(self._held_since)
+
+    def held_since(self, log: Log) -> int | None:
+        """Since when retention waits in a log; None: it does not."""
+        held = self._held_since.get(log)
+        return min(held.values()) if held else None
+
+    def decide(self, log: Log, due: Sequence[tuple[int, int]], now_ms: int) -> int:
+        """How many of the segments that retention would take go now; the log says why others stay, or do not."""
+        hold = self._hold_of(log) if due else None
+        known = self._held_since.pop(log, {})
+        if hold is None:
+            return len(due)
+        leads = hold.groups is not None
+        wait_max_ms = log.config.barnabas_retention_wait_max_ms if leads else None
+        count = released_segments(due, hold.unread_from, known, now_ms=now_ms, wait_max_ms=wait_max_ms)
+        names = ", ".join(hold.groups or ())
+        if count < len(due) and not self._has_room(log):
+            if leads:
+                text = "%s: the disk is full, so retention does not wait for %s, and deletes %d records unread at most"
+                logger.warning(text, log.name, names, due[-1][1] - max(hold.unread_from, due[0][0]))
+            return len(due)
+        if count and leads and due[count - 1][1] > hold.unread_from:
+            text = "%s: retention has waited %d s for %s and goes on: it deletes %d records unread at most"
+            unread = due[count - 1][1] - max(hold.unread_from, due[0][0])
+            logger.warning(text, log.name, (wait_max_ms or 0) // 1000, names, unread)
+        if count < len(due):
+            self._held_since[log] = {base: known.get(base, now_ms) for base, _ in due[count:]}
+            if leads and not known:
+                text = (
+                    "%s: retention waits for %s, which has not read from offset %d on: %d segments stay, at most %d s"
+                )
+                logger.warning(text, log.name, names, hold.unread_from, len(due) - count, (wait_max_ms or 0) // 1000)
+        return count
+
+    def forget(self, log: Log) -> None:
+        """The log is gone."""
+        self._held_since.pop(log, None)
+
+
+def raise_log_start(log: Log, now_ms: int, waits: Waits | None = None) -> bool:
     """Raise the log start above what retention gives up; whether whole segments lie below it now."""
     if not log.health.is_writable or log.cleaning:
         return False
@@ -77,6 +161,10 @@ def raise_log_start(log: Log, now_ms: int) -> bool:
             high_watermark=log.high_watermark,
             delete=delete,
         )
+        if waits is not None and config.barnabas_retention_wait_for_groups:
+            below = sum(end <= log.log_start_offset for end in ends[:count])  # is not retained any more
+            due = list(zip(bases, ends))[below:count]
+            count = below + waits.decide(log, due, now_ms)
         if not count:
             return False
         if count == len(segments) and not log.begin_anew():
@@ -105,3 +193,41 @@ def remove_segments_below_start(log: Log) -> int:
         return 0
     logger.info("%s: %d segments went by retention, log start %d", log.name, count, log.log_start_offset)
     return count
+
+
+class Forecast(NamedTuple):
+    """When a record may go: not before this time, by retention.ms; when so many more bytes are written, by its bytes.
+
+    None: not by that. Where a group is waited for, it may stay longer.
+    """
+
+    after_ms: int | None
+    after_bytes: int | None
+
+
+def forecast(log: Log, offset: int) -> Forecast | None:
+    """When retention may take the record at an offset. It goes with its segment. None: never. OSError."""
+    config, segments = log.config, log.segments
+    if "delete" not in config.cleanup_policy:
+        return None
+    slot = segments.slot_of(offset)
+    after_ms = after_bytes = None
+    if config.retention_ms >= 0:
+        after_ms = segments[slot].largest_timestamp + config.retention_ms
+    if config.retention_bytes >= 0:
+        behind = sum(segment.size for segment in segments[slot + 1 :])
+        after_bytes = max(config.retention_bytes - behind, 0)
+    return None if after_ms is None and after_bytes is None else Forecast(after_ms, after_bytes)
+
+
+def goes_below(log: Log, now_ms: int) -> int:
+    """Below which offset retention.ms will have taken all records at that time; -1: none. OSError."""
+    config, segments = log.config, log.segments
+    end = -1
+    if "delete" not in config.cleanup_policy or config.retention_ms < 0:
+        return end
+    for slot, segment in enumerate(segments):
+        if not segment.size or now_ms - segment.largest_timestamp <= config.retention_ms:
+            break
+        end = segments[slot + 1].base_offset if slot + 1 < len(segments) else segments.end_offset
+    return end

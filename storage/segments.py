@@ -9,6 +9,7 @@ from barnabas.protocol import record_batch
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.ports import Buffer
 from barnabas.storage.batch_headers import StoredBatch
+from barnabas.storage.index import AbortedTransaction
 from barnabas.storage.open_files import FileRange
 from barnabas.storage.segment import AppendedBatch, Segment
 
@@ -172,14 +173,17 @@ class Segments(Sequence[Segment]):
 
     def aborted_transactions(self, start: int, end: int) -> list[tuple[int, int]]:
         """(producer id, first offset) of the aborted transactions that overlap [start, end), by first offset."""
-        found = []
+        found = [(entry.producer_id, entry.first_offset) for entry in self.aborted_between(start, end)]
+        return sorted(found, key=lambda pair: pair[1])
+
+    def aborted_between(self, start: int, end: int) -> Iterator[AbortedTransaction]:
+        """The aborted transactions that overlap [start, end)."""
         for slot in range(self.slot_of(start), len(self._segments)):
             for entry in self._segments[slot].transaction_index.entries:
                 if entry.last_offset >= start and entry.first_offset < end:
-                    found.append((entry.producer_id, entry.first_offset))
+                    yield entry
                 if entry.last_stable_offset >= end:
-                    return sorted(found, key=lambda pair: pair[1])
-        return sorted(found, key=lambda pair: pair[1])
+                    return
 
     def offset_for_timestamp(self, timestamp: int, start: int, end: int) -> TimestampOffset | None:
         """The first record in [start, end) whose timestamp is ≥ `timestamp`, or None."""

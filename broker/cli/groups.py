@@ -1,4 +1,4 @@
-"""`barnabas groups`: list, describe, delete."""
+"""`barnabas groups`: list, describe, lag, delete."""
 
 from enum import StrEnum
 from typing import Annotated, Any
@@ -6,6 +6,8 @@ from typing import Annotated, Any
 import typer
 from barnabas.broker.cli.client import admin, answered, await_coordinators, describe_groups, positions
 from barnabas.broker.cli.exits import say
+from barnabas.broker.cli.http_client import HttpApi
+from barnabas.broker.cli.lag import add_true_lag, lag, true_lag_cells
 from barnabas.broker.cli.target import Target
 from barnabas.broker.cli.terminal import (
     AsJson,
@@ -17,11 +19,12 @@ from barnabas.broker.cli.terminal import (
     print_table,
 )
 
-app = new_app("""Consumer groups: list, describe, delete.
+app = new_app("""Consumer groups: list, describe, how far they are behind, delete.
 
     \b
     barnabas groups list
     barnabas groups describe billing          who reads what, and its lag
+    barnabas groups lag billing --watch       what it has not read, as it goes
     barnabas groups delete billing --yes
     """)
 
@@ -77,6 +80,8 @@ def list_groups(
 def describe(target: Target, groups: Names, as_json: AsJson = False) -> None:
     """Members of a group, the partitions each one reads, committed offsets and lag.
 
+    "lag" is the distance of offsets, "records" are those that a consumer gets (barnabas groups lag says more).
+
     \b
     barnabas groups describe billing
     barnabas groups describe billing --json
@@ -96,6 +101,7 @@ def describe(target: Target, groups: Names, as_json: AsJson = False) -> None:
             ]
             owners = {tuple(partition): member for member in members for partition in member["partitions"]}
             rows = positions(client, name, extra=owners)
+            add_true_lag(HttpApi(client, target), name, rows)
             for row in rows:
                 owner = owners.get((row["topic"], row["partition"]))
                 row["member_id"] = owner["member_id"] if owner else None
@@ -132,7 +138,7 @@ def describe(target: Target, groups: Names, as_json: AsJson = False) -> None:
             print()
         if document["offsets"]:
             print_table(
-                ["topic", "#partition", "#committed", "#log end", "#lag", "member"],
+                ["topic", "#partition", "#committed", "#log end", "#lag", "#records", "#behind", "member", "note"],
                 [
                     (
                         row["topic"],
@@ -140,11 +146,16 @@ def describe(target: Target, groups: Names, as_json: AsJson = False) -> None:
                         row["committed_offset"],
                         row["log_end_offset"],
                         row["lag"],
+                        *true_lag_cells(row),
                         row["member_id"],
+                        row["note"],
                     )
                     for row in document["offsets"]
                 ],
             )
+
+
+app.command("lag")(lag)
 
 
 @app.command()

@@ -97,16 +97,23 @@ def print_json(value: Any) -> None:
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Print a table as wide as its content. Columns whose name begins with `#` hold numbers."""
+    for line in table_lines(columns, rows):
+        print(line)
+
+
+def table_lines(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
+    """The lines of such a table."""
     lines = [[column.removeprefix("#") for column in columns]]
     lines += [["-" if cell is None else str(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*lines)]
     lines.insert(1, ["─" * width for width in widths])
-    for line in lines:
-        cells = [
+    return [
+        "  ".join(
             cell.rjust(width) if column.startswith("#") else cell.ljust(width)
             for cell, width, column in zip(line, widths, columns)
-        ]
-        print("  ".join(cells).rstrip())
+        ).rstrip()
+        for line in lines
+    ]
 
 
 def print_paragraph(text: str) -> None:

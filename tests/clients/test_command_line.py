@@ -54,7 +54,7 @@ def lines_in_json(done: subprocess.CompletedProcess[str]) -> list[Any]:
         ("produce",),
         ("consume",),
         *(("topics", word) for word in ("list", "describe", "create", "alter", "delete")),
-        *(("groups", word) for word in ("list", "describe", "delete")),
+        *(("groups", word) for word in ("list", "describe", "lag", "delete")),
         *(("offsets", word) for word in ("list", "set", "delete")),
         *(("configs", word) for word in ("describe", "set", "delete")),
     ],
@@ -252,6 +252,7 @@ def test_settings_of_all_brokers(run: Run) -> None:
     ("words", "code", "said"),
     [
         (("groups", "describe", "no-such-group"), 3, "no-such-group"),
+        (("groups", "lag", "no-such-group"), 3, "no-such-group"),
         (("groups", "delete", "no-such-group", "--yes"), 3, "there is no such group"),
         (("offsets", "list", "no-such-group"), 3, "there is no group no-such-group"),
         (("groups", "list", "--state", "asleep"), 2, "asleep"),

@@ -25,6 +25,19 @@ EXAMPLES: dict[tuple[str, str], list[Example]] = {
     ("GET", "/v1/openapi.json"): [Example("/v1/openapi.json")],
     ("GET", "/v1/groups"): [Example("/v1/groups"), Example("/v1/groups?state=Empty&state=Stable")],
     ("GET", "/v1/groups/{group}"): [Example("/v1/groups/billing")],
+    ("GET", "/v1/groups/{group}/lag"): [Example("/v1/groups/billing/lag")],
+    ("POST", "/v1/positions"): [
+        Example(
+            "/v1/positions",
+            {
+                "positions": [
+                    {"topic": "orders", "partition": 0, "offset": 0},
+                    {"topic": "orders", "partition": 2, "offset": 7, "leader_epoch": 0, "topic_id": None},
+                    {"topic": "none", "partition": 0, "offset": 0},
+                ]
+            },
+        )
+    ],
 }
 
 
@@ -33,6 +46,7 @@ def prepare(world: Any) -> None:
     world.ask(ApiKey.FIND_COORDINATOR, 3, FindCoordinatorRequest(key="billing"))
     world.create_topic("orders", 3)
     commit(world, "billing", "orders", partitions=3)
+    world.env.clock.advance(31_000)  # lag is sampled
     join(world, "billing")
 
 

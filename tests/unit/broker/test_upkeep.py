@@ -24,7 +24,17 @@ LOOPS = {
         "log failure notices",
         "controller",
     ),
-    *("controller", "leader balance", "config changes", "coordination", "group timers", "offset expiry", "lease"),
+    *(
+        "controller",
+        "leader balance",
+        "config changes",
+        "coordination",
+        "group timers",
+        "offset expiry",
+        "lease",
+        "lag",
+        "waited groups",
+    ),
 }
 
 

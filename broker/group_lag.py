@@ -1,0 +1,57 @@
+"""The lag of one group: its committed offsets, and what this broker knows of the partitions that it leads.
+
+The coordinator of the group answers. It names the leaders of the other partitions, and these answer for them.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from barnabas.offsets.lag import PartitionLag, Position, lag_of
+from barnabas.offsets.records import GroupOffsets
+from barnabas.protocol.errors import ErrorCode
+from barnabas.replication.positions import PositionInLog, look_at
+from barnabas.runtime.turns import Pieces
+from barnabas.storage.unread import HEADERS_MAX
+
+if TYPE_CHECKING:
+    from barnabas.broker.broker import Broker
+
+HEADERS_OF_ALL_MAX = 50_000  # so many headers of batches are read for all positions of a request
+HEADERS_MIN = 100
+
+
+def positions_of(offsets: GroupOffsets) -> list[Position]:
+    """The committed offsets of a group, by topic and partition."""
+    return [
+        Position.of(topic, index, committed)
+        for topic, partitions in sorted(offsets.items())
+        for index, committed in sorted(partitions.items())
+    ]
+
+
+def lags(broker: "Broker", positions: Sequence[Position]) -> Pieces[list[PartitionLag]]:
+    """The lag of each position, as far as this broker knows it."""
+    headers_max = min(max(HEADERS_OF_ALL_MAX // max(len(positions), 1), HEADERS_MIN), HEADERS_MAX)
+    rows = []
+    for position in positions:
+        yield None
+        topic, index, offset, leader_epoch, topic_id = position
+        known = broker.metadata_cache.partition(topic, index)
+        leader = known.leader_id if known is not None and known.leader_id >= 0 else None
+        if known is None or leader is None:
+            error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if known is None else ErrorCode.LEADER_NOT_AVAILABLE
+            found = PositionInLog(error)
+        elif leader != broker.node_id:
+            found = PositionInLog(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        else:
+            found = yield from look_at(
+                broker.replica_manager,
+                topic,
+                index,
+                offset,
+                leader_epoch=leader_epoch,
+                topic_id=topic_id,
+                headers_max=headers_max,
+            )
+        rows.append(lag_of(position, leader, found, broker.env.clock.now_ms()))
+    return rows

@@ -1,0 +1,159 @@
+"""`/v1/groups/{group}/lag`: how far a group is behind; `/v1/positions`: what a leader knows of positions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from barnabas.broker.group_lag import lags, positions_of
+from barnabas.broker.http.routes import HttpAnswer, HttpError, HttpRequest, route
+from barnabas.broker.http.schemas import array, boolean, integer, number, record, text
+from barnabas.offsets.lag import Position, Status, topic_id_of
+from barnabas.offsets.lag_history import rates
+from barnabas.offsets.manager import Offsets
+from barnabas.protocol.errors import ErrorCode
+from barnabas.runtime.pending import Pending
+from barnabas.runtime.turns import Pieces
+
+if TYPE_CHECKING:
+    from barnabas.broker.broker import Broker
+
+POSITIONS_MAX = 5_000
+
+_ISOLATION = {
+    "records": integer("Records that are not read: no control records, and none that compaction has taken; at most."),
+    "records_min": integer("The same, at least."),
+    "exact": boolean("Whether all were counted. If not, offsets bound those beyond the first batches."),
+    "bytes": integer("Bytes of the log from there on."),
+    "seconds": number("How old the next record is; 0 if there is none, null if it is not known.", nullable=True),
+}
+PARTITION_LAG = record(
+    "The lag in one partition.",
+    topic=text("The topic."),
+    partition=integer("The partition."),
+    offset=integer("The committed offset."),
+    leader_epoch=integer("The leader epoch of the record before it; -1: the commit did not say."),
+    topic_id=text("The topic's id when it was committed; null: the commit did not say.", nullable=True),
+    status=text("What the offset means in the log.", one_of=list(Status)),
+    leader=integer("The broker that leads the partition.", nullable=True),
+    error=text("Why the leader cannot say more (status unknown).", nullable=True),
+    log_start_offset=integer("The first offset that is still there.", nullable=True),
+    high_watermark=integer("Where read_uncommitted ends.", nullable=True),
+    last_stable_offset=integer("Where read_committed ends.", nullable=True),
+    log_end_offset=integer("Where the log ends.", nullable=True),
+    cut_at=integer("Where the log was cut, below the committed offset (status log_cut).", nullable=True),
+    lost_records_max=integer("So many records at most were deleted before the group read them."),
+    goes_ms=integer("When retention.ms lets the next record go; ms since 1970.", nullable=True),
+    goes_after_bytes=integer("After how many more bytes retention.bytes lets it go.", nullable=True),
+    read_uncommitted=record("For consumers that read all; null: not known.", nullable=True, **_ISOLATION),
+    read_committed=record("For consumers with read_committed; null: not known.", nullable=True, **_ISOLATION),
+)
+POINT = record(
+    "The lag at a time, by offsets.",
+    time_ms=integer("When; ms since 1970."),
+    records=integer("Offsets between the committed ones and the ends of the logs."),
+    position=integer("The sum of the committed offsets."),
+    partitions=integer("In how many partitions."),
+)
+GROUP_LAG = record(
+    "The lag of a group.",
+    node_id=integer("Its coordinator."),
+    group=text("Its name."),
+    state=text("What it is doing; null: only its offsets are known.", nullable=True),
+    members=integer("How many members it has."),
+    time_ms=integer("When this was so; ms since 1970."),
+    consumed_per_second=number("Records that it read each second, over the last five minutes.", nullable=True),
+    produced_per_second=number("Records written for it each second, over the last five minutes.", nullable=True),
+    catch_up_seconds=number("When it has read all at these rates; null: never, or not known.", nullable=True),
+    partitions=array(
+        PARTITION_LAG, "Each partition with a committed offset; other_leader: ask that one by POST /v1/positions."
+    ),
+    history=array(POINT, "The last day, less and less often with age. Each holds until the next one."),
+)
+
+
+@route("GET", "/v1/groups/{group}/lag", summary="The lag of a group", answer=GROUP_LAG, of_group=True)
+def group_lag(broker: Broker, request: HttpRequest) -> Pieces[HttpAnswer]:
+    """Records, bytes and seconds between the committed offsets of a group and the ends of the logs, for both isolation
+    levels. It is of now, also for a group whose consumers have stopped.
+    """
+    name = request.path["group"]
+    coordinator = broker.group_coordinator
+    shard = coordinator.shard_of(name)
+    if isinstance(shard, ErrorCode):
+        raise HttpError(503, shard.name, "the group moves to another broker. Ask again soon.", [("Retry-After", "1")])
+    reply = coordinator.offsets.get(shard, name, None)
+    found: Offsets = (yield reply) if isinstance(reply, Pending) else reply
+    if found.error:
+        raise HttpError(503, found.error.name, "the offsets cannot be read now. Ask again soon.")
+    group = shard.groups.get(name)
+    if group is None and not found.committed:
+        message = f"there is no group {name!r}. GET /v1/groups of each broker lists what there is."
+        raise HttpError(404, ErrorCode.GROUP_ID_NOT_FOUND.name, message)
+    rows = yield from lags(broker, positions_of(found.committed))
+    now_ms = broker.env.clock.now_ms()
+    points = broker.lag_sampling.histories.of_group(name)
+    rate = rates(points, now_ms)
+    return HttpAnswer.json(
+        {
+            "node_id": broker.node_id,
+            "group": name,
+            "state": None if group is None else group.state.value,
+            "members": 0 if group is None else len(group.members),
+            "time_ms": now_ms,
+            "consumed_per_second": rate.consumed,
+            "produced_per_second": rate.produced,
+            "catch_up_seconds": rate.catch_up_seconds,
+            "partitions": (row.as_json() for row in rows),
+            "history": [point._asdict() for point in points],
+        }
+    )
+
+
+POSITIONS = record(
+    "Positions in logs.",
+    positions=array(
+        record(
+            "A position, as a group has committed it.",
+            topic=text("The topic."),
+            partition=integer("The partition.", least=0),
+            offset=integer("The next offset to be read.", least=0),
+            leader_epoch=integer("The leader epoch of the record before it; -1: not known."),
+            topic_id=text("The id of the topic that it was meant for; null: not known.", nullable=True),
+            optional=("leader_epoch", "topic_id"),
+        ),
+        f"At most {POSITIONS_MAX}.",
+    ),
+)
+POSITION_LAGS = record(
+    "What this broker knows of the positions.",
+    node_id=integer("The broker."),
+    time_ms=integer("When this was so; ms since 1970."),
+    partitions=array(PARTITION_LAG, "In the order of the positions."),
+)
+
+
+@route("POST", "/v1/positions", summary="What lies behind positions in logs", body=POSITIONS, answer=POSITION_LAGS)
+def look_at_positions(broker: Broker, request: HttpRequest) -> Pieces[HttpAnswer]:
+    """What a consumer that continues at a position has before it. Only the leader of a partition knows it: of others
+    the answer names the leader. Nothing is changed.
+    """
+    asked = request.body["positions"]
+    if len(asked) > POSITIONS_MAX:
+        raise HttpError(413, "TOO_MANY_POSITIONS", f"{len(asked)} positions; ask for {POSITIONS_MAX} at a time.")
+    positions = []
+    for row in asked:
+        yield None
+        try:
+            topic_id = topic_id_of(row.get("topic_id"))
+        except ValueError:
+            raise HttpError(400, "INVALID_BODY", f"{row['topic_id']!r} is no topic id.") from None
+        epoch = row.get("leader_epoch", -1)
+        positions.append(Position(row["topic"], row["partition"], row["offset"], epoch, topic_id))
+    rows = yield from lags(broker, positions)
+    return HttpAnswer.json(
+        {
+            "node_id": broker.node_id,
+            "time_ms": broker.env.clock.now_ms(),
+            "partitions": (row.as_json() for row in rows),
+        }
+    )

@@ -1,0 +1,103 @@
+"""Where the logs begin and end that the groups of this broker read: its own, and by ListOffsets those elsewhere.
+
+What other leaders say is remembered from one look at the groups to the next. It is a bound: their logs go on.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from barnabas.groups.lag_sampling import SAMPLE_MS, LogRange
+from barnabas.protocol import messages
+from barnabas.protocol.errors import ErrorCode
+from barnabas.replication.offset_lookup import EARLIEST, LATEST
+from barnabas.runtime.turns import Pieces, chunks
+from barnabas.runtime.upkeep import Work
+from barnabas.storage.retention import goes_below
+
+if TYPE_CHECKING:
+    from barnabas.broker.broker import Broker
+    from barnabas.protocol.messages import ListOffsetsRequest, ListOffsetsResponse
+
+PURPOSE = "log-ranges"
+VERSION = 7
+PARTITIONS_PER_REQUEST = 500
+PARTITIONS_PER_PIECE = 100
+CONSUMER = -1
+_SOON_PART = 10  # retention takes what goes within a tenth of its time "before long"
+_SOON_MIN_MS = 2 * SAMPLE_MS
+_SOON_MAX_MS = 86_400_000
+
+
+class KnownLogRanges:
+    """`LogRanges` of a broker."""
+
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self._elsewhere: dict[tuple[str, int], LogRange] = {}
+        self._wanted: dict[tuple[str, int], int] = {}  # partition -> its leader, of what was asked since the refresh
+
+    def of_topic(self, topic: str) -> Pieces[dict[int, LogRange]]:
+        """The ranges of a topic's partitions, as far as they are known."""
+        broker = self._broker
+        hosted, now_ms = broker.replica_manager.partitions, broker.env.clock.now_ms()
+        found: dict[int, LogRange] = {}
+        for number, (index, state) in enumerate(list(broker.metadata_cache.topics.get(topic, {}).items())):
+            if number % PARTITIONS_PER_PIECE == 0:
+                yield None
+            partition = hosted.get((topic, index))
+            if partition is not None and partition.is_leader:
+                log = partition.log
+                soon_ms = min(max(log.config.retention_ms // _SOON_PART, _SOON_MIN_MS), _SOON_MAX_MS)
+                try:
+                    below = goes_below(log, now_ms + soon_ms)
+                except OSError:
+                    below = -1
+                found[index] = LogRange(log.log_start_offset, log.high_watermark, below)
+            elif state.leader_id >= 0:
+                self._wanted[topic, index] = state.leader_id
+                known = self._elsewhere.get((topic, index))
+                if known is not None:
+                    found[index] = known
+        return found
+
+    def refresh(self) -> Work:
+        """Ask the leaders for what was wanted since the last time, and forget the rest."""
+        wanted, self._wanted = self._wanted, {}
+        by_leader: dict[int, list[tuple[str, int]]] = {}
+        for key, leader in wanted.items():
+            by_leader.setdefault(leader, []).append(key)
+        self._elsewhere = {key: self._elsewhere[key] for key in wanted if key in self._elsewhere}
+        for leader, keys in by_leader.items():
+            for piece in chunks(keys, PARTITIONS_PER_REQUEST):
+                yield None
+                client = self._broker.broker_clients.to(leader, PURPOSE)
+                if client is None:
+                    continue
+                starts = client.send(_request(piece, EARLIEST), VERSION)
+                ends = client.send(_request(piece, LATEST), VERSION)
+                earliest = _offsets((yield starts))
+                latest = _offsets((yield ends))
+                for key, end in latest.items():
+                    if key in earliest:
+                        self._elsewhere[key] = LogRange(earliest[key], end)
+
+
+def _request(keys: Sequence[tuple[str, int]], timestamp: int) -> "ListOffsetsRequest":
+    make = messages.ListOffsetsRequest
+    topics: dict[str, list[ListOffsetsRequest.ListOffsetsPartition]] = {}
+    for topic, index in keys:
+        asked = make.ListOffsetsPartition(partition_index=index, timestamp=timestamp)
+        topics.setdefault(topic, []).append(asked)
+    rows = [make.ListOffsetsTopic(name=topic, partitions=partitions) for topic, partitions in topics.items()]
+    return make(replica_id=CONSUMER, isolation_level=0, topics=rows)
+
+
+def _offsets(response: "ListOffsetsResponse | None") -> dict[tuple[str, int], int]:
+    if response is None:
+        return {}
+    return {
+        (topic.name, partition.partition_index): partition.offset
+        for topic in response.topics
+        for partition in topic.partitions
+        if partition.error_code == ErrorCode.NONE
+    }

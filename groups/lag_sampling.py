@@ -1,0 +1,193 @@
+"""How the lag of the groups of this broker goes: a look at all of them every half minute, by offsets alone.
+
+Where no record was written and no offset committed since the last look, a group is passed over. The looks fill the
+history of lag (`offsets/lag_history.py`), and tell in the log when records went, or will soon go, that a group has not
+read.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple, Protocol
+
+from barnabas.groups.runtime import Shard
+from barnabas.offsets.lag_history import LagHistories, Point
+from barnabas.offsets.records import GroupOffsets
+from barnabas.runtime.ports import Env
+from barnabas.runtime.turns import Pieces
+from barnabas.runtime.upkeep import Task, Work
+
+logger = logging.getLogger("barnabas.groups")
+
+SAMPLE_MS = 30_000
+_GROUPS_PER_PIECE = 10
+_LINES_MAX = 10  # of each kind in the log, for one look
+
+
+class LogRange(NamedTuple):
+    """Where a partition's log begins and ends for a consumer. Below `goes_below`, retention takes it before long."""
+
+    start: int
+    end: int
+    goes_below: int = -1
+
+
+class LogRanges(Protocol):
+    """What a broker knows of the logs that groups read."""
+
+    def of_topic(self, topic: str) -> Pieces[Mapping[int, LogRange]]:
+        """By partition. One that is not known is missing."""
+
+    def refresh(self) -> Work:
+        """Ask the leaders of the partitions elsewhere that `of_topic` was asked for."""
+
+
+class _Ends(NamedTuple):
+    log_end_offset: int
+    high_watermark: int
+    has_moved: bool
+
+
+class _Topic:
+    __slots__ = ("has_changed", "ranges", "round")
+
+    def __init__(self) -> None:
+        self.ranges: Mapping[int, LogRange] = {}
+        self.round = -1
+        self.has_changed = True
+
+
+class LagSampling:
+    """The row of the upkeep, and what it has found."""
+
+    def __init__(self, env: Env, shards: Callable[[], list[Shard]], ranges: LogRanges) -> None:
+        self._env = env
+        self._shards = shards
+        self._ranges = ranges
+        self.histories = LagHistories()
+        self._topics: dict[str, _Topic] = {}
+        self._round = 0
+        self._last_ms = 0
+        self._ends: dict[Shard, _Ends] = {}  # of the offsets partitions, at the last look
+        self._lost: dict[str, int] = {}  # group -> records that went before it read them
+        self._threatened: dict[str, int] = {}  # group -> records that it has not read and that go before long
+        self._lines: dict[str, int] = {}
+        self._task: Task[Shard | None] | None = None
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._task = self._env.upkeep.every("lag", lambda: SAMPLE_MS, self._items, self._look)
+
+    def stop(self) -> None:
+        """Look no more."""
+        if self._task is not None:
+            self._task.stop()
+            self._task = None
+
+    def _items(self) -> Iterator[Shard | None]:
+        """First the logs elsewhere, then the groups, shard by shard."""
+        shards = self._shards()
+        if not any(shard.offsets.committed for shard in shards):
+            self._forget(set())
+            return
+        yield None
+        self._round += 1
+        self._lines.clear()
+        yield from shards
+        for text, more in self._lines.items():
+            if more > _LINES_MAX:
+                logger.warning("%d more groups: %s", more - _LINES_MAX, text)
+        shards = self._shards()
+        if len(self.histories) > sum(len(shard.offsets.committed) for shard in shards):
+            self._forget({group_id for shard in shards for group_id in shard.offsets.committed})
+        self._ends = {shard: self._ends[shard] for shard in shards if shard in self._ends}
+        self._topics = {name: topic for name, topic in self._topics.items() if topic.round == self._round}
+        self._last_ms = self._env.clock.now_ms()
+
+    def _forget(self, group_ids: set[str]) -> None:
+        self.histories.keep_only(group_ids)
+        for counts in (self._lost, self._threatened):
+            for group_id in counts.keys() - group_ids:
+                del counts[group_id]
+
+    def _look(self, shard: Shard | None) -> Work:
+        if shard is None:
+            yield from self._ranges.refresh()
+            return
+        has_commits = self._has_commits(shard)
+        for number, (group_id, offsets) in enumerate(list(shard.offsets.committed.items())):
+            if number % _GROUPS_PER_PIECE == 0:
+                yield None
+                if shard.closed:
+                    return
+            is_due = has_commits or group_id not in self.histories
+            for name in list(offsets):
+                topic = self._topics.get(name)
+                if topic is None or topic.round != self._round:
+                    topic = yield from self._look_at_topic(name)
+                is_due = is_due or topic.has_changed
+            if is_due:
+                self._sample(group_id, offsets)
+
+    def _has_commits(self, shard: Shard) -> bool:
+        """Whether offsets may have changed since the last look. What the log has may reach the table a bit later."""
+        log, known = shard.log, self._ends.get(shard)
+        is_same = known is not None and known[:2] == (log.log_end_offset, log.high_watermark)
+        self._ends[shard] = _Ends(log.log_end_offset, log.high_watermark, not is_same)
+        return known is None or not is_same or known.has_moved
+
+    def _look_at_topic(self, name: str) -> Pieces[_Topic]:
+        topic = self._topics.get(name)
+        if topic is None:
+            topic = self._topics[name] = _Topic()
+        ranges = yield from self._ranges.of_topic(name)
+        topic.has_changed = ranges != topic.ranges
+        topic.ranges, topic.round = ranges, self._round
+        return topic
+
+    def _sample(self, group_id: str, offsets: GroupOffsets) -> None:
+        records = position = partitions = lost = threatened = 0
+        for topic, committed in offsets.items():
+            known = self._topics.get(topic)
+            ranges = {} if known is None else known.ranges
+            for index, each in committed.items():
+                found = ranges.get(index)
+                if found is None:
+                    continue
+                start, end, goes_below = found
+                offset = each.offset
+                if offset < start:
+                    lost += start - offset
+                    offset = start
+                if offset < goes_below:
+                    threatened += goes_below - offset
+                partitions += 1
+                position += offset
+                if offset < end:
+                    records += end - offset
+        last = self.histories.last(group_id)
+        if last is None or last[1:] != (records, position, partitions):
+            now_ms = self._env.clock.now_ms()
+            interval_ms = max(now_ms - self._last_ms, 1) if self._last_ms else SAMPLE_MS
+            self.histories.add(group_id, Point(now_ms, records, position, partitions), interval_ms)
+        if lost or threatened or group_id in self._lost or group_id in self._threatened:
+            self._tell(group_id, lost, threatened, is_new=last is None)
+
+    def _tell(self, group_id: str, lost: int, threatened: int, *, is_new: bool) -> None:
+        """Say what was lost since the last look, and what will be. What was lost before the first look is no news."""
+        known = self._lost.get(group_id, 0)
+        if lost > known and not is_new:
+            self._warn("records were deleted that the group had not read, at most %d", group_id, lost - known)
+        if threatened and group_id not in self._threatened:
+            self._warn(
+                "retention will soon delete records that the group has not read, at most %d", group_id, threatened
+            )
+        for counts, count in ((self._lost, lost), (self._threatened, threatened)):
+            if count:
+                counts[group_id] = count
+            else:
+                counts.pop(group_id, None)
+
+    def _warn(self, text: str, group_id: str, count: int) -> None:
+        lines = self._lines[text] = self._lines.get(text, 0) + 1
+        if lines <= _LINES_MAX:
+            logger.warning("group %s: " + text + " (barnabas groups lag %s)", group_id, count, group_id)

@@ -134,8 +134,15 @@ def _paths(directories: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(paths))
 
 
-def logs_of(directory: str, topics: Sequence[str], *, with_internal: bool, until_high_watermark: bool) -> list[Log]:
-    """The logs of one data directory."""
+def logs_of(
+    directory: str,
+    topics: Sequence[str],
+    *,
+    with_internal: bool,
+    until_high_watermark: bool,
+    with_empty: bool = False,
+) -> list[Log]:
+    """The logs of one data directory; also those without any segment if `with_empty`."""
     disk = RealDisk()
     watermarks_path = f"{directory}/{checkpoints.HIGH_WATERMARKS}"
     has_watermarks = os.path.exists(watermarks_path)
@@ -159,7 +166,7 @@ def logs_of(directory: str, topics: Sequence[str], *, with_internal: bool, until
             if os.path.isdir(folder):
                 raise
             continue  # deleted meanwhile, or no log
-        if segments:
+        if segments or with_empty:
             end = watermarks.get((topic, partition), 0) if until_high_watermark and has_watermarks else OFFSETS_END
             text = None if topic_id is None else uuids.to_text(topic_id)
             start = starts.get((topic, partition), 0)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from barnabas.pipeline.directories import logs_of
 from barnabas.pipeline.schemas import arrow_schema
+from barnabas.runtime.disk import RealDisk
+from barnabas.storage import checkpoints
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 if TYPE_CHECKING:
@@ -15,7 +17,14 @@ if TYPE_CHECKING:
 ABORTED = Struct(">hqqqq")  # version, producer id, first and last offset, last stable offset
 _STRING, _INT, _LONG = StringType(), IntegerType(), LongType()
 _LOG = (StructField("directory", _STRING), StructField("topic", _STRING), StructField("partition", _INT))
-LOGS = StructType([*_LOG, StructField("start_offset", _LONG), StructField("high_watermark", _LONG)])
+LOGS = StructType(
+    [
+        *_LOG,
+        StructField("start_offset", _LONG),
+        StructField("high_watermark", _LONG),
+        StructField("last_segment_offset", _LONG),  # where the last segment begins
+    ]
+)
 SEGMENTS = StructType([*_LOG, StructField("segment", _STRING), StructField("path", _STRING)])
 ENTRIES = StructType(
     [
@@ -34,9 +43,15 @@ def tables(spark: "SparkSession", directories: tuple[str, ...]) -> "tuple[DataFr
     logs = [
         log
         for directory in directories
-        for log in logs_of(directory, (), with_internal=True, until_high_watermark=True)
+        for log in logs_of(directory, (), with_internal=True, until_high_watermark=True, with_empty=True)
     ]
-    places = [(log.directory, log.topic, log.partition, log.first_offset, log.end_offset) for log in logs]
+    places = [
+        (
+            *(log.directory, log.topic, log.partition, log.first_offset, log.end_offset),
+            log.segments[-1].base_offset if log.segments else log.start_offset,
+        )
+        for log in logs
+    ]
     segments = [
         (log.directory, log.topic, log.partition, segment.path.rpartition("/")[2], segment.path)
         for log in logs
@@ -45,6 +60,16 @@ def tables(spark: "SparkSession", directories: tuple[str, ...]) -> "tuple[DataFr
     parts = max(1, min(len(segments) // 100, 1000))
     files = spark.createDataFrame(segments, SEGMENTS).repartition(parts)
     return spark.createDataFrame(places, LOGS), files.mapInArrow(_entries, ENTRIES)
+
+
+def cleaned_topics(directories: tuple[str, ...]) -> set[str]:
+    """The topics that a broker has compacted, as its cleaner says."""
+    disk = RealDisk()
+    return {
+        topic
+        for directory in directories
+        for topic, _ in checkpoints.read_offsets(disk, f"{directory}/{checkpoints.CLEANER_OFFSETS}")
+    }
 
 
 def _entries(segments: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -264,10 +264,10 @@ def run_verify(run: Run) -> Summary:
     """What is wrong with the logs in data directories."""
     if not run.source.directories:
         raise ValueError("verify reads data directories, not brokers")
-    compacted = run.settings["compacted"]
+    compacted = sorted({*run.settings["compacted"], *log_files.cleaned_topics(run.source.directories)})
     batches = run.batches(replicas="all", until="log-end")
     of_records = "directory,topic,partition,offset,key,value"
-    records = run.table("records", topics=",".join(compacted), replicas="all", columns=of_records)
+    records = run.table("records", topics=",".join(compacted), replicas="all", isolation=COMMITTED, columns=of_records)
     states = run.table("records", topics=verify.TRANSACTION_STATE, columns="key,value,offset")
     logs, entries = log_files.tables(run.spark, run.source.directories)
     wrong = verify.verify(batches, logs, entries, states, compacted).unionByName(verify.keys(records, logs))

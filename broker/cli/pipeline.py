@@ -185,7 +185,11 @@ def verify(
     source: Source,
     out: Out,
     compacted: Annotated[
-        str, typer.Option(metavar="TOPIC,…", help="The topics that are compacted, so offsets may be missing.")
+        str,
+        typer.Option(
+            metavar="TOPIC,…",
+            help="Topics that are compacted, so offsets may be missing; also those that a broker has cleaned.",
+        ),
     ] = "__consumer_offsets,__transaction_state",
     memory: Memory = DEFAULT_MEMORY,
     setting: Setting = None,

@@ -12,6 +12,8 @@ The findings:
 
 - `corrupt batch`: its CRC is wrong, it is no batch, or its offsets cannot be at this place.
 - `offsets are missing`: a batch does not begin where the one before it ends, and the topic is not compacted.
+- `offset falls`: a batch begins below the end of the one before it.
+- `records are missing at the end`: the log ends below its own high watermark, as the directory's checkpoint has it.
 - `leader epoch falls`: a batch has a lower leader epoch than the one before it. Each leader writes with a higher epoch
   than all before it, so an old one went on writing.
 - `wrong index`: an entry of an offset index whose position is not that of the batch with this offset; an entry of a
@@ -34,6 +36,7 @@ from functools import reduce
 from typing import TYPE_CHECKING
 
 from barnabas.pipeline.as_of import join_next
+from barnabas.pipeline.batches import OFFSETS_END
 from barnabas.pipeline.jobs.lag import TOPIC_PARTITION
 from pyspark.sql import Window
 from pyspark.sql import functions as F
@@ -63,6 +66,8 @@ def verify(
     findings = [
         found(batches.where(F.col("error").isNotNull()), "corrupt batch", F.col("error")),
         missing_offsets(good.where(~is_compacted)),
+        falling_offsets(good),
+        missing_ends(good, logs),
         leader_epochs(good),
         *indexes(good, entries),
         *transaction_indexes(good.where(~is_compacted), entries.where(~is_compacted)),
@@ -90,6 +95,21 @@ def missing_offsets(good: "DataFrame") -> "DataFrame":
     """Where a batch begins above the end of the one before it."""
     rows = good.withColumn("end", before("last_offset")).where(F.col("base_offset") > F.col("end") + 1)
     return found(rows, "offsets are missing", F.format_string("the batch before it ends at offset %d", "end"))
+
+
+def falling_offsets(good: "DataFrame") -> "DataFrame":
+    """Where a batch begins below the end of the one before it."""
+    rows = good.withColumn("end", before("last_offset")).where(F.col("base_offset") <= F.col("end"))
+    return found(rows, "offset falls", F.format_string("the batch before it ends at offset %d", "end"))
+
+
+def missing_ends(good: "DataFrame", logs: "DataFrame") -> "DataFrame":
+    """The logs that end below their own high watermark."""
+    known = logs.where(F.col("high_watermark") < OFFSETS_END)
+    ends = good.groupBy(*LOG).agg((F.max("last_offset") + 1).alias("end"))
+    rows = known.join(ends, [*LOG], "left").withColumn("end", F.greatest("end", "last_segment_offset"))
+    detail = F.format_string("the log ends here, and its high watermark is %d", "high_watermark")
+    return found(rows.where("end < high_watermark"), "records are missing at the end", detail, "end")
 
 
 def leader_epochs(good: "DataFrame") -> "DataFrame":
@@ -232,14 +252,17 @@ def replicas(good: "DataFrame", logs: "DataFrame") -> "DataFrame":
 def keys(records: "DataFrame", logs: "DataFrame") -> "DataFrame":
     """In all replicas of a compacted topic, each key has the same newest record below the high watermark.
 
-    `records` are those of compacted topics, of all replicas.
+    `records` are those of compacted topics, of all replicas, and committed: the cleaner of one replica may have removed
+    what was aborted, and that of another not yet.
     """
     common = logs.groupBy(*TOPIC_PARTITION).agg(
-        F.min("high_watermark").alias("high"), F.collect_set("directory").alias("directories")
+        F.max("start_offset").alias("low"),
+        F.min("high_watermark").alias("high"),
+        F.collect_set("directory").alias("directories"),
     )
     rows = records.join(F.broadcast(common.where(F.size("directories") > 1)), [*TOPIC_PARTITION])
     newest = (
-        rows.where("offset < high")
+        rows.where("offset >= low and offset < high")
         .groupBy(*LOG, "key", "directories")
         .agg(F.max(F.struct("offset", F.col("value").isNull().alias("is_tombstone"))).alias("newest"))
         .groupBy(*TOPIC_PARTITION, "key", "directories")

@@ -10,6 +10,7 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 from barnabas.pipeline import log_files
 from barnabas.pipeline.jobs import verify
+from barnabas.pipeline.runs import Run, run_job
 from barnabas.pipeline.source import Source
 from barnabas.pipeline.sources import register
 from barnabas.protocol.record_batch import Record
@@ -74,7 +75,7 @@ def findings(spark: SparkSession, folder: Path) -> list[dict[str, Any]]:
     register(spark)
     source = Source(directories=(str(folder / "a"), str(folder / "b")))
     batches = source.table(spark, "batches", topics="*", replicas="all", until="log-end")
-    records = source.table(spark, "records", topics=COMPACTED, replicas="all")
+    records = source.table(spark, "records", topics=COMPACTED, replicas="all", isolation="read_committed")
     states = source.table(spark, "records", topics=verify.TRANSACTION_STATE)
     logs, entries = log_files.tables(spark, source.directories)
     for table in (batches, entries):
@@ -177,6 +178,7 @@ def test_a_replica_that_lost_the_newest_record_of_a_key(spark: SparkSession, fol
             kept.append(content[position : position + size])
         position += size
     path.write_bytes(b"".join(kept))
+    path.with_name(f"{22:020}.log").touch()  # the active segment, which is never cleaned, is empty
     found = [one for one in findings(spark, folder) if one["finding"] != "wrong index"]
     assert [(one["finding"], one["offset"], one["directory"]) for one in found] == [
         ("key was lost", 17, str(folder / "b"))
@@ -246,3 +248,65 @@ def test_a_producer_goes_on_in_an_open_transaction(
     assert {one["directory"] for one in found} == {str(folder / "a"), str(folder / "b")}
     assert {one["offset"] for one in found} == {1}
     assert all(detail in one["detail"] for one in found[:2])
+
+
+def test_a_log_that_was_cut_off_between_two_batches(spark: SparkSession, folder: Path) -> None:
+    """No checksum is wrong. Only the checkpoint says that there were more records."""
+    path = segment(folder, -1)
+    *kept, last = batches_of(path)
+    path.write_bytes(b"".join(kept))
+    offset = int.from_bytes(last[:8], "big")
+    found = [one for one in findings(spark, folder) if one["finding"] not in ("wrong index", "replicas differ")]
+    assert [(one["finding"], one["offset"], one["directory"]) for one in found] == [
+        ("records are missing at the end", offset, str(folder / "b"))
+    ]
+
+
+def test_a_log_without_its_files(spark: SparkSession, folder: Path) -> None:
+    for path in (folder / "b" / f"{TOPIC}-0").iterdir():
+        path.unlink()
+    found = [one for one in findings(spark, folder) if one["finding"] != "replicas differ"]
+    assert [(one["finding"], one["topic"], one["offset"], one["directory"]) for one in found] == [
+        ("records are missing at the end", TOPIC, 0, str(folder / "b"))
+    ]
+
+
+def test_offsets_that_fall_between_two_buffers(spark: SparkSession) -> None:
+    """A reader sees a few megabytes at once; here are two batches of which it has seen each in another buffer."""
+    columns = "directory string, topic string, partition int, segment string, position bigint"
+    place = ("d", "t", 0, "s")
+    rows_ = [(*place, 0, 0, 9), (*place, 90, 10, 19), (*place, 180, 15, 29), (*place, 270, 30, 39)]
+    good = spark.createDataFrame(rows_, f"{columns}, base_offset bigint, last_offset bigint")
+    (found,) = rows(verify.falling_offsets(good))
+    assert (found["offset"], found["position"], found["detail"]) == (15, 180, "the batch before it ends at offset 19")
+
+
+def test_what_the_cleaners_of_two_replicas_have_done(spark: SparkSession, tmp_path: Path) -> None:
+    """One has cleaned a topic that nobody named, and the offsets; retention has taken a record of the other."""
+    for name in ("a", "b"):
+        directory = DataDirectory(tmp_path / name)
+        for topic in (COMPACTED, "state"):
+            log = directory.log(topic)
+            directory.append(log, Record(-1, NOW_MS, b"old", b"0"))
+            directory.append(log, Record(-1, NOW_MS, b"k", b"1"))
+            write(directory, log, 5)
+            fields = {"producer_id": 5, "producer_epoch": 0, "transactional": True, "base_sequence": 1}
+            directory.append(log, Record(-1, NOW_MS, b"k", b"aborted"), **fields)
+            directory.end_transaction(log, 5, commit=False)
+            directory.append(log, Record(-1, NOW_MS, b"z", b"2"))
+            if name == "b":
+                directory.manager.checkpoint()
+                path = tmp_path / "b" / f"{topic}-0" / "00000000000000000000.log"
+                first, second, _, _, marker, last = batches_of(path)
+                path.write_bytes(b"".join((second, marker, last)))
+                path.rename(path.with_name(f"{1:020}.log"))
+                assert first
+        directory.close()
+        for topic in (COMPACTED, "state"):
+            left = tmp_path / name / f"{topic}-0"
+            assert len(list(left.glob("*.log"))) == 1
+    (tmp_path / "b" / "cleaner-offset-checkpoint").write_text(f"0\n2\nstate 0 5\n{COMPACTED} 0 5\n")
+    source = Source(directories=(str(tmp_path / "a"), str(tmp_path / "b")))
+    run = Run(spark, source, str(tmp_path / "out"), {"compacted": (COMPACTED,)})
+    register(spark)
+    assert run_job("verify", run).rows == []

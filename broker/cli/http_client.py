@@ -15,9 +15,14 @@ from barnabas.runtime.clock import RealClock
 
 BROKER_RESOURCE = 4
 ANSWERS_WITHIN_S = 75.0  # a little longer than a broker takes to say that it has no answer
-ATTEMPTS_MAX = 8  # redirections, and answers that another one may replace soon
-AGAIN_AFTER_MS = 500
+CONNECTED_WITHIN_S = 5.0
+REDIRECTIONS_MAX = 3  # more of them: brokers that do not know yet who coordinates the group
+AGAIN_WITHIN_MS, AGAIN_AFTER_MS = 15_000, 250  # while a group moves to another broker
 TOKEN_VARIABLE = "BARNABAS_HTTP_TOKEN"
+
+
+class _NotReceivedError(Exception):
+    """A request was certainly not received, or repeating it does no harm."""
 
 
 class HttpApi:
@@ -94,23 +99,42 @@ class HttpApi:
         names: Mapping[str, str] | None = None,
         node_id: int | None = None,
     ) -> Any:
-        """The answer of one broker: `node_id`, or any, which redirects to the one that is responsible."""
+        """The answer of one broker: `node_id`, or any, which redirects to the one that is responsible.
+
+        While a group moves to another broker, it is asked again; but what changes something is sent again only if it
+        was certainly not received.
+        """
         given = {key: _texts(value) for key, value in (query or {}).items() if value is not None}
         target = path.format_map({name: quote(value, safe="") for name, value in (names or {}).items()})
         target += "?" + urlencode(given, doseq=True) if given else ""
-        address = self._entry() if node_id is None else self.address(node_id)
-        for attempt in range(ATTEMPTS_MAX):
-            status, headers, content = self._send(method, address, target, body)
-            self._check_cluster(address, headers)
-            if status == 307 and (location := headers.get("Location")):
-                address = urlsplit(location).netloc
-            elif status == 503 and headers.get("Retry-After") and attempt + 1 < ATTEMPTS_MAX:
-                self._pause()
-            elif status >= 300:
-                self._fail(status, content)
+        if self._cluster_id is None:
+            self.brokers()
+        clock = RealClock()
+        last_ms = clock.monotonic_ms() + (AGAIN_WITHIN_MS if node_id is None else 0)
+        address = None
+        redirections = 0
+        while True:
+            is_last = clock.monotonic_ms() >= last_ms
+            try:
+                address = address or (self._entry() if node_id is None else self.address(node_id))
+                status, headers, content = self._send(method, address, target, body)
+            except _NotReceivedError as error:
+                if is_last:
+                    fail(str(error))
+                address = None
+                self._addresses.clear()
             else:
-                return json.loads(content)
-        return fail(f"the brokers redirect to each other ({address}): the group moves. Try again.")
+                location = headers.get("Location") if status == 307 else None
+                if 200 <= status < 300:
+                    return json.loads(content)
+                if location and redirections < REDIRECTIONS_MAX:
+                    redirections += 1
+                    address = urlsplit(location).netloc
+                    continue
+                if is_last or not (location or (status == 503 and headers.get("Retry-After"))):
+                    self._fail(address, status, content)
+                address, redirections = None, 0
+            asyncio.run(clock.sleep(AGAIN_AFTER_MS))
 
     def _entry(self) -> str:
         """The address of the first broker that answers."""
@@ -135,7 +159,7 @@ class HttpApi:
                 yield answer
 
     def _send(self, method: str, address: str, target: str, body: Any) -> tuple[int, Any, bytes]:
-        headers = {"User-Agent": "barnabas-cli", "Connection": "close"}
+        headers = {"User-Agent": "barnabas-cli", "Connection": "close", "Barnabas-Cluster": self._cluster_id or ""}
         if self._token:
             headers["Authorization"] = f"Bearer {self._token}"
         content = None
@@ -143,37 +167,35 @@ class HttpApi:
             headers["Content-Type"] = "application/json"
             content = None if body is None else json.dumps(body).encode()
         host, _, port = address.rpartition(":")
-        connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=ANSWERS_WITHIN_S)
+        connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=CONNECTED_WITHIN_S)
+        is_sent = False
         try:
+            connection.connect()
+            connection.sock.settimeout(ANSWERS_WITHIN_S)
+            is_sent = True
             connection.request(method, target, content, headers)
             response = connection.getresponse()
             return response.status, response.headers, response.read()
         except (OSError, http.client.HTTPException) as error:
-            fail(
+            why = (
                 f"the HTTP API at {address} does not answer: {error or type(error).__name__}. If the broker runs on "
                 "another machine, set its http.listeners to an address that this one reaches, and http.token."
             )
+            if is_sent and method != "GET":
+                fail(f"{why} It may have done what was asked: look before you repeat it.")
+            raise _NotReceivedError(why) from None
         finally:
             connection.close()
 
-    def _check_cluster(self, address: str, headers: Any) -> None:
-        """End the command if the answer is of another cluster: 127.0.0.1 of another machine is not ours."""
-        said = (headers.get("Barnabas-Broker") or "").rpartition("/")[0]
-        if self._cluster_id and said != self._cluster_id:
-            fail(
-                f"the broker's HTTP API is at {address} of its own machine, and this machine has another cluster "
-                "there. Set http.listeners to an address that other machines reach, and http.token."
-            )
-
-    def _pause(self) -> None:
-        asyncio.run(RealClock().sleep(AGAIN_AFTER_MS))
-
-    def _fail(self, status: int, content: bytes) -> None:
+    def _fail(self, address: str, status: int, content: bytes) -> None:
         try:
             error = json.loads(content)["error"]
             name, message = str(error["name"]), str(error["message"])
         except (ValueError, KeyError, TypeError):
-            fail(f"the HTTP API answered {status}: {content[:200].decode(errors='replace')}")
+            fail(f"what answers at {address} is no HTTP API of Barnabas: {status} {content[:200]!r}.")
+        if status == 421:
+            message += f" The broker has its HTTP API at {address} of its own machine: set its http.listeners to an "
+            message += "address that other machines reach, and http.token."
         if status == 401:
             message += f" The command takes it from the environment variable {TOKEN_VARIABLE}."
         code = ExitCode.NOTHING_THERE if status == 404 else ExitCode.NOT_VALID if status == 400 else ExitCode.FAILED

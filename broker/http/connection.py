@@ -7,7 +7,8 @@ turns with other works, as the client takes it.
 Who may ask. A request that comes from loopback needs no token. But a web page that is open on the same machine can
 send requests, too: so its `Host` must name this machine (a page whose own name was bound to 127.0.0.1 is refused), an
 `Origin` must be this server, and a request that changes something must be of type application/json (a page cannot send
-that elsewhere without asking first). Requests from other hosts show `http.token`.
+that elsewhere without asking first). Requests from other hosts show `http.token`. A client that names the cluster that
+it means (`Barnabas-Cluster`) is refused by brokers of others.
 
 Slow clients. A request must be complete, and an answer be taken on, within a time (`deadline_ms`, which the server
 looks at). Limits: `HEAD_BYTES_MAX` of request line and headers, `BODY_BYTES_MAX` of a body.
@@ -284,6 +285,10 @@ class HttpConnection(asyncio.Protocol):
                     f"the Host {host!r} is not this machine. Ask http://127.0.0.1 or http://localhost, or send the"
                 )
                 return HttpError(403, "FOREIGN_HOST", f"{message} token of http.token.")
+        cluster_id, asked = self._server.broker.cluster_id, headers.get(b"barnabas-cluster")
+        if asked and cluster_id and asked != cluster_id:  # 127.0.0.1 of another machine: nothing must be changed here
+            message = f"this broker is of cluster {cluster_id}, not of {asked}."
+            return HttpError(421, "OTHER_CLUSTER", message)
         origin = headers.get(b"origin")
         if origin is not None and origin.partition("://")[2] != host:
             message = "requests from web pages of other servers are refused (header Origin)."

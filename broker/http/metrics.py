@@ -17,7 +17,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from barnabas.broker.http.metric_names import METRICS, Metric
-from barnabas.broker.http.routes import HttpAnswer, HttpRequest, route
+from barnabas.broker.http.routes import HttpAnswer, HttpError, HttpRequest, route
 from barnabas.broker.refusals import api_name
 from barnabas.groups.rebalance import State
 from barnabas.runtime.turns import Pieces
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 LINES_PER_PIECE = 100
+SCRAPES_MAX = 4  # answers under way; one for ten thousand groups takes some megabytes until its client has taken it
 
 # (topic -> partition -> first offset that can be read, high watermark), of the replicas of this broker
 Bounds = dict[str, dict[int, tuple[int, int]]]
@@ -41,7 +42,12 @@ OF_GROUPS = [name for name, metric in METRICS.items() if metric.labels == ("grou
 def metrics(broker: Broker, request: HttpRequest) -> Pieces[HttpAnswer]:
     """Metrics of this broker in Prometheus' text format. README.md explains each."""
     write = yield broker.env.clock.in_thread(_writer)
-    return HttpAnswer(_text(broker, write), content_type=TEXT)
+    if len(broker.http.scrapes) >= SCRAPES_MAX:
+        message = f"{SCRAPES_MAX} answers are under way to others. Ask again later."
+        raise HttpError(503, "TOO_MANY_SCRAPES", message, [("Retry-After", "5")])
+    text = _text(broker, write)
+    broker.http.scrapes.add(text)
+    return HttpAnswer(text, content_type=TEXT)
 
 
 class Collector:

@@ -7,7 +7,8 @@ broker and an idle broker do not pay for them.
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
+from weakref import WeakSet
 
 from barnabas.broker.addresses import LOOPBACK, WILDCARD_HOSTS
 from barnabas.config.broker import BrokerConfig
@@ -44,6 +45,7 @@ class HttpServer:
         self.config = config
         self.broker = broker
         self.connections: dict[HttpConnection | _Opening, None] = {}
+        self.scrapes: WeakSet[Any] = WeakSet()  # answers of /metrics that are made or sent
         self.requests = 0
         self.handler_failures = 0
         self.refused_connections = 0

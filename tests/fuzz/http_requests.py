@@ -22,7 +22,7 @@ from http_client import HttpClient, connect, request
 
 CASES_PER_BROKER = 500
 ENDS_WITHIN_MS = 200_000.0  # every time limit of a connection together
-STATUSES = {100, 200, 307, 400, 401, 403, 404, 405, 408, 411, 413, 415, 431, 501, 503, 505}
+STATUSES = {100, 200, 307, 400, 401, 403, 404, 405, 408, 411, 413, 415, 421, 431, 501, 503, 505}
 TARGETS = (
     *("/v1/status", "/v1/groups", "/v1/groups?state=Stable&state=Empty", "/v1/openapi.json", "/metrics"),
     *("/v1/groups/a", "/v1/groups/a%2Fb", "/v1/groups/%F0%9F%98%80", "/v1/groups/%", "/v1/groups/%FF", "/v1/groups/.."),

@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Callable, Coroutine, Generator, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,13 +16,14 @@ from barnabas.broker.http.routes import TABLE, HttpAnswer, HttpError, HttpReques
 from barnabas.config.broker import BrokerConfig
 from barnabas.config.settings import ConfigError
 from barnabas.protocol.api_keys import ApiKey
-from barnabas.protocol.messages import DescribeConfigsRequest
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.messages import DescribeConfigsRequest, DescribeConfigsResponse
 from barnabas.runtime.pending import Pending
 from barnabas.sim.env import sim_env
 
 sys.path.insert(0, str(Path(__file__).parent))
 from http_client import HttpClient, ask, connect, port_of, request
-from http_examples import EXAMPLES, commit, prepare
+from http_examples import EMPTY, EXAMPLES, commit, prepare
 
 World = Any  # of conftest.py
 TOKEN = "a-long-secret"
@@ -70,10 +72,20 @@ def test_every_answer_has_the_fields_that_the_document_declares(http_world: Worl
         assert answer.headers["content-type"] == row.content_type
         if row.answer is not None and "properties" in row.answer:
             assert schemas.problem(row.answer, answer.json) is None
-            for name, schema in row.answer["properties"].items():
-                if schema["type"] == "array" and "loading" not in name:
-                    (filled if answer.json[name] else empty).add(name)
-    assert empty <= filled, "no example has an item in these"
+            for place, has_items in arrays(row.answer, answer.json):
+                (filled if has_items else empty).add(place)
+    assert {place for place in empty - filled if place.rpartition(".")[2] not in EMPTY} == set(), "no example has items"
+
+
+def arrays(schema: schemas.Schema, value: Any, place: str = "") -> Iterator[tuple[str, bool]]:
+    """Every array that is declared, by its place, and whether it has items in this value."""
+    if isinstance(value, list):
+        yield place, bool(value)
+        for item in value:
+            yield from arrays(schema["items"], item, place)
+    elif isinstance(value, dict):
+        for name, field in schema.get("properties", {}).items():
+            yield from arrays(field, value[name], f"{place}.{name}")
 
 
 def test_the_document_describes_every_route(http_world: World) -> None:
@@ -216,6 +228,63 @@ def test_names_that_are_not_encoded(http_world: World, encoded: str) -> None:
 def test_a_group_that_does_not_exist(http_world: World) -> None:
     answer = get(http_world, "/v1/groups/nobody")
     assert (answer.status, answer.error) == (404, "GROUP_ID_NOT_FOUND")
+
+
+@pytest.mark.parametrize(
+    ("owner", "leader", "answer", "status", "name"),
+    [
+        (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, 0, None, 503, "COORDINATOR_LOAD_IN_PROGRESS"),
+        (ErrorCode.COORDINATOR_NOT_AVAILABLE, 1, None, 503, "COORDINATOR_NOT_AVAILABLE"),
+        (ErrorCode.NOT_COORDINATOR, None, None, 503, "COORDINATOR_NOT_AVAILABLE"),
+        (ErrorCode.NOT_COORDINATOR, 0, None, 503, "COORDINATOR_NOT_AVAILABLE"),
+        (ErrorCode.NOT_COORDINATOR, 1, None, 503, "COORDINATOR_NOT_AVAILABLE"),
+        (ErrorCode.NOT_COORDINATOR, 1, "error", 503, "COORDINATOR_NOT_AVAILABLE"),
+        (ErrorCode.NOT_COORDINATOR, 1, "", 503, "NO_HTTP_API"),
+        (ErrorCode.NOT_COORDINATOR, 1, "192.0.2.1:80", 307, "NOT_COORDINATOR"),
+    ],
+)
+@pytest.mark.parametrize("target", ["/v1/groups/team%2Fbilling", "http://localhost/v1/groups/team%2Fbilling"])
+def test_a_group_of_another_coordinator(
+    http_world: World,
+    monkeypatch: pytest.MonkeyPatch,
+    owner: ErrorCode,
+    leader: int | None,
+    answer: str | None,
+    status: int,
+    name: str,
+    target: str,
+) -> None:
+    broker = http_world.broker
+    result = DescribeConfigsResponse.DescribeConfigsResult
+    config = DescribeConfigsResponse.DescribeConfigsResourceResult(name="http.address", value=answer)
+    response = DescribeConfigsResponse(
+        results=[result(error_code=42 if answer == "error" else 0, configs=[config] if answer else [])]
+    )
+    asked: list[Any] = []
+
+    def send(message: DescribeConfigsRequest, version: int) -> Pending[Any]:
+        asked.append(message.resources[0])
+        pending: Pending[Any] = Pending()
+        broker.env.clock.call_later(10, lambda: pending.complete(None if answer is None else response))
+        return pending
+
+    monkeypatch.setattr(broker.group_coordinator, "shard_of", lambda group: owner)
+    known = None if leader is None else SimpleNamespace(broker_id=leader)
+    monkeypatch.setattr(broker.metadata_cache, "leader", lambda topic, index: known)
+    monkeypatch.setattr(broker.broker_clients, "to", lambda broker_id, purpose, within_ms: SimpleNamespace(send=send))
+    found = get(http_world, target)
+    assert (found.status, found.error) == (status, name)
+    assert ("retry-after" in found.headers) == (status == 503 and name != "NO_HTTP_API")
+    if status == 307:
+        assert found.headers["location"] == "http://192.0.2.1:80/v1/groups/team%2Fbilling"
+        assert (asked[0].resource_name, asked[0].configuration_keys) == ("1", ["http.address"])
+
+
+def test_before_any_group_there_is_none(make_world: type[Any]) -> None:
+    world = make_world()
+    answer = get(world, "/v1/groups/billing")
+    assert (answer.status, answer.error) == (404, "GROUP_ID_NOT_FOUND")
+    world.env.run(world.broker.stop())
 
 
 # ---- HTTP ----
@@ -571,6 +640,12 @@ def test_who_may_ask(http_world: World, source: str, headers: dict[str, str], st
     assert answer.status == status
     assert not name or answer.error == name
     assert ("www-authenticate" in answer.headers) == (status == 401)
+
+
+def test_a_client_may_name_its_cluster(http_world: World) -> None:
+    assert get(http_world, "/v1/status", Barnabas_Cluster=http_world.broker.cluster_id).status == 200
+    answer = get(http_world, "/v1/status", Barnabas_Cluster="another")
+    assert (answer.status, answer.error) == (421, "OTHER_CLUSTER")
 
 
 def test_without_a_token_other_hosts_are_refused(make_world: type[Any]) -> None:

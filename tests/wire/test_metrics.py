@@ -14,7 +14,7 @@ from barnabas.protocol.messages import HeartbeatRequest
 from prometheus_client.parser import text_string_to_metric_families
 
 sys.path.insert(0, str(Path(__file__).parent))
-from http_client import ask
+from http_client import ask, connect, request
 from http_examples import commit, prepare
 
 World = Any  # of conftest.py
@@ -136,6 +136,30 @@ def test_the_number_of_series_is_limited(make_world: type[Any]) -> None:
     assert samples["barnabas_committed_offsets"][()] == 9
     assert scrape(world)["barnabas_group_lag_records"].keys() == samples["barnabas_group_lag_records"].keys()
     world.env.run(world.broker.stop())
+
+
+def test_scrapers_that_take_nothing_are_few(metrics_world: World) -> None:
+    world = metrics_world
+    for number in range(400):
+        world.create_topic(f"topic-{number}" + "x" * 200)
+
+    async def run() -> None:
+        slow = [await connect(world.env, world.broker) for _ in range(5)]
+        for client in slow:
+            client.transport.pause_reading()
+            client.transport.write(request("GET", "/metrics"))
+            await world.env.clock.sleep(200)
+        assert len(world.broker.http.scrapes) == 4
+        refused = await ask(world.env, world.broker, "GET", "/metrics")
+        assert (refused.status, refused.error) == (503, "TOO_MANY_SCRAPES")
+        for client in slow:
+            client.transport.abort()
+        await world.env.clock.sleep(10)
+        assert len(world.broker.http.scrapes) == 0
+        assert (await ask(world.env, world.broker, "HEAD", "/metrics")).status == 200
+        assert len(world.broker.http.scrapes) == 0
+
+    world.env.run(run())
 
 
 def test_many_lines_are_still_one_family(make_world: type[Any]) -> None:

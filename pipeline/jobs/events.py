@@ -44,6 +44,7 @@ class Event(NamedTuple):
     log_end: int | None
     base_offset: int | None
     base_ms: int | None
+    generation: int | None = None
 
 
 _COLUMNS = (*Event._fields, "is_of_group")
@@ -211,10 +212,10 @@ def events_of(commits: "DataFrame", batches: "DataFrame", groups: "DataFrame | N
     )
     happened = happened.unionByName(grown, allowMissingColumns=True)
     if groups is None:
-        happened = happened.withColumn("members", F.lit(None).cast("int"))
+        happened = happened.withColumns({name: F.lit(None).cast("int") for name in ("members", "generation")})
     else:
         begun = groups.where("record_type = 'GroupMetadata'").select(
-            *("log_timestamp", "group_id", "log_offset", "is_tombstone"),
+            *("log_timestamp", "group_id", "log_offset", "is_tombstone", "generation"),
             F.unix_millis("state_timestamp").alias("since_ms"),
             F.coalesce(F.size("members"), F.lit(0)).alias("members"),
         )

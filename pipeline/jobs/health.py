@@ -19,7 +19,7 @@ it did. The rules are those of Burrow, and the first one that holds counts:
 | `OK` | nothing is unread |
 | `STOP` | the last commit is longer ago than the time that these commits span (of a single commit: than ten minutes) |
 | `REWIND` | an offset was smaller than the one before it (in Burrow only if something was unread at each of these commits, which is never so when a group rewinds from the end) |
-| `OK` | nothing was unread at one of these commits |
+| `OK` | nothing was unread at one of these commits, or there is only one: nothing can be compared |
 | `STALL` | all these commits have the same offset |
 | `WARN` | the offset grows, but the lag never became smaller |
 | `OK` | else |
@@ -27,7 +27,8 @@ it did. The rules are those of Burrow, and the first one that holds counts:
 `expiry` is `EXPIRES_SOON` if the broker will remove the offset within `soon_s`: the expiry time of the commit, else
 `retention_s` after the group became empty, or after the commit if there never was a member. A group with members keeps
 its offsets. `rebalances` is `STORM` if the group began more generations in the last ten minutes than two for each of its
-members (a rolling restart makes two). `commits` is `NEVER` if it has had members for ten minutes, and never committed.
+members (a rolling restart makes two). Its first record, with generation 0, begins none, and nor does one that is written
+again because a static member came back. `commits` is `NEVER` if it has had members for ten minutes, and never committed.
 
 `generations`, one row for each generation of a group:
 
@@ -97,7 +98,7 @@ def reading(commits: "DataFrame", batches: "DataFrame", until: "DataFrame", ever
         .when(F.coalesce("lag_records", F.lit(0)) == 0, "OK")
         .when(F.unix_millis("at") - last > span_ms, "STOP")
         .when(F.col("went_back"), "REWIND")
-        .when(F.col("smallest_lag") == 0, "OK")
+        .when((F.col("smallest_lag") == 0) | (F.col("commits") == 1), "OK")
         .when(F.col("is_same_offset"), "STALL")
         .when(~F.col("lag_shrank"), "WARN")
         .otherwise("OK")
@@ -178,19 +179,24 @@ def expiry(
 
 def rebalances(groups: "DataFrame", until: "DataFrame", every_s: int) -> "DataFrame":
     """Changes of whether a group begins generations all the time."""
-    windows = MINUTES * 60 // every_s
+    windows = -(-MINUTES * 60 // every_s)  # in all of these but the last it may count
     step = F.make_dt_interval(secs=F.lit(every_s))
+    before = F.lag("generation").over(Window.partitionBy("group_id").orderBy("log_offset"))
+    is_new = (F.col("generation") > 0) & ~F.col("generation").eqNullSafe(before)
+    since = F.col("at") - F.make_dt_interval(mins=F.lit(MINUTES))
     counted = (
-        groups.where(~F.col("is_tombstone"))
-        .select("group_id", F.size("members").alias("members"), end_of_window("log_timestamp", every_s).alias("begun"))
+        groups.withColumn("is_new", is_new)
+        .where(~F.col("is_tombstone"))
+        .select("group_id", "log_timestamp", "is_new", F.size("members").alias("members"))
+        .withColumn("begun", end_of_window("log_timestamp", every_s))
         .withColumn("number", F.explode(F.sequence(F.lit(0), F.lit(windows))))
         .withColumn("at", F.col("begun") + F.col("number") * step)
-        .withColumn("counts", F.col("number") < windows)  # one window more, in which it does not count any more
+        .withColumn("counts", F.col("log_timestamp") >= since)
     )
     rows = (
         counted.groupBy("group_id", "at")
         .agg(
-            F.count_if("counts").alias("generations"),
+            F.count_if(F.col("counts") & F.col("is_new")).alias("generations"),
             F.max(F.when(F.col("counts"), F.col("members"))).alias("members"),
         )
         .crossJoin(F.broadcast(until))
@@ -210,8 +216,9 @@ def never_commits(commits: "DataFrame", groups: "DataFrame", until: "DataFrame",
     )
     both = groups_without.select("group_id", (F.col("begun") + step).alias("time"), F.lit("NEVER").alias("status"))
     both = both.union(groups_without.where(F.col("committed").isNotNull()).select("group_id", "committed", F.lit("OK")))
-    rows = both.withColumn("at", end_of_window("time", every_s)).crossJoin(F.broadcast(until)).where("at <= last_end")
-    return changes(rows, "commits")
+    ends = both.withColumn("at", end_of_window("time", every_s)).groupBy("group_id", "at")
+    rows = ends.agg(F.max("status").alias("status"))  # of both in one window, OK is what was so at its end
+    return changes(rows.crossJoin(F.broadcast(until)).where("at <= last_end"), "commits")
 
 
 def changes(rows: "DataFrame", check: str) -> "DataFrame":

@@ -144,7 +144,7 @@ def reading(window: list[Any], lag: int | None, at_ms: int) -> str:
         return "STOP"
     if any(after < before for before, after in pairwise(offsets)):
         return "REWIND"
-    if 0 in lags:
+    if 0 in lags or len(window) == 1:
         return "OK"
     if len(set(offsets)) == 1:
         return "STALL"
@@ -161,7 +161,7 @@ class Group(Judged):
     soon_ms: int = 0
     commits: dict[Any, Event] = field(default_factory=dict)  # by topic and partition: the newest
     generation: Event | None = None
-    generations: list[tuple[int, int]] = field(default_factory=list)  # of the last ten minutes: time, members
+    generations: list[tuple[int, int, bool]] = field(default_factory=list)  # of ten minutes: time, members, is new
     first_members_ms: int | None = None
     first_commit_ms: int | None = None
     group_id: str | None = None
@@ -175,9 +175,11 @@ class Group(Judged):
                 self.commits[key] = max(event, self.commits.get(key, event), key=_log_offset)
                 self.first_commit_ms = min(event.at_ms, self.first_commit_ms or event.at_ms)
             else:
+                before = None if self.generation is None else self.generation.generation
                 self.generation = max(event, self.generation or event, key=_log_offset)
                 if not event.is_tombstone:
-                    self.generations.append((event.at_ms, event.members))
+                    is_new = (event.generation or 0) > 0 and event.generation != before
+                    self.generations.append((event.at_ms, event.members, is_new))
                 if event.members:
                     self.first_members_ms = min(event.at_ms, self.first_members_ms or event.at_ms)
 
@@ -188,13 +190,14 @@ class Group(Judged):
             yield self.group_id, topic, partition, "expiry", "EXPIRES_SOON" if is_soon else "OK"
         if self.generation is not None:
             self.generations = [one for one in self.generations if at_ms - TEN_MINUTES_MS <= one[0]]
-            is_storm = len(self.generations) > 2 * max([1, *(members for _, members in self.generations)])
+            begun = sum(is_new for _, _, is_new in self.generations)
+            is_storm = begun > 2 * max([1, *(members for _, members, _ in self.generations)])
             yield self.group_id, None, None, "rebalances", "STORM" if is_storm else "OK"
-        begun, committed = self.first_members_ms, self.first_commit_ms
-        if begun is not None and begun + TEN_MINUTES_MS < at_ms:
+        joined, committed = self.first_members_ms, self.first_commit_ms
+        if joined is not None and joined + TEN_MINUTES_MS < at_ms:
             if committed is None:
                 yield self.group_id, None, None, "commits", "NEVER"
-            elif committed > begun + TEN_MINUTES_MS:
+            elif committed > joined + TEN_MINUTES_MS:
                 yield self.group_id, None, None, "commits", "OK"
 
     def expires_ms(self, commit: Event) -> float:

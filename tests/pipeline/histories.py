@@ -124,7 +124,7 @@ def random_histories(seeds: Iterable[int], *, late: bool = True) -> History:
 def _add_random(history: History, seed: int, late_ms: int, steps: int = 150) -> None:
     """Few groups and partitions, and everything that can happen to an offset: late and equal times, jumps back and
     forward, tombstones, expiry times, commits past the end, generations with and without members."""
-    random = Random(seed)
+    random, repeats = Random(seed), Random(~seed)
     places = [(f"orders-{seed}", 0), (f"orders-{seed}", 1), (f"clicks-{seed}", 0)]
     groups = [f"{letter}-{seed}" for letter in "abc"]
     ends, offsets = Counter[tuple[str, int]](), Counter[tuple[str, str, int]]()
@@ -150,7 +150,7 @@ def _add_random(history: History, seed: int, late_ms: int, steps: int = 150) -> 
         elif what < 0.95:
             history.commit(now_ms, group, topic, partition, None)
         else:
-            generations[group] += 1
+            generations[group] += repeats.random() < 0.8  # else it is written again; a group may begin with 0
             members = random.randrange(3)
             shared = random.sample(places, random.choice((1, 2, 3, 3)))
             shares = {f"{group}-{number}": shared[number::members] for number in range(members)}

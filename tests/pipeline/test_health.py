@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,9 +11,12 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 from barnabas.pipeline.jobs.health import RESULT, health
 from histories import MINUTE_MS, START_MS, History, Row, Tables, rows
+from pyspark.sql import SparkSession
 
 RETENTION_MS, SOON_MS = 40 * MINUTE_MS, 15 * MINUTE_MS
 TEN_MINUTES_MS = 10 * MINUTE_MS
+
+ALL = {"OK", "STOP", "REWIND", "STALL", "WARN", "REMOVED", "EXPIRES_SOON", "STORM", "NEVER"}
 
 Change = tuple[Any, ...]  # group, topic, partition, check, time, status
 
@@ -43,7 +47,7 @@ def reading(window: list[Row], log: list[Row], at_ms: int) -> str:
         return "STOP"
     if any(after < before for before, after in pairwise(offsets)):
         return "REWIND"
-    if 0 in lags:
+    if 0 in lags or len(window) == 1:
         return "OK"
     if len(set(offsets)) == 1:
         return "STALL"
@@ -60,10 +64,16 @@ def expiry(newest: Row, generation: Row | None, at_ms: int) -> str:
     return "EXPIRES_SOON" if expires <= at_ms + SOON_MS else "OK"
 
 
-def folded(history: History) -> list[Change]:
+def is_begun(own: list[Row], row: Row) -> bool:
+    """Whether a group's record begins a generation; a new group's has number 0, and some are written again."""
+    before = own[own.index(row) - 1]["generation"] if row is not own[0] else 0
+    return bool(row["generation"] != before)
+
+
+def folded(history: History, every_ms: int = MINUTE_MS) -> list[Change]:
     """Every status at every minute, of which only the changes are kept."""
     times = [row["log_timestamp"] for row in history.commits] + [row["max_timestamp"] for row in history.batches]
-    last = max(times) // MINUTE_MS * MINUTE_MS + MINUTE_MS
+    last = max(times) // every_ms * every_ms + every_ms
     logs = by_key(history.batches, "topic", "partition")
     generations = by_key(history.groups, "group_id")
     commits_of = by_key(history.commits, "group_id")
@@ -71,7 +81,7 @@ def folded(history: History) -> list[Change]:
 
     def walk(key: tuple[Any, ...], first_ms: int, status_at: Any) -> None:
         before = None
-        for at_ms in range(first_ms // MINUTE_MS * MINUTE_MS + MINUTE_MS, last + 1, MINUTE_MS):
+        for at_ms in range(first_ms // every_ms * every_ms + every_ms, last + 1, every_ms):
             status = status_at(at_ms)
             if status is not None and status != before:
                 found.append((*key, at_ms, status))
@@ -97,8 +107,9 @@ def folded(history: History) -> list[Change]:
         def rebalances(at_ms: int, own: list[Row] = own) -> str | None:
             if own[0]["log_timestamp"] >= at_ms:
                 return None
-            recent = [len(row["members"]) for row in own if at_ms - TEN_MINUTES_MS <= row["log_timestamp"] < at_ms]
-            return "STORM" if recent and len(recent) > 2 * max(1, *recent) else "OK"
+            recent = [row for row in own if at_ms - TEN_MINUTES_MS <= row["log_timestamp"] < at_ms]
+            begun = sum(is_begun(own, row) for row in recent)
+            return "STORM" if begun > 2 * max((1, *(len(row["members"]) for row in recent))) else "OK"
 
         def commits(at_ms: int, group: str = group, own: list[Row] = own) -> str | None:
             begun = min((row["log_timestamp"] for row in own if row["members"]), default=None)
@@ -119,14 +130,31 @@ def as_changes(found: list[Row]) -> list[Change]:
     return sorted((tuple(row[name] for name in names) for row in found), key=str)
 
 
-def test_the_health_of_random_histories(small: Tables, small_history: History) -> None:
-    found = rows(
-        health(small.commits, small.groups, small.batches, retention_s=RETENTION_MS // 1000, soon_s=SOON_MS // 1000)
-    )
-    expected = folded(small_history)
+@pytest.mark.parametrize("every_s", [60, 420, 3600])
+def test_the_health_of_random_histories(small: Tables, small_history: History, every_s: int) -> None:
+    rules = {"every_s": every_s, "retention_s": RETENTION_MS // 1000, "soon_s": SOON_MS // 1000}
+    found = rows(health(small.commits, small.groups, small.batches, **rules))
+    expected = folded(small_history, every_s * 1000)
     assert as_changes(found) == expected
-    statuses = {change[-1] for change in expected}
-    assert statuses == {"OK", "STOP", "REWIND", "STALL", "WARN", "REMOVED", "EXPIRES_SOON", "STORM", "NEVER"}
+    statuses = {change[-1] for change in expected if every_s == 60} or ALL
+    assert statuses == ALL
+
+
+def test_a_reader_that_comes_once_and_goes(spark: SparkSession, tmp_path: Path) -> None:
+    """As Kafka writes it: the new group, its only generation, and the group without members. It committed once."""
+    history = History()
+    history.produce(START_MS, "orders", 0, 0, 100)
+    for number, members in enumerate(({}, {"reader": [("orders", 0)]}, {})):
+        history.generation(START_MS + number * 1_000, "billing", number, members)
+    history.commit(START_MS + 1_500, "billing", "orders", 0, 50)
+    history.produce(START_MS + 5 * MINUTE_MS, "orders", 0, 100)
+    tables = Tables(spark, tmp_path, history)
+    found = rows(health(tables.commits, tables.groups, tables.batches))
+    assert {(row["check"], row["status"]) for row in found} == {
+        ("reading", "OK"),
+        ("expiry", "OK"),
+        ("rebalances", "OK"),
+    }
 
 
 def test_what_was_before_is_the_row_before(small: Tables) -> None:

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
-from barnabas.pipeline.filters import Conditions, accept
+from barnabas.pipeline.filters import Conditions, accept, column_of
 from pyspark.sql.datasource import (
     EqualTo,
     Filter,
@@ -47,7 +47,10 @@ def read_conditions(text: str, schema: pa.Schema) -> Conditions:
         raise ValueError(f"where={text!r}: {error}") from None
     conditions, rest = accept(filters, schema)
     if rest:
-        raise ValueError(f"where={text!r}: {rest[0]} compares a column with something of another type")
+        column = column_of(rest[0])
+        raise ValueError(
+            f"where={text!r}: {column} is compared with a value that {schema.field(column).type} cannot hold"
+        )
     return conditions
 
 

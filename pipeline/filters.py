@@ -137,7 +137,7 @@ def _fits(value: Any, type_: pa.DataType) -> bool:
     if pa.types.is_boolean(type_):
         return isinstance(value, bool)
     if pa.types.is_integer(type_):
-        return isinstance(value, int) and not isinstance(value, bool)
+        return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63
     if pa.types.is_string(type_):
         return isinstance(value, str)
     if pa.types.is_timestamp(type_):
@@ -149,6 +149,8 @@ def _holds(one: Any, column: pa.Array) -> pa.Array:
     """Whether a condition holds for each row; null where SQL says so."""
     if isinstance(one, Not):
         return pc.invert(_holds(one.child, column))
+    if pa.types.is_integer(column.type):
+        column = column.cast(pa.int64())  # the constant may be larger than the column's type
     if isinstance(one, IsNull):
         return pc.is_null(column)
     if isinstance(one, IsNotNull):
@@ -164,12 +166,7 @@ def _holds(one: Any, column: pa.Array) -> pa.Array:
         if one.value is None:
             return pc.is_null(column)
         return pc.fill_null(pc.equal(column, pa.scalar(_constant(one.value), column.type)), False)
-    constant = _constant(one.value)
-    if pa.types.is_integer(column.type):
-        column, kind = column.cast(pa.int64()), pa.int64()
-    else:
-        kind = column.type
-    return _COMPARISONS[type(one)](column, pa.scalar(constant, kind))
+    return _COMPARISONS[type(one)](column, pa.scalar(_constant(one.value), column.type))
 
 
 def _constant(value: Any) -> Any:

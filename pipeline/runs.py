@@ -21,7 +21,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 ROWS_MAX = 20  # of a summary
 COMMIT_COLUMNS = (
@@ -147,7 +147,7 @@ def run_offsets(run: Run) -> Summary:
     current = offsets.committed(history, at)
     rows = (
         current.groupBy("group_id", "topic")
-        .agg(F.count("*").alias("partitions"), F.sum("offset").alias("offsets"), F.max("log_timestamp").alias("last"))
+        .agg(F.count("*").alias("partitions"), F.sum("offset").alias("offsets"), text(F.max("log_timestamp")))
         .orderBy("group_id", "topic")
     )
     when = "now" if at is None else f"at {_time(at)}"
@@ -157,7 +157,7 @@ def run_offsets(run: Run) -> Summary:
     return Summary(
         f"{sentence}. Committed {when}:",
         ("group", "topic", "#partitions", "#sum of offsets", "last commit"),
-        [(row[0], row[1], row[2], row[3], _time(row[4])) for row in rows.take(ROWS_MAX)],
+        [tuple(row) for row in rows.take(ROWS_MAX)],
         is_empty=not added and history.isEmpty(),
     )
 
@@ -195,13 +195,13 @@ def run_audit(run: Run) -> Summary:
     rows = run.write("audit", audit.audit(commits, groups, batches, run.settings["clocks_differ_s"]))
     found = (
         rows.groupBy("group_id", "finding")
-        .agg(F.count("*").alias("times"), F.sum("records").alias("records"), F.max("at").alias("last"))
+        .agg(F.count("*").alias("times"), F.sum("records").alias("records"), text(F.max("at")))
         .orderBy("group_id", "finding")
     )
     return Summary(
         f"{rows.count():,} findings in {run.out}/audit.",
         ("group", "finding", "#times", "#records", "last"),
-        [(*row[:4], _time(row.last)) for row in found.take(ROWS_MAX)],
+        [tuple(row) for row in found.take(ROWS_MAX)],
         is_empty=commits.isEmpty(),
     )
 
@@ -240,7 +240,8 @@ def run_capacity(run: Run) -> Summary:
     commits, batches = run.commits(), run.batches()
     now, free_bytes = datetime.now(UTC), run.settings["free_bytes"]
     run.write("capacity/growth", capacity.growth(batches, commits))
-    topics = run.write("capacity/topics", capacity.topics(batches, now, run.settings["retention_ms"]))
+    counts = run.spark.createDataFrame([*run.source.partition_counts().items()], "topic string, partitions int")
+    topics = run.write("capacity/topics", capacity.topics(batches, now, run.settings["retention_ms"], counts))
     if run.settings["keys"]:
         run.write("capacity/keys", capacity.keys(run.table("records", columns="topic,partition,key")))
     sentence = f"{topics.count()} topics in {run.out}/capacity."
@@ -314,13 +315,13 @@ def run_export(run: Run) -> Summary:
     there = table.read(rows)
     found = (
         there.groupBy("topic", "outcome", "reason")
-        .agg(F.count("*").alias("records"), F.min("timestamp").alias("first"), F.max("timestamp").alias("last"))
+        .agg(F.count("*").alias("records"), text(F.min("timestamp")), text(F.max("timestamp")))
         .orderBy("topic", F.col("outcome").desc(), "reason")
     ).take(ROWS_MAX)
     return Summary(
         f"{added:,} records added to {table.name or table.path}.",
         ("topic", "outcome", "reason", "#records", "first", "last"),
-        [(*row[:4], _time(row[4]), _time(row[5])) for row in found],
+        [tuple(row) for row in found],
         is_empty=not found,
     )
 
@@ -330,6 +331,11 @@ def run_report(run: Run) -> Summary:
     from barnabas.pipeline.report.making import make_report  # it loads matplotlib, which no other job needs
 
     return make_report(run, RUNS)
+
+
+def text(at: "Column") -> "Column":
+    """A time as people write it. Of a year beyond 9999, which some clients send, Python knows no time."""
+    return F.date_format(at, "yyyy-MM-dd HH:mm:ss")
 
 
 def _time(at: datetime | None) -> str | None:

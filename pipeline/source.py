@@ -87,6 +87,17 @@ class Source:
         """`commits`, `groups`, `records` or `batches`."""
         return spark.read.format(f"barnabas.{name}").options(**self._where(), **options).load()
 
+    def partition_counts(self) -> dict[str, int]:
+        """How many partitions each topic has."""
+        from barnabas.pipeline.options import read_options
+        from barnabas.pipeline.schemas import BATCHES
+        from barnabas.pipeline.sources import origin_of
+
+        counts: dict[str, int] = {}
+        for key in origin_of(BATCHES, read_options(self._where())).states():
+            counts[key.topic] = max(key.partition + 1, counts.get(key.topic, 0))
+        return counts
+
     def stream(self, spark: "SparkSession", name: str, **options: str) -> "DataFrame":
         """The same as a stream."""
         return spark.readStream.format(f"barnabas.{name}").options(**self._where(), **options).load()

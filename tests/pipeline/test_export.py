@@ -12,8 +12,13 @@ import pytest
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 from barnabas.pipeline.jobs.export import PARTITIONED_BY, export
+from barnabas.pipeline.runs import Run, run_export
 from barnabas.pipeline.schemas import RECORDS
+from barnabas.pipeline.source import Source
+from barnabas.pipeline.sources import register
 from barnabas.pipeline.streamed import LiveTable
+from barnabas.protocol.record_batch import Record
+from data_directories import DataDirectory
 from histories import START_MS, History, Tables, rows, table
 from pyspark.sql import SparkSession
 
@@ -190,3 +195,13 @@ def test_another_format_and_a_table_of_a_catalog(
         assert live.add(rows, follow=False) == 0
         assert live.read(rows).select("topic", "partition", "offset").distinct().count() == len(day_history.records)
     spark.sql("drop table exported")
+
+
+def test_a_record_of_the_year_58000(spark: SparkSession, tmp_path: Path) -> None:
+    """A producer that says microseconds; Python has no such time, and the command shows the last one."""
+    directory = DataDirectory(tmp_path / "data", {"orders": {"message.timestamp.after.max.ms": str(2**63 - 1)}})
+    directory.append(directory.log("orders"), Record(-1, START_MS, None, b"1"), Record(-1, START_MS * 1000, None, b"2"))
+    source = Source(directories=(directory.close(),))
+    register(spark)
+    summary = run_export(Run(spark, source, str(tmp_path / "out"), {"topic": "orders"}))
+    assert summary.rows == [("orders", "good", None, 2, "2025-11-22 00:00:00", "+57861-08-20 00:00:00")]

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from barnabas.groups import log_lines
+from barnabas.groups.events import Kind, cut
 from barnabas.groups.log_lines import listed, who
 from barnabas.groups.member import NEVER, Effects, Member, join_error
 from barnabas.groups.rebalance import GroupConfig, Rebalancing, State
-from barnabas.groups.records import store_error
+from barnabas.groups.records import live_reset_of, store_error, subscribed_topics
 from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.pending import Pending
@@ -67,6 +68,8 @@ class ClassicGroup(Rebalancing):
             )
             group._add(member)
         group.leader = metadata.leader if metadata.leader is not None else group.leader
+        group.reset_generation = live_reset_of(metadata)
+        group.newcomers_are_stale = group.reset_generation >= 0  # it is not known who is in the middle of a join
         group._compute_subscribed_topics()
         return group
 
@@ -74,6 +77,8 @@ class ClassicGroup(Rebalancing):
         """Call after loading: every member has its full session timeout to send a request."""
         for member in self.members.values():
             self._restart_session(member, monotonic_ms)
+        if self.reset_generation >= 0:
+            self.keep_fence(monotonic_ms)
 
     def describe(self) -> DescribeGroupsResponse.DescribedGroup:
         """The answer of DescribeGroups. The protocol and the members' metadata are shown only while Stable."""
@@ -137,6 +142,7 @@ class ClassicGroup(Rebalancing):
         else:
             error = self._check_member(member_id, instance_id)
             if error:
+                self._note_unknown_joiner()
                 return join_error(version, member_id, error)
             return self._rejoin(request, version, protocols, rebalance_timeout_ms, effects)
         member = Member(
@@ -147,7 +153,10 @@ class ClassicGroup(Rebalancing):
             self._new_member_added = True
         if not self.members:
             self.protocol_type = request.protocol_type
+        if self.reset_generation >= 0:
+            self._judge_positions(member, is_new=True)
         self._add(member)
+        effects.note(Kind.JOINED, member, **_sent(member, request))
         waiter = self._park_join(member, version, effects)
         member.session_deadline_ms = effects.monotonic_ms + NEW_MEMBER_JOIN_TIMEOUT_MS
         self._wake_at(member.session_deadline_ms)
@@ -163,6 +172,8 @@ class ClassicGroup(Rebalancing):
         effects: Effects,
     ) -> JoinGroupResponse | Pending[JoinGroupResponse]:
         member = self.members[request.member_id]
+        if member.is_stale:
+            return self._rejoin_stale(member, request, version, protocols, rebalance_timeout_ms, effects)
         is_leader = member.member_id == self.leader
         same = member.protocols == protocols
         if self.state is State.COMPLETING_REBALANCE and same:
@@ -173,8 +184,28 @@ class ClassicGroup(Rebalancing):
             return join_error(version, member.member_id, ErrorCode.UNKNOWN_MEMBER_ID)
         self._update(member, protocols, rebalance_timeout_ms, request.session_timeout_ms)
         waiter = self._park_join(member, version, effects)
+        if self.state is not State.PREPARING_REBALANCE:
+            effects.note(Kind.REJOINED, member, is_leader=is_leader, changed=not same, **_sent(member, request))
         reason = f"{'the leader' if is_leader else 'member'} {who(member)} rejoined"
         self._prepare_or_try_complete(_why(reason, request.reason), effects)
+        return waiter
+
+    def _rejoin_stale(
+        self,
+        member: Member,
+        request: JoinGroupRequest,
+        version: int,
+        protocols: list[tuple[str, bytes]],
+        rebalance_timeout_ms: int,
+        effects: Effects,
+    ) -> Pending[JoinGroupResponse]:
+        """A member that a live reset has not reached yet joins again: never with the answer of the last join."""
+        self._update(member, protocols, rebalance_timeout_ms, request.session_timeout_ms)
+        self._judge_positions(member, is_new=False)
+        waiter = self._park_join(member, version, effects)
+        self._prepare_or_try_complete(
+            _why(f"member {who(member)} rejoined after the live reset", request.reason), effects
+        )
         return waiter
 
     def _replace_static(
@@ -193,9 +224,12 @@ class ClassicGroup(Rebalancing):
         member = self._rename(old_id, new_id, instance_id, effects)
         before = (member.protocols, member.rebalance_timeout_ms, member.session_timeout_ms)
         self._update(member, protocols, rebalance_timeout_ms, request.session_timeout_ms)
+        if self.reset_generation >= 0:
+            self._judge_positions(member, is_new=True)
         waiter = self._park_join(member, version, effects)
+        effects.note(Kind.JOINED, member, replaces=cut(old_id), **_sent(member, request))
         self._restart_session(member, effects.monotonic_ms)
-        if self.state is State.STABLE and self.protocol_name == self._select_protocol():
+        if self.state is State.STABLE and not member.is_stale and self.protocol_name == self._select_protocol():
 
             def stored(error: ErrorCode, effects: Effects) -> None:
                 if member.awaiting_join is not waiter or self.members.get(new_id) is not member:
@@ -255,6 +289,8 @@ class ClassicGroup(Rebalancing):
         """Answer a SyncGroup at once, or park it until the leader's assignment is committed."""
         error = self._check_sync(request)
         if error:
+            if error is ErrorCode.UNKNOWN_MEMBER_ID:
+                self._note_unknown_joiner()
             return messages.SyncGroupResponse(error_code=error)
         member = self.members[request.member_id]
         self.pending_sync.discard(member.member_id)
@@ -262,7 +298,10 @@ class ClassicGroup(Rebalancing):
             self.sync_deadline_ms = NEVER
         if self.state is State.STABLE:
             self._restart_session(member, effects.monotonic_ms)
-            return self._sync_response(member)
+            answer = self._sync_response(member)
+            if member.is_stale:
+                self._rebalance_behind_stale(effects)
+            return answer
         if member.awaiting_sync is not None:  # sent again over another connection: the first request gets an answer too
             effects.reply_sync(
                 member.awaiting_sync, messages.SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS)
@@ -287,10 +326,13 @@ class ClassicGroup(Rebalancing):
                     if member_id in self.members:
                         self.members[member_id].assignment = assignment
                 self._move_to(State.STABLE, effects)
+                self._note_stable(effects)
                 if logger.isEnabledFor(logging.INFO):
                     got = log_lines.assignments(self.members.values(), len(self.members), self.protocol_type)
                     logger.info("group %s: stable in generation %d: %s", self.group_id, generation, got)
                 self._answer_parked_syncs(effects)
+                if self.reset_generation >= 0:
+                    self._rebalance_behind_stale(effects)
 
             effects.store(self.record(assignments), stored)
         return waiter
@@ -332,7 +374,11 @@ class ClassicGroup(Rebalancing):
             return ErrorCode.UNKNOWN_MEMBER_ID
         assert member is not None
         member.session_deadline_ms = monotonic_ms + member.session_timeout_ms
-        return ErrorCode.REBALANCE_IN_PROGRESS if self.state is State.PREPARING_REBALANCE else ErrorCode.NONE
+        if self.state is not State.PREPARING_REBALANCE:
+            return ErrorCode.NONE
+        if member.drain_step == 1:
+            member.drain_step = 2
+        return ErrorCode.REBALANCE_IN_PROGRESS
 
     def leave(self, leavers: Iterable[tuple[str, str | None, str | None]], effects: Effects) -> list[ErrorCode]:
         """Remove members, each named by (member id or "", instance id, reason). Returns an error for each."""
@@ -350,6 +396,8 @@ class ClassicGroup(Rebalancing):
             if not error:
                 member = self.members.get(member_id)
                 left.append(_why(f"member {member_id if member is None else who(member)} left", reason))
+                if member is not None:
+                    effects.note(Kind.LEFT, member, reason=cut(reason or ""))
                 self._remove(member_id, effects)
             errors.append(error)
         if left:
@@ -369,12 +417,15 @@ class ClassicGroup(Rebalancing):
         if state is State.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         if generation < 0 and state is State.EMPTY:
-            return ErrorCode.NONE
+            # Just after a live reset, some clients that were members commit as if they had never been any.
+            return ErrorCode.NONE if self.reset_generation < 0 else ErrorCode.UNKNOWN_MEMBER_ID
         if generation >= 0 or member_id != "" or instance_id is not None:
             error = self._check_member(member_id, instance_id)
             if error:
                 return error
             if generation != self.generation:
+                return ErrorCode.ILLEGAL_GENERATION
+            if self.reset_generation >= 0 and self.members[member_id].is_stale:
                 return ErrorCode.ILLEGAL_GENERATION
         elif not transactional and state is not State.EMPTY:
             return ErrorCode.UNKNOWN_MEMBER_ID
@@ -389,6 +440,16 @@ class ClassicGroup(Rebalancing):
         member = self.members.get(member_id)
         if member is not None:
             member.session_deadline_ms = monotonic_ms + member.session_timeout_ms
+
+
+def _sent(member: Member, request: JoinGroupRequest) -> dict[str, Any]:
+    """What a JoinGroup says, for its event."""
+    topics = subscribed_topics(member.protocols[0][1]) if request.protocol_type == "consumer" else None
+    return {
+        "reason": cut(request.reason or ""),
+        "protocols": [cut(name) for name, _ in member.protocols[:10]],
+        "topics": None if topics is None else sorted(topics)[:100],
+    }
 
 
 def _why(what: str, reason: str | None) -> str:

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from barnabas.cluster.lease import LeaseView
 from barnabas.cluster.topic_names import JOURNAL_TOPIC, OFFSETS_TOPIC
 from barnabas.coordination.port import Coordination
-from barnabas.groups import offset_requests
+from barnabas.groups import live_reset, offset_requests
 from barnabas.groups.classic import ClassicGroup
+from barnabas.groups.events import EventBook
 from barnabas.groups.hashing import partition_for
+from barnabas.groups.live_reset import LiveReset
 from barnabas.groups.loading import Loader
 from barnabas.groups.member import Effects, join_error
 from barnabas.groups.rebalance import State
@@ -28,7 +30,7 @@ from barnabas.offsets.journal import ANYBODY, Cause, encode_origin
 from barnabas.offsets.journal_writer import OffsetJournal
 from barnabas.offsets.kafka import GroupInShard, KafkaOffsetManager
 from barnabas.offsets.manager import OffsetManager, Offsets
-from barnabas.offsets.records import commit_error
+from barnabas.offsets.records import GroupOffsets, commit_error
 from barnabas.offsets.zookeeper import ZooKeeperOffsetManager
 from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode
@@ -88,12 +90,22 @@ class CoordinatorConfig(Protocol):
     offsets_topic_compression_codec: int
 
 
-class Context(Protocol):
+class Asker(Protocol):
+    """Who sends a request."""
+
+    @property
+    def client_id(self) -> str | None:
+        """The client id, or the name of the program."""
+
+    @property
+    def client_host(self) -> str:
+        """Its address, with a slash before it."""
+
+
+class Context(Asker, Protocol):
     """The part of a request's context that the coordinator needs."""
 
     api_version: int
-    client_id: str | None
-    client_host: str
     is_long: bool
 
 
@@ -160,6 +172,7 @@ class GroupCoordinator:
         self.shards: dict[int, Shard] = {}
         self._loaders: dict[int, Loader] = {}
         self._epochs: dict[int, int] = {}  # highest leader epoch seen of each partition, also of those unloaded
+        self.events = EventBook()
         self.is_active = False
         self.unloads = 0
         self._timers: Task[GroupInShard[Shard]] | None = None
@@ -218,7 +231,7 @@ class GroupCoordinator:
             return
         self._unload(partition)
         self._epochs[partition] = leader_epoch
-        shard = Shard(partition, leader_epoch, log, self._env, self.config)
+        shard = Shard(partition, leader_epoch, log, self._env, self.config, self.events)
         self.shards[partition] = shard
         logger.debug("offsets partition %d: loading in epoch %d", partition, leader_epoch)
         self._loaders[partition] = Loader(
@@ -248,6 +261,8 @@ class GroupCoordinator:
             self.unloads += 1
             level = logging.INFO if shard.groups else logging.DEBUG
             logger.log(level, "offsets partition %d: unloaded, was of epoch %d", partition, shard.leader_epoch)
+            for group_id in shard.groups:
+                self.events.forget(group_id)
             shard.close()
 
     def _loaded(self, shard: Shard) -> None:
@@ -265,7 +280,7 @@ class GroupCoordinator:
             if shard.closed or group.state is State.DEAD:
                 continue
             group.start_sessions(self.clock.monotonic_ms())
-            each = self._effects()
+            each = self.effects()
             if len(group.members) > self.config.group_max_size:
                 group.rebalance(f"more than {self.config.group_max_size} members", each)
             shard.run_effects(group, each)
@@ -340,7 +355,7 @@ class GroupCoordinator:
             return self.when_free(shard, group_id, lambda: self.join_group(request, context))
         if group_id in shard.foreign_groups:
             return join_error(version, request.member_id, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-        effects = self._effects()
+        effects = self.effects()
         group = shard.groups.get(group_id)
         is_new = group is None
         if group is None:
@@ -352,6 +367,7 @@ class GroupCoordinator:
         reply = group.join(request, version, context.client_id or "", context.client_host, self._member_id, effects)
         if not isinstance(reply, Pending) and reply.error_code not in (ErrorCode.NONE, ErrorCode.MEMBER_ID_REQUIRED):
             self.note_refusal(context, ErrorCode(reply.error_code), "group %r, member %r", group_id, request.member_id)
+            self.note_refused(context, ErrorCode(reply.error_code), group_id, "join", request.member_id)
         if before is not None and not effects.stores:
             # A new group is stored empty, so that the next coordinator knows of it before its first generation.
             shard.write(group_id, before, self._created(shard, group))
@@ -366,7 +382,7 @@ class GroupCoordinator:
                 if not group.is_unstorable:
                     logger.warning("group %s: could not be created: %s", group.group_id, error.name)
                 del shard.groups[group.group_id]
-                effects = self._effects()
+                effects = self.effects()
                 group.die(store_error(error), effects)
                 shard.run_effects(group, effects)
 
@@ -384,7 +400,7 @@ class GroupCoordinator:
         group = shard.groups.get(request.group_id)
         if group is None:
             return messages.SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID)
-        effects = self._effects()
+        effects = self.effects()
         reply = group.sync(request, effects)
         shard.run_effects(group, effects)
         return reply
@@ -439,7 +455,7 @@ class GroupCoordinator:
         else:
             leavers = [(request.member_id, None, None)]
         group = shard.groups.get(request.group_id)
-        effects = self._effects()
+        effects = self.effects()
         if group is None:
             errors = [ErrorCode.UNKNOWN_MEMBER_ID] * len(leavers)
         elif group.state is State.DEAD:
@@ -469,7 +485,7 @@ class GroupCoordinator:
 
     # ---- offsets ----
 
-    def origin(self, cause: Cause, context: Context, generation: int = -1, member_id: str = "") -> bytes:
+    def origin(self, cause: Cause, context: Asker, generation: int = -1, member_id: str = "") -> bytes:
         """Who changes offsets, and why, for the journal; empty without one."""
         if self.journal is None:
             return b""
@@ -658,9 +674,20 @@ class GroupCoordinator:
 
         shard.write("", None, decide, patient=True)
 
+    def live_reset(self, group_id: str, offsets: GroupOffsets, asker: Asker) -> ErrorCode | Pending[LiveReset]:
+        """Commit these offsets for a group whose members read on, and make them read on from there."""
+        return live_reset.live_reset(self, group_id, offsets, self.origin(Cause.LIVE_RESET, asker))
+
     # ---- odds and ends ----
 
-    def _effects(self) -> Effects:
+    def note_refused(self, context: Context, error: ErrorCode, group_id: str, what: str, member_id: str) -> None:
+        """Note among the events of the group that a join or a commit was refused."""
+        client = (context.client_id or "", context.client_host)
+        times = (self.clock.now_ms(), self.clock.monotonic_ms())
+        self.events.refused(group_id, what, error.name, member_id, client, times)
+
+    def effects(self) -> Effects:
+        """What a transition asks for, begun now."""
         return Effects(self.clock.now_ms(), self.clock.monotonic_ms())
 
     def _member_id(self, prefix: str) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from barnabas.groups.events import Event, Kind, identity
 from barnabas.groups.records import GroupRecord, subscribed_topics
 from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode
@@ -20,11 +21,12 @@ CONSUMER_PROTOCOL_TYPE = "consumer"
 class Effects:
     """What the caller must do after a transition: first the `stores`, then the `replies`."""
 
-    __slots__ = ("monotonic_ms", "now_ms", "replies", "stores")
+    __slots__ = ("events", "monotonic_ms", "now_ms", "replies", "stores")
 
     def __init__(self, now_ms: int, monotonic_ms: float) -> None:
         self.now_ms = now_ms
         self.monotonic_ms = monotonic_ms
+        self.events: list[Event] = []
         self.replies: list[Callable[[], None]] = []
         self.stores: list[tuple[GroupRecord, Callable[[ErrorCode, Effects], None] | None]] = []
 
@@ -35,6 +37,11 @@ class Effects:
     def reply_sync(self, waiter: Pending[SyncGroupResponse], response: SyncGroupResponse) -> None:
         """Answer a parked SyncGroup."""
         self.replies.append(lambda: waiter.complete(response))
+
+    def note(self, kind: Kind, member: Member | None = None, **details: Any) -> None:
+        """Note an event of the group (events.py)."""
+        who = None if member is None else identity(member)
+        self.events.append(Event(kind, self.now_ms, self.monotonic_ms, who, details))
 
     def store(self, record: GroupRecord, then: Callable[[ErrorCode, Effects], None] | None = None) -> None:
         """Append a record. `then(error, effects)` is called when the record is committed or has failed."""
@@ -50,9 +57,13 @@ class Member:
         "awaiting_sync",
         "client_host",
         "client_id",
+        "drain_step",
         "group_instance_id",
+        "has_claims",
         "is_new",
+        "is_stale",
         "join_version",
+        "joined_ms",
         "member_id",
         "protocols",
         "rebalance_timeout_ms",
@@ -83,6 +94,11 @@ class Member:
         self.join_version = 0
         self.awaiting_sync: Pending[SyncGroupResponse] | None = None
         self.is_new = False
+        self.joined_ms = 0.0  # when its last JoinGroup came
+        self.is_stale = False  # it may read on where it was before a live reset (live_reset.py)
+        self.has_claims = False  # a stale member: its last JoinGroup named partitions that it keeps
+        self.drain_step = 0  # a stale member: 1: an empty assignment was sent to it; 2: it has sent a heartbeat
+        # since; 3: it has joined again without partitions, and is not stale in the next generation
         self.session_deadline_ms = NEVER
 
     def metadata(self, protocol_name: str | None) -> bytes:
@@ -217,6 +233,7 @@ class Membership:
         waiter: Pending[JoinGroupResponse] = Pending()
         member.awaiting_join = waiter
         member.join_version = version
+        member.joined_ms = effects.monotonic_ms
         return waiter
 
     def _unpark_join(self, member: Member) -> Pending[JoinGroupResponse] | None:

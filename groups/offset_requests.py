@@ -44,6 +44,15 @@ if TYPE_CHECKING:
 NO_OFFSET = CommittedOffset(-1)
 ROWS_PER_PIECE = 500  # of a long request: less than a millisecond
 ADMIN_CLIENTS = ("barnabas-cli", "adminclient-", "__admin_client")  # the second: Java's, unless it is named
+# Errors that say something of the group. Others say that the coordinator moves, or that its log has trouble.
+_NOTED = frozenset(
+    (
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.REBALANCE_IN_PROGRESS,
+        ErrorCode.FENCED_INSTANCE_ID,
+    )
+)
 REFUSED_OFFSET = "an offset of group %r for %r, partition %d"
 
 
@@ -97,6 +106,8 @@ def _commit(
             "offsets of group %r, member %r, generation %d",
             *(group_id, request.member_id, request.generation_id_or_member_epoch),
         )
+        if error in _NOTED:
+            coordinator.note_refused(context, error, group_id, "commit", request.member_id)
         return _fail(response, error)
 
     if version == 0:

@@ -13,9 +13,10 @@ import logging
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
+from barnabas.groups.events import ASSIGNMENT_BYTES_MAX, ASSIGNMENTS_MAX, Kind, cut, identity
 from barnabas.groups.log_lines import listed, quoted, who
-from barnabas.groups.member import NEVER, Effects, Member, Membership, join_error
-from barnabas.groups.records import GroupRecord
+from barnabas.groups.member import CONSUMER_PROTOCOL_TYPE, NEVER, Effects, Member, Membership, join_error
+from barnabas.groups.records import EMPTY_ASSIGNMENT, GroupRecord, claims_partitions, live_reset_tag
 from barnabas.protocol import messages, records
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.ports import Timer
@@ -36,13 +37,14 @@ class State(Enum):
     DEAD = "Dead"
 
 
-_TRANSITIONS = {
+_TRANSITIONS = {  # to Empty from the last two: by a live reset
     State.EMPTY: {State.PREPARING_REBALANCE, State.DEAD},
     State.PREPARING_REBALANCE: {State.COMPLETING_REBALANCE, State.EMPTY, State.DEAD},
-    State.COMPLETING_REBALANCE: {State.STABLE, State.PREPARING_REBALANCE, State.DEAD},
-    State.STABLE: {State.PREPARING_REBALANCE, State.DEAD},
+    State.COMPLETING_REBALANCE: {State.STABLE, State.PREPARING_REBALANCE, State.EMPTY, State.DEAD},
+    State.STABLE: {State.PREPARING_REBALANCE, State.EMPTY, State.DEAD},
     State.DEAD: set(),
 }
+FENCE_MS = 360_000.0  # a live reset: max.poll.interval.ms by default, and a minute for a JoinGroup that waits
 
 
 class GroupConfig(Protocol):
@@ -61,10 +63,14 @@ class Rebalancing(Membership):
         "_initial_delay_ms",
         "_initial_remaining_ms",
         "_new_member_added",
+        "began_ms",
+        "fence_deadline_ms",
         "generation",
         "group_id",
         "is_unstorable",
         "join_deadline_ms",
+        "newcomers_are_stale",
+        "reset_generation",
         "state",
         "state_timestamp_ms",
         "sync_deadline_ms",
@@ -83,6 +89,10 @@ class Rebalancing(Membership):
         self.join_deadline_ms = NEVER
         self.sync_deadline_ms = NEVER
         self.wake_ms = NEVER
+        self.began_ms = 0.0  # when the present phase of a rebalance began
+        self.reset_generation = -1  # the generation that the last live reset has ended (live_reset.py); -1: none lately
+        self.fence_deadline_ms = NEVER  # when the group forgets its last live reset
+        self.newcomers_are_stale = False  # a client was in the middle of a join when the live reset came
         self.is_unstorable = False  # its log cannot be written; this was logged once, and not again for each attempt
         self.timer: Timer | None = None  # the shard's timer for this group, and when it goes off
         self.timer_ms = NEVER
@@ -92,14 +102,21 @@ class Rebalancing(Membership):
         self._initial_remaining_ms = 0
 
     def record(self, assignments: dict[str, bytes] | None = None) -> GroupRecord:
-        """The record of the group as it is now. `assignments`, if given, replace those of the members."""
+        """The record of the group as it is now. `assignments`, if given, replace those of the members.
+
+        Stale members are not in it, so after a restart they are unknown, and join as stale members again.
+        """
+        members = [member for member in self.members.values() if not member.is_stale]
+        leader = self.leader
+        if len(members) < len(self.members) and (leader is None or self.members[leader].is_stale):
+            leader = None
         return GroupRecord(
             self.group_id,
             records.GroupMetadataValue(
                 protocol_type=self.protocol_type or "",
                 generation=self.generation,
-                protocol=self.protocol_name,
-                leader=self.leader,
+                protocol=self.protocol_name if members else None,
+                leader=leader,
                 current_state_timestamp=-1 if self.state_timestamp_ms is None else self.state_timestamp_ms,
                 members=[
                     records.GroupMetadataValue.MemberMetadata(
@@ -112,8 +129,9 @@ class Rebalancing(Membership):
                         subscription=member.metadata(self.protocol_name),
                         assignment=member.assignment if assignments is None else assignments.get(member.member_id, b""),
                     )
-                    for member in self.members.values()
+                    for member in members
                 ],
+                unknown_tagged_fields=live_reset_tag(self.reset_generation),
             ),
         )
 
@@ -135,6 +153,8 @@ class Rebalancing(Membership):
             self._propagate_sync_error(ErrorCode.REBALANCE_IN_PROGRESS, effects)
         self.sync_deadline_ms = NEVER
         initial = self.state is State.EMPTY
+        effects.note(Kind.REBALANCE, generation=self.generation, cause=reason, members=len(self.members))
+        self.began_ms = effects.monotonic_ms
         self._move_to(State.PREPARING_REBALANCE, effects)
         self._entered_from_empty = initial
         logger.log(
@@ -173,6 +193,7 @@ class Rebalancing(Membership):
                     "group %s: member %s did not join again within its rebalance timeout of %d ms",
                     *(self.group_id, who(member), member.rebalance_timeout_ms),
                 )
+                effects.note(Kind.DID_NOT_JOIN, member, rebalance_timeout_ms=member.rebalance_timeout_ms)
                 self._remove(member.member_id, effects)
         if self.members and not self._elect_joined_leader():  # only absent static members are left
             self._entered_from_empty = False
@@ -185,12 +206,14 @@ class Rebalancing(Membership):
             self.protocol_name = None
             self._compute_subscribed_topics()
             self._move_to(State.EMPTY, effects)
+            effects.note(Kind.EMPTY, generation=self.generation)
             logger.info("group %s: empty with generation %d", self.group_id, self.generation)
             effects.store(self.record())
             return
         self.protocol_name = self._select_protocol()
         self._compute_subscribed_topics()
         self._move_to(State.COMPLETING_REBALANCE, effects)
+        self._note_generation(effects)
         logger.log(
             self._log_level(),
             "group %s: generation %d with %d members, led by %s, protocol %s",
@@ -202,10 +225,93 @@ class Rebalancing(Membership):
                 is_leader = member.member_id == self.leader
                 effects.reply_join(waiter, self._join_response(member, member.join_version, with_members=is_leader))
             self._restart_session(member, effects.monotonic_ms)
+            if member.drain_step == 3:  # only now, because commits of the last generation may still arrive
+                member.is_stale = False
+                member.drain_step = 0
             member.is_new = False
             self.pending_sync.add(member.member_id)
         self.sync_deadline_ms = effects.monotonic_ms + self.rebalance_timeout_ms
         self._wake_at(self.sync_deadline_ms)
+
+    def _note_generation(self, effects: Effects) -> None:
+        last = max(self.members.values(), key=lambda member: member.joined_ms)
+        leader = None if self.leader is None else self.members.get(self.leader)
+        effects.note(
+            Kind.GENERATION,
+            generation=self.generation,
+            members=len(self.members),
+            protocol=self.protocol_name,
+            leader=None if leader is None else identity(leader),
+            took_ms=effects.monotonic_ms - self.began_ms,
+            last=identity(last),
+            last_after_ms=last.joined_ms - self.began_ms,
+        )
+        self.began_ms = effects.monotonic_ms
+
+    def _note_stable(self, effects: Effects) -> None:
+        size = sum(len(member.assignment) for member in self.members.values())
+        effects.note(
+            Kind.STABLE,
+            generation=self.generation,
+            took_ms=effects.monotonic_ms - self.began_ms,
+            protocol_type=self.protocol_type,
+            assignments=[(identity(member), member.assignment) for member in self.members.values()]
+            if size <= ASSIGNMENT_BYTES_MAX and len(self.members) <= ASSIGNMENTS_MAX
+            else None,
+        )
+
+    # ---- live reset (live_reset.py has the rules) ----
+
+    def fence(self, partitions: int, effects: Effects) -> list[Member]:
+        """Throw out all members, because their positions are of before a live reset. Returns them."""
+        thrown = list(self.members.values())
+        if not thrown:
+            return thrown
+        in_a_join = self.state is not State.STABLE or bool(self.pending_sync)
+        effects.note(Kind.LIVE_RESET, generation=self.generation, partitions=partitions, members=len(thrown))
+        for member in thrown:
+            self._remove(member.member_id, effects)
+        self.pending_sync.clear()
+        self.join_deadline_ms = self.sync_deadline_ms = NEVER
+        self._entered_from_empty = False
+        self.generation += 1
+        self.protocol_name = None
+        self._compute_subscribed_topics()
+        self._move_to(State.EMPTY, effects)
+        self.reset_generation = self.generation
+        self.newcomers_are_stale = self.newcomers_are_stale or in_a_join
+        self.keep_fence(effects.monotonic_ms)
+        logger.info(
+            "group %s: live reset of %d partitions, %d members must join again", self.group_id, partitions, len(thrown)
+        )
+        return thrown
+
+    def keep_fence(self, monotonic_ms: float) -> None:
+        """Remember the live reset for `FENCE_MS` from now on."""
+        self.fence_deadline_ms = monotonic_ms + FENCE_MS
+        self._wake_at(self.fence_deadline_ms)
+
+    def _note_unknown_joiner(self) -> None:
+        """A client joins or syncs with the id that a live reset has taken from it: it is in the middle of a join."""
+        if self.reset_generation >= 0:
+            self.newcomers_are_stale = True
+
+    def _judge_positions(self, member: Member, *, is_new: bool) -> None:
+        """Decide at a JoinGroup whether the member may read on where it was before a live reset."""
+        if self.protocol_type != CONSUMER_PROTOCOL_TYPE:
+            return
+        has_claims = any(claims_partitions(metadata) for _, metadata in member.protocols)
+        if is_new:
+            member.is_stale = has_claims or self.newcomers_are_stale
+        has_lost_them = not is_new and not has_claims and (member.has_claims or member.drain_step >= 2)
+        member.drain_step = 3 if has_lost_them else 0
+        member.has_claims = has_claims
+
+    def _rebalance_behind_stale(self, effects: Effects) -> None:
+        """Begin the next rebalance when all stale members have got their empty assignment."""
+        stale = [member for member in self.members.values() if member.is_stale]
+        if stale and self.state is State.STABLE and not any(member.member_id in self.pending_sync for member in stale):
+            self._prepare_rebalance(f"{len(stale)} members gave up what they had before the live reset", effects)
 
     # ---- the sync phase ----
 
@@ -236,6 +342,7 @@ class Rebalancing(Membership):
             if kind == 0:
                 if self.pending_members.pop(member_id, NEVER) <= now:
                     logger.info("group %s: nobody joined with the member id %s in time", self.group_id, member_id)
+                    effects.note(Kind.NEVER_JOINED, member_id=cut(member_id))
                     self._try_complete_join(effects)
             elif kind == 1:
                 self._session_over(member_id, effects)
@@ -246,12 +353,23 @@ class Rebalancing(Membership):
                     self._initial_delay_over(effects)
                 else:
                     self._complete_join(effects)
+        if self.fence_deadline_ms <= now:
+            self._end_fence(now)
         self.wake_ms = min(
             min(self.pending_members.values(), default=NEVER),
             min((member.session_deadline_ms for member in self.members.values()), default=NEVER),
             self.sync_deadline_ms,
             self.join_deadline_ms,
+            self.fence_deadline_ms,
         )
+
+    def _end_fence(self, monotonic_ms: float) -> None:
+        if any(member.is_stale for member in self.members.values()):
+            self.fence_deadline_ms = monotonic_ms + self.rebalance_timeout_ms
+            return
+        self.fence_deadline_ms = NEVER
+        self.reset_generation = -1
+        self.newcomers_are_stale = False
 
     def _session_over(self, member_id: str, effects: Effects) -> None:
         member = self.members.get(member_id)
@@ -261,6 +379,7 @@ class Rebalancing(Membership):
             member.session_deadline_ms = NEVER  # a waiting member lives; its session starts again with the answer
             return
         what = "has not finished its first join" if member.is_new else f"was silent for {member.session_timeout_ms} ms"
+        effects.note(Kind.SILENT, member, session_timeout_ms=member.session_timeout_ms, is_new=member.is_new)
         self._remove(member_id, effects)
         self._after_removal(f"member {who(member)} {what}", effects)
 
@@ -272,6 +391,8 @@ class Rebalancing(Membership):
         names = listed((who(self.members[member_id]) for member_id in missing), len(missing))
         logger.info("group %s: no sync within %d ms from %s", self.group_id, self.rebalance_timeout_ms, names)
         for member_id in missing:
+            member = self.members[member_id]
+            effects.note(Kind.DID_NOT_SYNC, member, rebalance_timeout_ms=self.rebalance_timeout_ms)
             self._remove(member_id, effects)
         self._prepare_rebalance("members did not sync in time", effects)
 
@@ -297,7 +418,7 @@ class Rebalancing(Membership):
                 effects.reply_sync(member.awaiting_sync, messages.SyncGroupResponse(error_code=error))
                 member.awaiting_sync = None
         self._move_to(State.DEAD, effects)
-        self.join_deadline_ms = self.sync_deadline_ms = self.wake_ms = NEVER
+        self.join_deadline_ms = self.sync_deadline_ms = self.fence_deadline_ms = self.wake_ms = NEVER
 
     # ---- bookkeeping ----
 
@@ -321,8 +442,12 @@ class Rebalancing(Membership):
         )
 
     def _sync_response(self, member: Member) -> SyncGroupResponse:
+        if member.is_stale:
+            member.drain_step = 1
         return messages.SyncGroupResponse(
-            protocol_type=self.protocol_type, protocol_name=self.protocol_name, assignment=member.assignment
+            protocol_type=self.protocol_type,
+            protocol_name=self.protocol_name,
+            assignment=EMPTY_ASSIGNMENT if member.is_stale else member.assignment,
         )
 
     def _restart_session(self, member: Member, monotonic_ms: float) -> None:

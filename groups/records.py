@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from barnabas.offsets.records import COORDINATOR_ERRORS
+from barnabas.offsets.records import COORDINATOR_ERRORS, OffsetCommits
 from barnabas.protocol import records as stored
 from barnabas.protocol.batch_records import PlainRecords
-from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.errors import ErrorCode, ProtocolError, UnsupportedVersionError
 
 if TYPE_CHECKING:
     from barnabas.protocol.records import GroupMetadataValue
 
 GROUP_KEY_VERSION = 2
 GROUP_VALUE_VERSION = 3
+TAGGED_GROUP_VALUE_VERSION = 4  # the first with tagged fields; other brokers skip those that they do not know (KIP-915)
+EMPTY_ASSIGNMENT = bytes(2 + 4) + b"\xff\xff\xff\xff"  # of the consumer protocol: version 0, no topic, no user data
+LIVE_RESET_TAG = 10_000  # int32: the generation that the last live reset has ended (live_reset.py)
 
 
 class GroupRecord:
@@ -35,11 +38,49 @@ class GroupRecord:
 
     def value(self) -> bytes | None:
         """The record's value; None is a tombstone."""
-        return None if self.metadata is None else stored.encode_versioned(self.metadata, GROUP_VALUE_VERSION)
+        if self.metadata is None:
+            return None
+        tagged = self.metadata.unknown_tagged_fields
+        return stored.encode_versioned(self.metadata, TAGGED_GROUP_VALUE_VERSION if tagged else GROUP_VALUE_VERSION)
 
     def append_to(self, records: PlainRecords) -> None:
         """Append the record to a batch."""
         records.add(self.key(), self.value())
+
+
+class ResetRecords:
+    """What a live reset writes, in one batch: offsets, and the group without members (None: it had no state).
+
+    A batch is in the log as a whole or not at all, so a restart finds both or neither.
+    """
+
+    __slots__ = ("commits", "count", "group", "group_id")
+
+    def __init__(self, commits: OffsetCommits, group: GroupRecord | None) -> None:
+        self.group_id = commits.group_id
+        self.commits = commits
+        self.group = group
+        self.count = commits.count + (group is not None)
+
+    def __repr__(self) -> str:
+        return f"ResetRecords({self.commits!r}, {self.group!r})"
+
+    def append_to(self, records: PlainRecords) -> None:
+        """Append the records to a batch: the offsets first."""
+        self.commits.append_to(records)
+        if self.group is not None:
+            self.group.append_to(records)
+
+
+def live_reset_of(metadata: GroupMetadataValue) -> int:
+    """The generation that the last live reset has ended; -1: there is no mark of one."""
+    data = (metadata.unknown_tagged_fields or {}).get(LIVE_RESET_TAG)
+    return -1 if data is None else int.from_bytes(data, "big", signed=True)
+
+
+def live_reset_tag(generation: int) -> dict[int, bytes] | None:
+    """The mark of a live reset, for `unknown_tagged_fields`."""
+    return {LIVE_RESET_TAG: generation.to_bytes(4, "big", signed=True)} if generation >= 0 else None
 
 
 def decode_group(key: bytes, value: bytes | None) -> GroupRecord:
@@ -80,3 +121,12 @@ def subscribed_topics(subscription: bytes) -> list[str] | None:
     except UnicodeDecodeError:
         return None
     return topics if len(subscription) >= 6 and count >= 0 else None
+
+
+def claims_partitions(subscription: bytes) -> bool:
+    """Whether an embedded consumer subscription names partitions that the member keeps over the rebalance (KIP-429)."""
+    try:
+        _, found = stored.decode_versioned(stored.ConsumerProtocolSubscription, subscription, newer_as_latest=True)
+    except (ProtocolError, UnsupportedVersionError):
+        return False
+    return any(topic.partitions for topic in found.owned_partitions)

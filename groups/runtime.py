@@ -15,8 +15,9 @@ from collections.abc import Callable
 from typing import Protocol
 
 from barnabas.groups.classic import ClassicGroup, State
+from barnabas.groups.events import EventBook
 from barnabas.groups.member import Effects
-from barnabas.groups.records import GroupRecord
+from barnabas.groups.records import GroupRecord, ResetRecords
 from barnabas.offsets.expiry import SIMPLE, GroupSituation
 from barnabas.offsets.journal_writer import PartitionJournal
 from barnabas.offsets.records import OffsetCommits, OffsetRemovals
@@ -31,7 +32,7 @@ from barnabas.storage.validation import AppendOrigin, AppendResult
 
 logger = logging.getLogger("barnabas.groups")
 
-StoredRecords = OffsetCommits | OffsetRemovals | GroupRecord
+StoredRecords = OffsetCommits | OffsetRemovals | GroupRecord | ResetRecords
 Done = Callable[[ErrorCode], None]
 AT_ONCE_MAX = 100  # so many records are appended at once; more records are a work of `turns`
 BATCH_RECORDS_MAX = 500  # a batch with so many records takes no further write
@@ -164,6 +165,7 @@ class Shard:
         "_unwritten_count",
         "_writing",
         "closed",
+        "events",
         "foreign_groups",
         "groups",
         "journal",
@@ -174,7 +176,16 @@ class Shard:
         "partition",
     )
 
-    def __init__(self, partition: int, leader_epoch: int, log: CoordinatorLog, env: Env, config: ShardConfig) -> None:
+    def __init__(
+        self,
+        partition: int,
+        leader_epoch: int,
+        log: CoordinatorLog,
+        env: Env,
+        config: ShardConfig,
+        events: EventBook | None = None,
+    ) -> None:
+        self.events = EventBook() if events is None else events
         self.partition = partition
         self.leader_epoch = leader_epoch
         self.log = log
@@ -397,6 +408,8 @@ class Shard:
         The state of a living group does not come from its records: it changed before they were written.
         """
         group_id = records.group_id
+        if isinstance(records, ResetRecords):
+            records = records.commits
         if type(records) is OffsetCommits and group_id not in self.groups and group_id not in self.foreign_groups:
             self.groups[group_id] = ClassicGroup(group_id, self._config, self._clock.now_ms())
         if not isinstance(records, GroupRecord):
@@ -405,6 +418,7 @@ class Shard:
             self.offsets.replay(records, record_offset)
         elif records.metadata is None:
             group = self.groups.pop(group_id, None)
+            self.events.forget(group_id)
             if group is not None and group.state is not State.DEAD:
                 effects = Effects(self._clock.now_ms(), self._clock.monotonic_ms())
                 group.die(ErrorCode.COORDINATOR_NOT_AVAILABLE, effects)
@@ -442,6 +456,8 @@ class Shard:
 
     def run_effects(self, group: ClassicGroup, effects: Effects) -> None:
         """Do what a transition has requested: first records, then the timer, then replies."""
+        if effects.events:
+            self.events.note(group.group_id, effects.events)
         for record, then in effects.stores:
             self.write(group.group_id, record, self._stored(group, then))
         if group.wake_ms < group.timer_ms:

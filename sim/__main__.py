@@ -3,6 +3,7 @@
 --seeds A-B    many seeds, to the first that fails      --minutes M   of bad weather, in virtual time, without the
                                                         quiet times in between
 --trace FILE   every event, one a line                  --storage     power cuts under a data directory instead
+--live-resets  live resets of one group instead
 --brokers N    a cluster of N brokers                   --kinds A,B   only these troubles of a cluster, by name
 --quiet-hours H  of a cluster: with quiet times, H hours together
 --campaign     many seeds of a cluster, through violations, in --processes N, for --until-s S seconds; a line a seed,
@@ -19,7 +20,7 @@ import time
 from contextlib import nullcontext
 from itertools import count
 
-from barnabas.sim import campaign, cluster_world, planting, storage, world
+from barnabas.sim import campaign, cluster_world, live_resets, planting, storage, world
 from barnabas.sim.cluster_faults import CLUSTER_FAULTS
 from barnabas.sim.faults import FAULTS, Fault
 from barnabas.sim.violation import Violation
@@ -42,13 +43,15 @@ def plant(fault: Fault, seed: int) -> bool:
     return violation is None
 
 
-def run_world(seed: int, minutes: float, trace_path: str | None, fault: Fault | None) -> bool:
-    """Run one world; returns whether it holds."""
+def run_world(
+    seed: int, minutes: float, trace_path: str | None, fault: Fault | None, *, has_live_resets: bool = False
+) -> bool:
+    """Run one world, or one of live resets; returns whether it holds."""
     began = time.perf_counter()
     with open(trace_path, "w") if trace_path else nullcontext() as file:
         trace = (lambda line: print(line, file=file)) if file is not None else None
         with planting.planted(fault) if fault is not None else nullcontext():
-            verdict = world.run(seed, minutes, trace)
+            verdict = (live_resets if has_live_resets else world).run(seed, minutes, trace)
     seconds = time.perf_counter() - began
     virtual = verdict.virtual_ms / 1000
     print(f"{verdict}  [{virtual:.0f} s in {seconds:.2f} s: {virtual / seconds:.0f} times]", flush=True)
@@ -125,6 +128,7 @@ def main() -> int:
     parser.add_argument("--processes", metavar="N", type=int, default=1)
     parser.add_argument("--until-s", metavar="S", type=float, default=float("inf"), help="begin no seed after this")
     parser.add_argument("--violations", metavar="FILE")
+    parser.add_argument("--live-resets", action="store_true", help="live resets of one group")
     parser.add_argument("--storage", action="store_true", help="power cuts under storage")
     parser.add_argument("--faults", action="store_true", help="plant the faults")
     parser.add_argument("--fault", metavar="NAME", choices=list(faults))
@@ -141,6 +145,7 @@ def main() -> int:
         return run_campaign(int(first), int(last) if last else None, arguments)
     is_storage = arguments.storage if fault is None else fault.campaign == "storage"
     is_cluster = arguments.brokers > 1 or (fault is not None and fault.campaign == "cluster")
+    has_live_resets = arguments.live_resets if fault is None else fault.campaign == "live resets"
     if is_storage:
         logging.disable(logging.CRITICAL)
     failed = 0
@@ -148,7 +153,7 @@ def main() -> int:
         if is_cluster:
             holds = run_cluster(seed, arguments, fault)
         elif not is_storage:
-            holds = run_world(seed, arguments.minutes, arguments.trace, fault)
+            holds = run_world(seed, arguments.minutes, arguments.trace, fault, has_live_resets=has_live_resets)
         else:
             holds = cut_power(seed) if fault is None else plant(fault, seed)
         failed += not holds

@@ -17,7 +17,7 @@ class Change(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """One wrong line. `campaign` is the simulation that must find it: `world`, `storage` or `cluster`.
+    """One wrong line. `campaign` is the simulation that must find it: `world`, `storage`, `cluster`, `live resets`.
 
     Where one guard stands behind another, no harm is done until both are gone: `also` has the other lines.
     """
@@ -634,5 +634,135 @@ FAULTS = (
                 ) or batch.base_offset < next_offset or""",
         "everything synced is there",
         3,
+    ),
+    # Live resets
+    Fault(
+        "a live reset lets commits of thrown-out members pass",
+        "live resets",
+        "groups.classic:ClassicGroup.check_commit",
+        "if state is State.DEAD:",
+        """if self.reset_generation >= 0 and generation >= 0:
+        return ErrorCode.NONE
+    if state is State.DEAD:""",
+        "nothing is committed over a live reset",
+        1,
+    ),
+    Fault(
+        "a live reset starts no rebalance",
+        "live resets",
+        "groups.live_reset:live_reset",
+        "thrown = group.fence(commits.count, effects)",
+        "thrown = []",
+        "nothing is committed over a live reset",
+        1,
+    ),
+    Fault(
+        "a live reset fences after it has written",
+        "live resets",
+        "groups.live_reset:live_reset",
+        "thrown = group.fence(commits.count, effects)",
+        "thrown = []; coordinator.clock.call_later(20, lambda: group.state is State.DEAD or shard.run_effects("
+        "group, (late := coordinator.effects(), group.fence(1, late))[0]))",
+        "nothing is committed over a live reset",
+        5,
+    ),
+    Fault(
+        "a live reset writes half of the partitions",
+        "live resets",
+        "groups.live_reset:live_reset",
+        "commits = OffsetCommits(group_id, offsets, origin)",
+        "commits = OffsetCommits(group_id, {t: dict([*of.items()][: len(of) // 2 or 1]) for t, of in offsets.items()})",
+        "who joins after a live reset reads on from there",
+        4,
+    ),
+    Fault(
+        "a live reset does not store that the members are gone",
+        "live resets",
+        "groups.live_reset:live_reset",
+        "group.record() if group.generation else None",
+        "None",
+        "nothing is committed over a live reset",
+        1,
+    ),
+    Fault(
+        "a second live reset trusts the record of the first",
+        "live resets",
+        "groups.live_reset:live_reset",
+        "group.record() if group.generation else None",
+        "group.record() if thrown else None",
+        "nothing is committed over a live reset",
+        252,
+    ),
+    Fault(
+        "a live reset leaves no mark in the group's record",
+        "live resets",
+        "groups.rebalance:Rebalancing.record",
+        "live_reset_tag(self.reset_generation)",
+        "None",
+        "nothing is committed over a live reset",
+        8,
+    ),
+    Fault(
+        "commits as nobody pass after a live reset",
+        "live resets",
+        "groups.classic:ClassicGroup.check_commit",
+        "if self.reset_generation < 0 else ErrorCode.UNKNOWN_MEMBER_ID",
+        "",
+        "nothing is committed over a live reset",
+        2,
+    ),
+    Fault(
+        "who was in the middle of a join reads on",
+        "live resets",
+        "groups.rebalance:Rebalancing._judge_positions",
+        "has_claims or self.newcomers_are_stale",
+        "False",
+        "nothing is committed over a live reset",
+        2,
+    ),
+    Fault(
+        "newcomers without claims read on",
+        "live resets",
+        "groups.rebalance:Rebalancing._judge_positions",
+        "has_claims or self.newcomers_are_stale",
+        "has_claims",
+        "nothing is committed over a live reset",
+        2,
+    ),
+    Fault(
+        "stale members commit",
+        "live resets",
+        "groups.classic:ClassicGroup.check_commit",
+        "self.members[member_id].is_stale",
+        "False",
+        "nothing is committed over a live reset",
+        8,
+    ),
+    Fault(
+        "stale members get partitions",
+        "live resets",
+        "groups.rebalance:Rebalancing._sync_response",
+        "EMPTY_ASSIGNMENT if member.is_stale else member.assignment",
+        "member.assignment",
+        "who joins after a live reset reads on from there",
+        1,
+    ),
+    Fault(
+        "a stale member is none before the join phase ends",
+        "live resets",
+        "groups.rebalance:Rebalancing._judge_positions",
+        "member.drain_step = 3 if has_lost_them else 0",
+        "member.is_stale = member.is_stale and not has_lost_them",
+        "nothing is committed over a live reset",
+        8,
+    ),
+    Fault(
+        "a stale member is none at its next join",
+        "live resets",
+        "groups.rebalance:Rebalancing._judge_positions",
+        "(member.has_claims or member.drain_step >= 2)",
+        "True",
+        "nothing is committed over a live reset",
+        32,
     ),
 )

@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from typing import Any
 
-from barnabas.sim import cluster_world, storage, world
+from barnabas.sim import cluster_world, live_resets, storage, world
 from barnabas.sim.faults import Change, Fault
 from barnabas.sim.violation import Violation
 
@@ -25,6 +25,8 @@ def run(fault: Fault, seed: int) -> Violation | None:
     """Run the simulation in which the fault can show, planted or not; returns the violation, or None."""
     if fault.campaign == "world":
         return world.run(seed, minutes=1).violation
+    if fault.campaign == "live resets":
+        return live_resets.run(seed).violation
     if fault.campaign == "cluster":
         return cluster_world.run(seed, minutes=0.4, kinds=tuple(filter(None, fault.focus.split(",")))).violation
     try:

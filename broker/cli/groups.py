@@ -95,7 +95,7 @@ def describe(target: Target, groups: Names, as_json: AsJson = False) -> None:
                     "instance_id": member.get("group_instance_id"),
                     "client_id": member["client_id"],
                     "host": member["client_host"].lstrip("/"),
-                    "partitions": _assigned(member),
+                    "partitions": assigned(member),
                 }
                 for member in group["members"]
             ]
@@ -188,7 +188,8 @@ ERRORS = {
 }
 
 
-def _assigned(member: dict[str, Any]) -> list[tuple[str, int]]:
+def assigned(member: dict[str, Any]) -> list[tuple[str, int]]:
+    """The partitions that a described member reads."""
     assignment = member["member_assignment"]
     if not isinstance(assignment, dict):  # the group rebalances, or the member is not a consumer
         return []

@@ -1,13 +1,13 @@
 """`barnabas offsets`: list, set, delete, migrate the committed offsets of a group. What looks back is in journal.py."""
 
-from datetime import datetime
 from typing import Annotated, Any
 
 import typer
 from barnabas.broker.cli import journal
-from barnabas.broker.cli.client import admin, describe_groups, describe_topics, offsets_at, positions, reason
+from barnabas.broker.cli.client import admin, describe_groups, positions, reason
 from barnabas.broker.cli.exits import ExitCode, fail
 from barnabas.broker.cli.migration import migrate
+from barnabas.broker.cli.offset_targets import choose, of_group, partitions_named, place_of, read_file, set_wanted
 from barnabas.broker.cli.target import Target
 from barnabas.broker.cli.terminal import (
     INT64_MAX,
@@ -56,7 +56,7 @@ def list_offsets(target: Target, group: Group, topic: Topics = None, as_json: As
     with admin(target) as client:
         rows = positions(client, group)
         if topic:
-            chosen = set(_partitions(client, topic))
+            chosen = set(partitions_named(client, topic))
             rows = [row for row in rows if (row["topic"], row["partition"]) in chosen]
         if not rows:
             describe_groups(client, [group])  # ends the command when there is no such group
@@ -94,15 +94,30 @@ def set_offsets(
         int | None,
         typer.Option(min=-INT64_MAX, max=INT64_MAX, metavar="N", help="Forward by N records; negative: back."),
     ] = None,
+    to_file: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="The offsets of a file: CSV (topic,partition,offset) or JSON."),
+    ] = None,
+    to_group: Annotated[
+        str | None, typer.Option(metavar="OTHER", help="The offsets that another group has committed.")
+    ] = None,
+    live: Annotated[
+        bool, typer.Option("--live", help="The group has members: they stop, and read on from there.")
+    ] = False,
+    wait: Annotated[
+        float, typer.Option(min=0, max=3600, metavar="S", help="With --live: how long the members may take.")
+    ] = 60.0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be committed, change nothing.")] = False,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Commit other offsets for a group that has no members.
+    """Commit other offsets for a group.
 
     Without --topic for all it has committed. Shows the change first and asks.
-    An offset outside the log is moved to its nearest end.
+    An offset outside the log is moved to its nearest end; of a file or a group it is refused.
     A time without a zone is local time; a record's timestamp at or after it is found.
+    A group that has members needs --live: they must join again, and read on from there.
+    A record that a member had before may still be processed, and its commit is refused.
 
     \b
     barnabas offsets set billing --to earliest --dry-run
@@ -110,22 +125,37 @@ def set_offsets(
     barnabas offsets set billing --topic orders:1 --to 1200
     barnabas offsets set billing --topic orders --to 2026-03-01T12:00:00+01:00
     barnabas offsets set billing --shift-by -10
+    barnabas offsets set billing --topic orders --to 2026-03-01T12:00 --live
+    barnabas offsets set billing --to-file positions.csv --live --yes
+    barnabas offsets set billing --to-group billing-canary --dry-run
     """
     from kafka.structs import OffsetAndMetadata, TopicPartition
 
-    if (to is None) == (shift_by is None):
-        fail("say either --to WHERE or --shift-by N.", ExitCode.NOT_VALID)
-    place = _place(to) if to is not None else None
+    if [to, shift_by, to_file, to_group].count(None) != 3:
+        fail("say one of --to WHERE, --shift-by N, --to-file FILE, --to-group OTHER.", ExitCode.NOT_VALID)
+    place = place_of(to) if to is not None else None
+    wanted_offsets = read_file(to_file) if to_file is not None else None
     with admin(target) as client:
-        chosen = _partitions(client, topic) if topic else None
-        _refuse_living(client, group, may_be_new=chosen is not None)
+        chosen = partitions_named(client, topic) if topic else None
+        if to_group is not None:
+            describe_groups(client, [to_group])
+            wanted_offsets = of_group(client, to_group)
+        if wanted_offsets is not None:
+            if chosen is not None:
+                wanted_offsets = {key: offset for key, offset in wanted_offsets.items() if key in set(chosen)}
+            chosen = list(wanted_offsets)
+        if not live:
+            _refuse_living(client, group, may_be_new=chosen is not None)
         rows = positions(client, group, extra=chosen or ())
         if chosen is not None:
             rows = [row for row in rows if (row["topic"], row["partition"]) in chosen]
         rows = [row for row in rows if row["log_end_offset"] is not None]
+        if wanted_offsets is not None:
+            set_wanted(rows, wanted_offsets, to_file or f"what {to_group} has committed")
         if not rows:
             fail(f"{group} has committed nothing yet: name the topics with --topic.", ExitCode.NOTHING_THERE)
-        _choose(client, rows, place, shift_by)
+        if wanted_offsets is None:
+            choose(client, rows, place, shift_by)
         if not as_json:
             print_table(
                 ["topic", "#partition", "#committed", "#new", "#change", "#log start", "#log end"],
@@ -143,7 +173,13 @@ def set_offsets(
                 ],
             )
         if not dry_run:
-            confirm(f"Commit these offsets for {group}?", yes)
+            stops = ", and let its members join again" if live else ""
+            confirm(f"Commit these offsets for {group}{stops}?", yes)
+            if live:
+                from barnabas.broker.cli.live_reset import reset_live
+
+                reset_live(client, target, group, rows, wait, as_json=as_json)
+                return
             wanted = {
                 TopicPartition(row["topic"], row["partition"]): OffsetAndMetadata(row["new_offset"], "", -1)
                 for row in rows
@@ -189,7 +225,7 @@ def delete(
         fail("name the topics with --topic. (All of them: barnabas groups delete GROUP)", ExitCode.NOT_VALID)
     with admin(target) as client:
         describe_groups(client, [group])
-        chosen = set(_partitions(client, topic))
+        chosen = set(partitions_named(client, topic))
         rows = [row for row in positions(client, group) if (row["topic"], row["partition"]) in chosen]
         if not rows:
             fail(f"{group} has committed nothing for {' '.join(topic)}.", ExitCode.NOTHING_THERE)
@@ -205,75 +241,8 @@ def delete(
     print_outcomes("partition", outcomes, as_json)
 
 
-def _partitions(client: Any, topics: list[str]) -> list[tuple[str, int]]:
-    """The partitions that `orders` or `orders:0,2` names; the command ends if one does not exist."""
-    wanted: dict[str, set[int] | None] = {}
-    for topic in topics:
-        name, colon, numbers = topic.partition(":")
-        try:
-            wanted[name] = {int(number) for number in numbers.split(",")} if colon else None
-        except ValueError:
-            fail(f"--topic wants TOPIC or TOPIC:0,1,2, not {topic!r}.", ExitCode.NOT_VALID)
-    result = []
-    for name, topic_metadata in describe_topics(client, list(wanted)).items():
-        existing = {partition["partition_index"] for partition in topic_metadata["partitions"]}
-        chosen = wanted[name]
-        if chosen is not None and chosen - existing:
-            fail(f"{name} has {len(existing)} partitions, no {min(chosen - existing)}.", ExitCode.NOTHING_THERE)
-        result += [(name, index) for index in sorted(existing if chosen is None else chosen)]
-    return result
-
-
 def _refuse_living(client: Any, group: str, *, may_be_new: bool) -> None:
     described = describe_groups(client, [group], may_be_missing=may_be_new)
     if group in described and described[group]["members"]:
         count = len(described[group]["members"])
-        fail(f"{group} has {count} members, which would commit over it. Stop its consumers first.")
-
-
-def _place(to: str) -> Any:
-    """`earliest`, `latest`, an offset or a time, in the form that kafka-python looks up."""
-    from kafka.admin import OffsetSpec, OffsetTimestamp
-
-    if to in ("earliest", "latest"):
-        return OffsetSpec[to.upper()]
-    if to.isdecimal():
-        return int(to)
-    try:
-        # A negative timestamp has a meaning of its own in a request, and no record is older than 1970.
-        return OffsetTimestamp(max(0, int(datetime.fromisoformat(to).timestamp() * 1000)))
-    except (ValueError, OverflowError):
-        fail(
-            f"--to wants earliest, latest, an offset or a time such as 2026-03-01T12:00, not {to!r}.",
-            ExitCode.NOT_VALID,
-        )
-
-
-def _choose(client: Any, rows: list[dict[str, Any]], place: Any, shift_by: int | None) -> None:
-    """Write `new_offset` into every row."""
-    from kafka.admin import OffsetTimestamp
-    from kafka.structs import TopicPartition
-
-    by_time: dict[Any, Any] = {}
-    if isinstance(place, OffsetTimestamp):
-        keys = [TopicPartition(row["topic"], row["partition"]) for row in rows]
-        by_time = offsets_at(client, keys, place)
-    for row in rows:
-        start, end, committed = row["log_start_offset"], row["log_end_offset"], row["committed_offset"]
-        if shift_by is not None:
-            if committed is None:
-                fail(
-                    f"{row['topic']}-{row['partition']} has no committed offset to shift: use --to.",
-                    ExitCode.NOTHING_THERE,
-                )
-            wanted = committed + shift_by
-        elif by_time:
-            found = by_time[TopicPartition(row["topic"], row["partition"])].offset
-            wanted = end if found < 0 else found
-        elif place == -2:
-            wanted = start
-        elif place == -1:
-            wanted = end
-        else:
-            wanted = int(place)
-        row["new_offset"] = max(start, min(end, wanted))
+        fail(f"{group} has {count} members, which would commit over it. Stop its consumers first, or add --live.")

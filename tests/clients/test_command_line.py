@@ -417,3 +417,69 @@ def test_demo_shows_a_round_trip(tmp_path: Path) -> None:
     assert "message 9" in done.stdout
     assert "went on where it was" in done.stdout
     assert list(tmp_path.iterdir()) == []
+
+
+# ---- where offsets set moves a group ----
+
+
+def committed(run: Run, group: str) -> dict[tuple[str, int], int]:
+    rows = in_json(run("offsets", "list", group, "--json"))
+    return {(row["topic"], row["partition"]): row["committed_offset"] for row in rows}
+
+
+def a_topic_with_records(run: Run, name: str) -> None:
+    run("topics", "create", name, "--partitions", "2")
+    run("produce", name, stdin="".join(f"{number}\n" for number in range(40)))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{topic},0,3\n{topic},1,4\n",
+        "topic,partition,offset\n{topic},0,3\n\n# a note\n{topic},1,4\n",
+        '[{{"topic": "{topic}", "partition": 0, "offset": 3}}, {{"topic": "{topic}", "partition": 1, "offset": 4}}]',
+        '{{"topic": "{topic}", "partition": 0, "committed_offset": 3}}\n'
+        '{{"topic": "{topic}", "partition": 1, "new_offset": 4, "committed_offset": 9}}\n',
+    ],
+    ids=["csv", "csv with a header", "json", "json lines"],
+)
+def test_offsets_set_to_a_file(run: Run, name: str, tmp_path: Path, content: str) -> None:
+    a_topic_with_records(run, name)
+    file = tmp_path / "positions"
+    file.write_text(content.format(topic=name))
+    run("offsets", "set", name, "--to-file", str(file), "--yes")
+    assert committed(run, name) == {(name, 0): 3, (name, 1): 4}
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ("{topic},0,3\n{topic},1,1000\n", "outside its log"),
+        ("{topic},0,3\n{topic},7,1\n", "no such partition"),
+        ("{topic},0,3\n{topic},0,4\n", "there twice"),
+        ("{topic},0,3\n{topic},1,-4\n", "a whole number"),
+        ("{topic},0,3\n{topic},1\n", "is not topic,partition,offset"),
+        ('{{"topic": "{topic}", "partition": 0}}', "topic, partition and offset are needed"),
+        ('{{"topic": "{topic}", ', "no JSON"),
+    ],
+)
+def test_a_file_with_one_wrong_row_changes_nothing(run: Run, name: str, tmp_path: Path, content: str, why: str) -> None:
+    a_topic_with_records(run, name)
+    run("offsets", "set", name, "--topic", name, "--to", "5", "--yes")
+    before = committed(run, name)
+    file = tmp_path / "positions"
+    file.write_text(content.format(topic=name))
+    done = run("offsets", "set", name, "--to-file", str(file), "--yes", code=2)
+    assert why in done.stderr
+    assert committed(run, name) == before
+
+
+def test_offsets_set_to_another_group(run: Run, name: str) -> None:
+    a_topic_with_records(run, name)
+    run("offsets", "set", f"{name}-canary", "--topic", name, "--to", "7", "--yes")
+    run("offsets", "set", name, "--to-group", f"{name}-canary", "--topic", f"{name}:1", "--yes")
+    assert committed(run, name) == {(name, 1): 7}
+    run("offsets", "set", name, "--to-group", f"{name}-canary", "--live", "--yes")  # nobody is there; it is the same
+    assert committed(run, name) == {(name, 0): 7, (name, 1): 7}
+    run("offsets", "set", name, "--to-group", f"{name}-nobody", "--yes", code=3)
+    run("offsets", "set", name, "--to-group", name, "--to", "3", "--yes", code=2)

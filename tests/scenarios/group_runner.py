@@ -1,13 +1,15 @@
 """Runs a group conversation written as text: a command on each line, and below it its effects, each after `> `.
 
     join a              JoinGroup of member a, with the id it was given last; options: id=… v=… instance=… session=…
-                        rebalance=… protocols=x,y topics=t,u type=… meta=… group=… client=…
+                        rebalance=… protocols=x,y topics=t,u owns=0,1 type=… meta=… group=… client=…
+                        reason=…
     sync a a=p0 b=p1    SyncGroup, with assignments when there are any; options: v=… generation=… id=… protocol=… type=…
     heartbeat a         options: generation=… id=… instance=… group=…
     leave a b           LeaveGroup; `leave instance=x`; v=2 for the old shape
     commit a t-0=5      OffsetCommit as a member; without a name as nobody; options: generation=… meta-bytes=… v=…
     fetch t-0 | all     OffsetFetch; stable
     describe / list / delete / forget t-0 (OffsetDelete), all with group=…
+    reset t-0=5         live reset of the group (live_reset.py)
     tick 3000           time passes
     hold / release      commits stand still / go on
     fail NAME           the next append fails with that error
@@ -19,11 +21,13 @@ Member ids in answers stand as the member's name; a second id of the same member
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-from barnabas.groups.records import GROUP_KEY_VERSION, decode_group
-from barnabas.offsets.records import decode_key, decode_value, key_version
+from barnabas.groups.records import EMPTY_ASSIGNMENT, GROUP_KEY_VERSION, decode_group, live_reset_of
+from barnabas.offsets.records import CommittedOffset, decode_key, decode_value, key_version
 from barnabas.protocol import messages, record_batch
+from barnabas.protocol import records as stored
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.pending import Pending
 from group_world import GroupWorld
@@ -35,6 +39,12 @@ def subscription(topics: list[str]) -> bytes:
     for topic in topics:
         body += len(topic).to_bytes(2, "big") + topic.encode()
     return body + b"\xff\xff\xff\xff"
+
+
+def owning(topic: str, indexes: list[int]) -> bytes:
+    """An embedded consumer subscription, version 1, of a member that keeps partitions."""
+    owned = stored.ConsumerProtocolSubscription.TopicPartition(topic=topic, partitions=indexes)
+    return stored.encode_versioned(stored.ConsumerProtocolSubscription(topics=[topic], owned_partitions=[owned]), 1)
 
 
 class Conversation:
@@ -73,6 +83,8 @@ class Conversation:
         version = int(options.get("v", 9))
         protocols = options.get("protocols", "range,roundrobin")
         metadata = subscription(options.get("topics", "t").split(","))
+        if "owns" in options:
+            metadata = owning("t", [int(index) for index in options["owns"].split(",")])
         if "meta" in options:
             metadata = options["meta"].encode()
         request = messages.JoinGroupRequest(
@@ -81,6 +93,7 @@ class Conversation:
             rebalance_timeout_ms=int(options.get("rebalance", 60000)),
             member_id=self.id_of(name, options),
             group_instance_id=options.get("instance"),
+            reason=options.get("reason", "").replace("_", " "),
             protocol_type=options.get("type", "consumer"),
             protocols=[
                 messages.JoinGroupRequest.JoinGroupRequestProtocol(name=protocol, metadata=metadata)
@@ -133,7 +146,8 @@ class Conversation:
             if response.error_code:
                 self.say(f"{name} {error(response)}")
             else:
-                self.say(f"{name} assigned {bytes(response.assignment).decode() or 'nothing'}")
+                told = bytes(response.assignment)
+                self.say(f"{name} assigned " + (told.decode() or "nothing" if told != EMPTY_ASSIGNMENT else "empty"))
 
         self.call(name, "sync_group", request, version, show)
 
@@ -288,6 +302,31 @@ class Conversation:
         group_id = options.get("group", "g")
         self.call("forget", "offset_delete", make(group_id=group_id, topics=rows), 0, show)
 
+    def do_reset(self, words: list[str], options: dict[str, str]) -> None:
+        offsets: dict[str, dict[int, CommittedOffset]] = {}
+        for word in words:
+            key, offset = word.split("=")
+            topic, _, index = key.rpartition("-")
+            offsets.setdefault(topic, {})[int(index)] = CommittedOffset(int(offset))
+
+        asker = SimpleNamespace(client_id="admin", client_host="/127.0.0.1")
+
+        async def on_the_loop() -> Any:
+            return self.world.coordinator.live_reset(options.get("group", "g"), offsets, asker)
+
+        def show(outcome: Any) -> None:
+            thrown = " ".join(member.member_id for member in outcome.members) or "nobody"
+            self.say(f"reset {outcome.error.name.lower()} generation {outcome.generation} threw out {thrown}")
+
+        reply = self.world.env.run(on_the_loop())
+        if not isinstance(reply, Pending):
+            self.say(f"reset {reply.name}")
+            return
+        reply.then(show)
+        self.world.settle()
+        if not reply.done:
+            self.say("reset waits")
+
     def do_tick(self, words: list[str], options: dict[str, str]) -> None:
         self.world.clock.advance(int(words[0]))
 
@@ -358,6 +397,8 @@ class Conversation:
             text = f"group {group.group_id} generation {told.generation}"
             if told.members:
                 text += f" {told.protocol} leader {told.leader or ''}"
+            if live_reset_of(told) >= 0:
+                text += f" reset in {live_reset_of(told)}"
             for member in told.members:
                 assignment = bytes(member.assignment).decode()
                 text += f" | {member.member_id} {assignment}".rstrip()

@@ -27,6 +27,9 @@ EXAMPLES: dict[tuple[str, str], list[Example]] = {
     ("GET", "/v1/status"): [Example("/v1/status")],
     ("GET", "/v1/openapi.json"): [Example("/v1/openapi.json")],
     ("GET", "/v1/groups"): [Example("/v1/groups"), Example("/v1/groups?state=Empty&state=Stable")],
+    ("POST", "/v1/groups/{group}/live-reset"): [
+        Example("/v1/groups/moved/live-reset", {"offsets": [{"topic": "orders", "partition": 1, "offset": 3}]})
+    ],
     ("GET", "/v1/groups/{group}"): [Example("/v1/groups/billing")],
     ("GET", "/v1/groups/{group}/lag"): [Example("/v1/groups/billing/lag")],
     ("POST", "/v1/positions"): [
@@ -51,6 +54,8 @@ def prepare(world: Any) -> None:
     commit(world, "billing", "orders", partitions=3)
     world.env.clock.advance(31_000)  # lag is sampled
     join(world, "billing")
+    commit(world, "moved", "orders", partitions=2)
+    join(world, "moved")
 
 
 def commit(world: Any, group: str, topic: str, partitions: int = 1, offset: int = 5) -> None:

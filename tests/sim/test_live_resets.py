@@ -1,0 +1,39 @@
+"""Live resets of a group whose members commit late, keep what they have, and whose coordinator dies meanwhile."""
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+from barnabas.sim import live_resets
+
+SEEDS = range(1, 26)
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_nothing_is_committed_over_a_live_reset_and_nothing_is_skipped(seed: int) -> None:
+    world = live_resets.LiveResets(seed)
+    verdict = world.run()
+    assert verdict.violation is None, str(verdict)
+    assert world.done >= 3  # so many live resets were acknowledged
+    assert world.life > 4  # and the coordinator has died meanwhile
+    assert max(world.read_up_to.values()) % live_resets.EPOCH > 10  # members have read on
+
+
+@pytest.mark.parametrize("seed", [252, 318])
+def test_a_live_reset_after_one_that_could_not_be_written(seed: int) -> None:
+    """Once, the second one trusted that the record of the first had removed the members."""
+    verdict = live_resets.run(seed)
+    assert verdict.violation is None, str(verdict)
+
+
+def test_the_same_seed_gives_the_same_trace() -> None:
+    first, second = live_resets.run(3), live_resets.run(3)
+    assert first.event_count > 30
+    assert first.digest == second.digest

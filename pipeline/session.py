@@ -5,8 +5,10 @@ import re
 import shutil
 import subprocess
 import sys
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -38,13 +40,34 @@ def what_is_missing(*modules: str) -> str | None:
     """What must be installed before a session can start, as a sentence; None: nothing. `modules` are needed, too."""
     if any(find_spec(name) is None for name in ("pyspark", "pyarrow", "numpy", *modules)):
         return "the pipeline needs the extra `spark`: install it with `pip install 'barnabas[spark]'`"
-    version = _java_version()
-    if version is None:
+    java = _java_version()
+    if java is None:
         return f"Spark needs Java {JAVA_VERSION_MIN} or newer: install it, or let JAVA_HOME name it"
-    if version < JAVA_VERSION_MIN:
-        return (
-            f"Spark needs Java {JAVA_VERSION_MIN} or newer, and this is Java {version}: let JAVA_HOME name a newer one"
-        )
+    if java < JAVA_VERSION_MIN:
+        return f"Spark needs Java {JAVA_VERSION_MIN} or newer, and this is Java {java}: let JAVA_HOME name a newer one"
+    return None if "PYSPARK_GATEWAY_PORT" in os.environ else _what_spark_cannot_use()
+
+
+def _what_spark_cannot_use() -> str | None:
+    """What the environment says of Spark that ends it at its start, with a message that names nothing of this."""
+    home = os.environ.get("SPARK_HOME")
+    if home:
+        spark = version("pyspark")
+        names = [path.name for path in Path(home, "jars").glob("spark-core_*.jar")]
+        if not names:
+            return f"SPARK_HOME names {home}, and there is no Spark: unset it"
+        if not any(name.endswith(f"-{spark}.jar") for name in names):
+            return f"SPARK_HOME names {home} with {names[0]}, and PySpark is {spark}: unset it"
+    folders = [one for one in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if one]
+    refused = []
+    for folder in folders:
+        try:
+            os.makedirs(folder, exist_ok=True)
+            TemporaryFile(dir=folder).close()
+        except OSError as error:
+            refused.append(f"{folder} ({error.strerror})")
+    if folders and len(refused) == len(folders):
+        return f"SPARK_LOCAL_DIRS names no folder that can be written: {', '.join(refused)}"
     return None
 
 
@@ -71,7 +94,7 @@ def _java_version() -> int | None:
         return None
     try:
         said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30).stderr
-    except OSError:
+    except (OSError, subprocess.TimeoutExpired):
         return None
     found = re.search(r'version "(?:1\.)?(\d+)', said)
     return int(found[1]) if found else None

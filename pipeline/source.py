@@ -1,6 +1,5 @@
 """Where a job reads from: what `--source` says."""
 
-import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -8,7 +7,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-CONNECT_TIMEOUT_S = 10.0
 OFFSETS_TOPIC = "__consumer_offsets"
 META_FILE = "meta.properties"  # every data directory has one
 
@@ -51,16 +49,15 @@ class Source:
         return self.said or ",".join(self.brokers or self.directories)
 
     def refused(self) -> str | None:
-        """Why none of the brokers takes a connection; None: one does. Tasks of Spark would try for minutes."""
+        """Why none of the brokers answers; None: one does. Tasks of Spark would try for minutes."""
+        from barnabas.pipeline.wire import why_silent
+
         reasons = []
         for address in self.brokers:
-            host, _, port = address.rpartition(":")
-            try:
-                socket.create_connection((host.strip("[]"), int(port)), CONNECT_TIMEOUT_S).close()
-            except (OSError, OverflowError) as error:
-                reasons.append(f"{address}: {(getattr(error, 'strerror', None) or str(error)).lower()}")
-            else:
+            reason = why_silent(address)
+            if reason is None:
                 return None
+            reasons.append(reason.lower())
         return "; ".join(reasons) or None
 
     def identity(self) -> Identity:

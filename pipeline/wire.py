@@ -303,6 +303,15 @@ class Cluster:
             del self._connections[connection.address]
 
 
+def why_silent(address: str) -> str | None:
+    """Why no broker answers at an address; None: one does."""
+    try:
+        _Connection(_address(address)).close()
+    except (LostConnectionError, OverflowError) as error:
+        return str(error)
+    return None
+
+
 class Answer:
     """An answer that is on its way."""
 
@@ -330,10 +339,14 @@ class _Connection:
             self._socket = socket.create_connection(address, CONNECT_TIMEOUT_S)
         except OSError as error:
             raise LostConnectionError(f"{address[0]}:{address[1]}: {error}") from None
-        self._socket.settimeout(ANSWER_TIMEOUT_S)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._versions: dict[int, int] = {}
-        self._learn_versions()
+        try:
+            self._learn_versions()  # no broker has to wait for anything to answer this, so it gets no more time
+        except LostConnectionError:
+            self.close()
+            raise
+        self._socket.settimeout(ANSWER_TIMEOUT_S)
 
     def close(self) -> None:
         """Close it."""

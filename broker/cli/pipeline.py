@@ -336,6 +336,7 @@ def _summary(job: str, source: Any, out: str, spark_settings: dict[str, str], wo
     from barnabas.pipeline.runs import Run, run_job
     from barnabas.pipeline.session import start_session
     from barnabas.pipeline.sources import register
+    from barnabas.pipeline.wire import UnreachableError
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -347,6 +348,8 @@ def _summary(job: str, source: Any, out: str, spark_settings: dict[str, str], wo
             return run_job(job, Run(spark, source, out, words))
     except ValueError as error:
         fail(f"{error}.", ExitCode.NOT_VALID)
+    except (OSError, UnreachableError) as error:
+        fail(f"{error}.")
     except (PySparkException, Py4JError) as error:
         fail(_sentence(str(error)))
     finally:

@@ -1,20 +1,28 @@
 """What a person gets who has no Java, no disk, no broker or no patience: a sentence, an exit code, no half tables."""
 
 import os
+import re
 import signal
 import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import nullcontext
+from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
+from barnabas.broker.cli import pipeline as cli
+from barnabas.broker.cli.exits import Failure
 from barnabas.broker.cli.pipeline import _sentence
-from barnabas.pipeline import session
+from barnabas.pipeline import session, wire
 from barnabas.pipeline.local_files import LOCK_FILE, OutError, local_path, only_run_in
+from barnabas.pipeline.source import Source
 from spark_settings import JAVA_OPTIONS
 
 COMMAND = [sys.executable, "-m", "barnabas.broker.main", "pipeline"]
@@ -57,6 +65,23 @@ def test_java_is_too_old(source: str, tmp_path: Path, version: str, said: str) -
     java.chmod(0o755)
     done = run("lag", "--source", source, "--out", str(tmp_path / "out"), JAVA_HOME=str(tmp_path / "java"))
     assert said in failed(done, 1)
+
+
+def test_spark_home_and_its_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "_java_version", lambda: 17)
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    assert "there is no Spark: unset it" in (session.what_is_missing() or "")
+    (tmp_path / "jars").mkdir()
+    jar = tmp_path / "jars" / "spark-core_2.12-3.5.1.jar"
+    jar.touch()
+    assert "spark-core_2.12-3.5.1.jar, and PySpark is" in (session.what_is_missing() or "")
+    jar.rename(jar.with_name(f"spark-core_2.13-{version('pyspark')}.jar"))
+    assert session.what_is_missing() is None
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", f"/proc/nothing,{jar.parent}")
+    assert session.what_is_missing() is None
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", "/proc/nothing,/proc/other")
+    assert "no folder that can be written: /proc/nothing (" in (session.what_is_missing() or "")
 
 
 def test_a_folder_that_is_no_source(tmp_path: Path) -> None:
@@ -152,6 +177,36 @@ def test_brokers_that_are_not_there(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+def test_a_broker_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes connections, as a process does that was stopped. Another one of the source may answer."""
+    monkeypatch.setattr(wire, "CONNECT_TIMEOUT_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        said = Source(brokers=(address,)).refused() or ""
+        assert address in said
+        assert "timed out" in said
+        with pytest.raises(wire.LostConnectionError):
+            wire.Cluster([address])._connection(("127.0.0.1", silent.getsockname()[1]))
+
+
+@pytest.mark.parametrize(
+    "error", [PermissionError(13, "Permission denied", "/data/orders-0"), wire.UnreachableError("no broker answers")]
+)
+def test_what_the_driver_cannot_read(
+    source: str, tmp_path: Path, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run_job(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(session, "what_is_missing", lambda *_: None)
+    monkeypatch.setattr(session, "start_session", lambda *_: SimpleNamespace(stop=lambda: None))
+    monkeypatch.setattr("barnabas.pipeline.sources.register", lambda _: None)
+    monkeypatch.setattr("barnabas.pipeline.progress.shown", lambda *_: nullcontext())
+    monkeypatch.setattr("barnabas.pipeline.runs.run_job", run_job)
+    with pytest.raises(Failure, match=re.escape(str(error))):
+        cli.verify(source, str(tmp_path / "out"), "")
+
+
 def test_ctrl_c(tmp_path: Path) -> None:
     """While a broker does not answer. The command ends, and leaves no table."""
     if session.what_is_missing():
@@ -162,7 +217,8 @@ def test_ctrl_c(tmp_path: Path) -> None:
         words += ["--spark", f"spark.driver.extraJavaOptions={JAVA_OPTIONS}"]
         process = subprocess.Popen([*COMMAND, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         silent.settimeout(90)
-        silent.accept()[0].close()  # the command looks whether there is a broker
+        with silent.accept()[0] as first:  # the command looks whether there is a broker
+            first.sendall(struct.pack(">iihi", 10, first.recv(1000)[11], 0, 0))
         connection, _ = silent.accept()  # Spark runs, and asks it
         with connection:
             process.send_signal(signal.SIGINT)

@@ -18,13 +18,13 @@ from collections.abc import Sequence
 
 import uvloop
 
-from bench import cluster, cpu, scale, stalls, startup
+from bench import cluster, cpu, lag, scale, stalls, startup
 from bench.apache_kafka import ApacheKafka
 from bench.loads import LOADS, Figures, Row
 from bench.targets import Barnabas, Target
 
 KAFKA_SETTINGS = ["group.coordinator.append.linger.ms=0"]
-SPECIAL = {"scale": scale.main, "startup": startup.main, "memory": startup.memory}
+SPECIAL = {"lag": lag.main, "scale": scale.main, "startup": startup.main, "memory": startup.memory}
 
 
 def main(words: Sequence[str]) -> int:

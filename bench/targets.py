@@ -51,6 +51,7 @@ class Barnabas(Target):
             words += ["--set", f"{key}={value}"]
         for setting in settings:
             words += ["--set", setting]
+        self.http: str | None = None
         log = os.environ.get("BARNABAS_LOG")
         with open(log or os.devnull, "a") as sink:
             self.process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=sink, text=True, cwd="/")
@@ -64,7 +65,8 @@ class Barnabas(Target):
         line = self.process.stdout.readline()
         if not line:
             raise RuntimeError("Barnabas did not start; BARNABAS_LOG=FILE keeps what it says")
-        self.address = json.loads(line)["bootstrap"]
+        ready = json.loads(line)
+        self.address, self.http = ready["bootstrap"], ready.get("http")
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
         """End the process; after SIGTERM remove its data as well."""

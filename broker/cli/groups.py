@@ -80,7 +80,7 @@ def list_groups(
 def describe(target: Target, groups: Names, as_json: AsJson = False) -> None:
     """Members of a group, the partitions each one reads, committed offsets and lag.
 
-    "lag" is the distance of offsets, "records" are those that a consumer gets (barnabas groups lag says more).
+    "lag" is the distance of offsets, "records" are those that a consumer gets (`groups lag` says more).
 
     \b
     barnabas groups describe billing

@@ -454,7 +454,9 @@ class Supervisor:
             return
         who = f"{len(self._brokers)} brokers, cluster {cluster_id}, data in {self._data}"
         who += ", removed at the end" if self._order.temporary_directory is not None else ""
-        print(f"Barnabas serves at {bootstrap} ({who}). Ctrl-C stops all.")
+        addresses = ", ".join(f"http://{broker.ready['http']}" for broker in self._brokers if broker.ready["http"])
+        http = f", HTTP API at {addresses}" if addresses else ""
+        print(f"Barnabas serves at {bootstrap}{http} ({who}). Ctrl-C stops all.")
 
     def _say_died(self, broker: BrokerProcess, pid: int, code: int) -> None:
         how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"

@@ -3,6 +3,8 @@
 from typing import Any
 
 from barnabas.broker.cli.client import admin, answered
+from barnabas.broker.cli.exits import Failure
+from barnabas.broker.cli.http_client import HttpApi
 from barnabas.broker.cli.target import Target
 from barnabas.broker.cli.terminal import AsJson, new_app, print_json, print_table
 
@@ -25,6 +27,8 @@ def status(target: Target, as_json: AsJson = False) -> None:
         cluster = answered(client, client.describe_cluster)
         topics = answered(client, client.describe_topics)
         groups = answered(client, client.list_groups)
+        api = HttpApi(client, target)
+        http = {broker["broker_id"]: _http_address(api, broker["broker_id"]) for broker in cluster["brokers"]}
         version = client.get_broker_version_data(cluster["controller_id"]).broker_version
     document: dict[str, Any] = {
         "bootstrap": target.bootstrap,
@@ -32,7 +36,12 @@ def status(target: Target, as_json: AsJson = False) -> None:
         "cluster_id": cluster["cluster_id"],
         "controller": cluster["controller_id"],
         "brokers": [
-            {"node_id": broker["broker_id"], "host": broker["host"], "port": broker["port"]}
+            {
+                "node_id": broker["broker_id"],
+                "host": broker["host"],
+                "port": broker["port"],
+                "http": http[broker["broker_id"]],
+            }
             for broker in cluster["brokers"]
         ],
         "topics": sum(not topic["is_internal"] for topic in topics),
@@ -42,6 +51,17 @@ def status(target: Target, as_json: AsJson = False) -> None:
         print_json(document)
         return
     brokers = ", ".join(f"{broker['node_id']} at {broker['host']}:{broker['port']}" for broker in document["brokers"])
-    shown = document | {"brokers": brokers}
+    apis = ", ".join(
+        f"{broker['node_id']} at http://{broker['http']}" for broker in document["brokers"] if broker["http"]
+    )
+    shown = document | {"brokers": brokers, "HTTP API": apis or "none"}
     print(f"A broker serves at {target.bootstrap}.")
     print_table(["what", "value"], [(name.replace("_", " "), value) for name, value in shown.items()])
+
+
+def _http_address(api: HttpApi, node_id: int) -> str | None:
+    """host:port of a broker's HTTP API; None: it has none, or does not answer."""
+    try:
+        return api.address(node_id)
+    except Failure:
+        return None

@@ -51,9 +51,7 @@ def status(target: Target, as_json: AsJson = False) -> None:
         print_json(document)
         return
     brokers = ", ".join(f"{broker['node_id']} at {broker['host']}:{broker['port']}" for broker in document["brokers"])
-    apis = ", ".join(
-        f"{broker['node_id']} at http://{broker['http']}" for broker in document["brokers"] if broker["http"]
-    )
+    apis = ", ".join(f"{node_id} at http://{address}" for node_id, address in http.items() if address)
     shown = document | {"brokers": brokers, "HTTP API": apis or "none"}
     print(f"A broker serves at {target.bootstrap}.")
     print_table(["what", "value"], [(name.replace("_", " "), value) for name, value in shown.items()])

@@ -1,7 +1,9 @@
 """README.md's examples, as they stand there, against a broker process."""
 
+import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -69,3 +71,28 @@ def test_the_commands_and_then_the_client(own_broker: Any, environment: dict[str
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "b'hello'\n"
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="the examples are for curl")
+def test_the_http_api(own_broker: Any, environment: dict[str, str], tmp_path: Path) -> None:
+    environment["BARNABAS_BOOTSTRAP"] = own_broker.bootstrap
+    commands = ["barnabas topics create t"]
+    commands += [f"barnabas offsets set {group} --topic t --to earliest --yes" for group in ("billing", "team/billing")]
+    subprocess.run("; ".join(commands), shell=True, env=environment, check=True, timeout=60, cwd=tmp_path)
+    section = README.split("\n## HTTP API\n", 1)[1].split("| setting |", 1)[0]
+    script = "\n".join(line.strip() for line in section.splitlines() if line.startswith("    "))
+    assert script.count("curl ") == 5
+    done = subprocess.run(
+        ["sh", "-ec", script.replace("curl ", "curl -sS --fail ")],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done
+    status, groups, billing, team, document = map(json.loads, done.stdout.splitlines())
+    assert status["bootstrap"] == own_broker.bootstrap
+    assert groups["groups"] == []
+    assert (billing["group"], team["group"]) == ("billing", "team/billing")
+    assert "/v1/groups/{group}" in document["paths"]

@@ -10,12 +10,12 @@ import pytest
 from barnabas.broker.http import routes
 from barnabas.broker.http.metric_names import METRICS
 from barnabas.protocol.api_keys import ApiKey
-from barnabas.protocol.messages import HeartbeatRequest
+from barnabas.protocol.messages import FindCoordinatorRequest, HeartbeatRequest
 from prometheus_client.parser import text_string_to_metric_families
 
 sys.path.insert(0, str(Path(__file__).parent))
 from http_client import ask, connect, request
-from http_examples import commit, prepare
+from http_examples import commit, join
 
 World = Any  # of conftest.py
 README = Path(__file__).parents[2] / "README.md"
@@ -32,6 +32,14 @@ def metrics_world(make_world: type[Any]) -> Iterator[World]:
     world.env.run(world.broker.stop())
     assert world.broker.http.handler_failures == 0
     assert world.escaped == []
+
+
+def prepare(world: World) -> None:
+    """A topic with three partitions, and a group with a member and committed offsets."""
+    world.ask(ApiKey.FIND_COORDINATOR, 3, FindCoordinatorRequest(key="billing"))
+    world.create_topic("orders", 3)
+    commit(world, "billing", "orders", partitions=3)
+    join(world, "billing")
 
 
 def scrape(world: World) -> Samples:

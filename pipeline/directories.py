@@ -167,7 +167,11 @@ def logs_of(
                 raise
             continue  # deleted meanwhile, or no log
         if segments or with_empty:
-            end = watermarks.get((topic, partition), 0) if until_high_watermark and has_watermarks else OFFSETS_END
+            end = OFFSETS_END
+            if until_high_watermark and has_watermarks:
+                end = watermarks.get((topic, partition), 0)
+                if (topic, partition) not in watermarks and any(one.size_bytes for one in segments):
+                    logger.warning("%s: nothing is read, %s does not name it (yet)", folder, watermarks_path)
             text = None if topic_id is None else uuids.to_text(topic_id)
             start = starts.get((topic, partition), 0)
             found.append(Log(directory, topic, partition, text, start, end, segments))

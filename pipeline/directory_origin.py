@@ -9,7 +9,7 @@ from barnabas.pipeline.directories import Log, Piece, offsets_at, pieces_of, rea
 from barnabas.pipeline.options import ReadOptions
 from barnabas.pipeline.origin import LogKey, LogState, OffsetRange, Wanted
 from barnabas.pipeline.place import Read
-from barnabas.pipeline.segment_reading import ended_transactions, log_end, read_piece
+from barnabas.pipeline.segment_reading import check_reached, ended_transactions, log_end, read_piece
 from pyspark.sql.datasource import InputPartition
 
 TASKS_AT_LEAST = 16
@@ -21,9 +21,10 @@ _TASK_BYTES_MIN = 1 << 20
 class DirectoryTask(InputPartition):
     """What one task reads."""
 
-    def __init__(self, pieces: Sequence[Piece]) -> None:
+    def __init__(self, pieces: Sequence[Piece], *, must_reach: bool) -> None:
         super().__init__(None)
         self.pieces = tuple(pieces)
+        self.must_reach = must_reach  # what is not there yet will not be asked for again
 
 
 @dataclass(frozen=True)
@@ -58,16 +59,20 @@ class DirectoryOrigin:
         pieces: list[Piece] = []
         for log in logs:
             pieces += pieces_of(log, wanted.low, wanted.high, split_bytes, newer_than_ms=wanted.newer_than_ms)
-        return _packed(pieces, split_bytes)
+        return _packed(pieces, split_bytes, must_reach=False)
 
     def tasks_of(self, ranges: Sequence[OffsetRange]) -> list[InputPartition]:
         """The same for ranges of offsets."""
         logs = {self._key(log): log for log in self._logs()}
         pieces: list[Piece] = []
         for one in ranges:
-            pieces += pieces_of(logs[one.key], one.low, one.high, self.options.split_bytes)
+            log = logs[one.key]
+            pieces += pieces_of(log, one.low, one.high, self.options.split_bytes)
+            if log.segments and not log.segments[-1].size_bytes:
+                check_reached(log, log.segments[-1].base_offset, one.high, fails=self.options.fail_on_data_loss)
         total = sum(piece.size_bytes for piece in pieces)
-        return _packed(pieces, max(_TASK_BYTES_MIN, min(self.options.split_bytes, total // TASKS_AT_LEAST)))
+        task_bytes = max(_TASK_BYTES_MIN, min(self.options.split_bytes, total // TASKS_AT_LEAST))
+        return _packed(pieces, task_bytes, must_reach=True)
 
     def within_bytes(self, starts: Mapping[LogKey, int], ends: Mapping[LogKey, int], size: int) -> dict[LogKey, int]:
         """Each log's share is its share of the bytes that are there. The offset indexes say which offsets these are."""
@@ -101,21 +106,21 @@ class DirectoryOrigin:
         """The batches of a task's pieces."""
         assert isinstance(task, DirectoryTask)
         for piece in task.pieces:
-            yield from read_piece(piece, fail_on_data_loss=self.options.fail_on_data_loss)
+            yield from read_piece(piece, fail_on_data_loss=self.options.fail_on_data_loss, must_reach=task.must_reach)
 
 
-def _packed(pieces: Sequence[Piece], task_bytes: int) -> list[InputPartition]:
+def _packed(pieces: Sequence[Piece], task_bytes: int, *, must_reach: bool) -> list[InputPartition]:
     """Tasks of about so many bytes. Pieces that follow one another stay together."""
     tasks: list[InputPartition] = []
     some: list[Piece] = []
     size = 0
     for piece in pieces:
         if some and size + piece.size_bytes > task_bytes * 5 // 4:
-            tasks.append(DirectoryTask(some))
+            tasks.append(DirectoryTask(some, must_reach=must_reach))
             some, size = [], 0
         some.append(piece)
         size += piece.size_bytes
-    return [*tasks, DirectoryTask(some)]
+    return [*tasks, DirectoryTask(some, must_reach=must_reach)]
 
 
 def _bytes_between(log: Log, low: int, high: int) -> int:

@@ -22,27 +22,30 @@ READ_BYTES = 8 << 20
 """How much is taken apart together: enough for many batches, and little enough for a processor's cache."""
 
 
-def read_piece(piece: Piece, *, fail_on_data_loss: bool = True) -> Iterator[Read]:
+def read_piece(piece: Piece, *, fail_on_data_loss: bool = True, must_reach: bool = False) -> Iterator[Read]:
     """The batches of a piece, with those around the offsets that are asked for.
 
     If the segment has been replaced or removed since the piece was planned (compaction, retention), its offsets are
-    looked for in the files that are there now. LostRecordsError: they are gone.
+    looked for in the files that are there now. LostRecordsError: they are gone. With `must_reach`: or they are not
+    there yet, because the log ends below its high watermark; who goes on behind them would never see them.
     """
+    fails = fail_on_data_loss and must_reach
     try:
         with open(piece.segment.path, "rb") as file:
             if os.fstat(file.fileno()).st_ino == piece.segment.inode:
-                yield from _read_open(piece, file.fileno())
+                yield from _read_open(piece, file.fileno(), fails=fails)
                 return
     except FileNotFoundError:
         pass
     for other in _planned_again(piece, fail_on_data_loss=fail_on_data_loss):
-        yield from read_piece(other, fail_on_data_loss=fail_on_data_loss)
+        yield from read_piece(other, fail_on_data_loss=fail_on_data_loss, must_reach=must_reach)
 
 
-def _read_open(piece: Piece, descriptor: int) -> Iterator[Read]:
+def _read_open(piece: Piece, descriptor: int, *, fails: bool) -> Iterator[Read]:
     log, segment = piece.log, piece.segment
     position, wanted = piece.start, READ_BYTES
     transactions = Transactions(lambda: ended_transactions(log, log.end_offset))
+    reached = max(segment.base_offset, piece.offsets_from)
     while position < piece.end:
         content = os.pread(descriptor, min(wanted, piece.end - position), position)
         if not content:
@@ -63,8 +66,27 @@ def _read_open(piece: Piece, descriptor: int) -> Iterator[Read]:
         yield Read(place, batches, piece.low, piece.high)
         if batches.ended:
             return
+        reached = max([reached, *batches.last_offsets[-1:] + 1])
+        if batches.corrupt and batches.corrupt[-1].position >= batches.starts.max(initial=0):
+            reached = OFFSETS_END  # the end is there, and was said to be corrupt
         position += batches.consumed
         wanted = READ_BYTES
+
+    if piece.is_tail:
+        check_reached(log, int(reached), piece.high, fails=fails)
+
+
+def check_reached(log: Log, reached: int, high: int, *, fails: bool) -> None:
+    """Say that a log ends below its high watermark. The last segment is never cleaned, so it has all its offsets."""
+    if log.end_offset == OFFSETS_END or reached >= high:
+        return
+    text = (
+        f"{log.folder} ends at {reached}, below its high watermark of {log.end_offset}: it was copied while its broker "
+        "ran, or has lost its end. Copy it again, the checkpoint of high watermarks first"
+    )
+    if fails:
+        raise LostRecordsError(text)
+    logger.warning("%s", text)
 
 
 def _planned_again(piece: Piece, *, fail_on_data_loss: bool) -> list[Piece]:

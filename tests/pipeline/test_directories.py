@@ -212,9 +212,9 @@ def test_a_condition_on_offsets_leaves_segments_unread(tmp_path: Path, monkeypat
     opened: list[str] = []
     original = segment_reading._read_open
 
-    def noted(piece: Any, descriptor: int) -> Any:
+    def noted(piece: Any, descriptor: int, **named: Any) -> Any:
         opened.append(piece.segment.path)
-        return original(piece, descriptor)
+        return original(piece, descriptor, **named)
 
     monkeypatch.setattr(segment_reading, "_read_open", noted)
     files = len(list(tmp_path.glob("__consumer_offsets-*/*.log")))

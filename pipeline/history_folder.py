@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 SCHEMA = StructType([*COMMITS.spark, StructField("day", DateType())])
 PLACE = ("day", "log_partition")
 SOURCE = "_source.json"
+CODEC = "zstd"  # of commits it makes half of what snappy makes, in the same time
 SMALL_BYTES = 1 << 20
 SMALL_FILES_MAX = 8  # if there are more small files of one day and log partition, its files become one
 
@@ -70,7 +71,7 @@ class HistoryFolder:
         count_before = here.count()
         if count_before:
             new = new.join(here, ["log_partition", "log_offset"], "left_anti")
-        new.select(SCHEMA.names).write.partitionBy(*PLACE).mode("append").parquet(self._path)
+        new.select(SCHEMA.names).write.partitionBy(*PLACE).mode("append").parquet(self._path, compression=CODEC)
 
         here = _above(complete, self.read())
         added = here.groupBy("log_partition").agg(F.max("log_offset").alias("log_offset"), F.count("*").alias("count"))
@@ -93,7 +94,7 @@ class HistoryFolder:
         if many:
             rows = self._spark.read.option("basePath", self._path).schema(SCHEMA).parquet(*many)
             rows = rows.repartition(*PLACE).sortWithinPartitions(*PLACE, "log_offset")
-            rows.write.partitionBy(*PLACE).parquet(f"{self._path}/_compacted")
+            rows.write.partitionBy(*PLACE).parquet(f"{self._path}/_compacted", compression=CODEC)
             self._finish_compaction()
         return len(many)
 

@@ -18,7 +18,7 @@ from barnabas.storage.producer_state import read_snapshot
 
 logger = logging.getLogger("barnabas.pipeline")
 
-READ_BYTES = 8 << 20
+READ_BYTES = 4 << 20
 """How much is taken apart together: enough for many batches, and little enough for a processor's cache."""
 
 

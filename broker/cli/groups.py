@@ -25,6 +25,7 @@ app = new_app("""Consumer groups: list, describe, how far they are behind, delet
     barnabas groups list
     barnabas groups describe billing          who reads what, and its lag
     barnabas groups lag billing --watch       what it has not read, as it goes
+    barnabas groups explain billing           why it has rebalanced
     barnabas groups delete billing --yes
     """)
 
@@ -156,6 +157,36 @@ def describe(target: Target, groups: Names, as_json: AsJson = False) -> None:
 
 
 app.command("lag")(lag)
+
+
+@app.command()
+def explain(
+    target: Target,
+    group: Annotated[str, typer.Argument(metavar="GROUP")],
+    last: Annotated[int, typer.Option(min=1, metavar="N", help="So many rebalances, at most.")] = 5,
+    as_json: AsJson = False,
+) -> None:
+    """Why a group has rebalanced lately, and what to do about it.
+
+    Who joined, left, or was thrown out and why; what each phase took and who held
+    it up; which partitions moved; what was refused. The coordinator remembers it in
+    memory, for the last events.
+
+    \b
+    barnabas groups explain billing
+    barnabas groups explain billing --last 20 --json
+    """
+    from barnabas.broker.cli.explanation import print_story
+    from barnabas.broker.cli.http_client import HttpApi
+
+    with admin(target) as client:
+        await_coordinators(client, [group])
+        story = HttpApi(client, target).get("/v1/groups/{group}/events", group=group)
+    story["rebalances"] = story["rebalances"][-last:]
+    if as_json:
+        print_json(story)
+    else:
+        print_story(story)
 
 
 @app.command()

@@ -54,7 +54,7 @@ def lines_in_json(done: subprocess.CompletedProcess[str]) -> list[Any]:
         ("produce",),
         ("consume",),
         *(("topics", word) for word in ("list", "describe", "create", "alter", "delete")),
-        *(("groups", word) for word in ("list", "describe", "lag", "delete")),
+        *(("groups", word) for word in ("list", "describe", "lag", "explain", "delete")),
         *(("offsets", word) for word in ("list", "set", "delete")),
         *(("configs", word) for word in ("describe", "set", "delete")),
     ],

@@ -10,6 +10,7 @@
     fetch t-0 | all     OffsetFetch; stable
     describe / list / delete / forget t-0 (OffsetDelete), all with group=…
     reset t-0=5         live reset of the group (live_reset.py)
+    explain             the story of the group's rebalances, and the advice (explanation.py)
     tick 3000           time passes
     hold / release      commits stand still / go on
     fail NAME           the next append fails with that error
@@ -24,6 +25,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from barnabas.groups import explanation
 from barnabas.groups.records import EMPTY_ASSIGNMENT, GROUP_KEY_VERSION, decode_group, live_reset_of
 from barnabas.offsets.records import CommittedOffset, decode_key, decode_value, key_version
 from barnabas.protocol import messages, record_batch
@@ -170,8 +172,10 @@ class Conversation:
         else:
             identity = messages.LeaveGroupRequest.MemberIdentity
             instance = options.get("instance")
+            reason = options.get("reason", "").replace("_", " ")
             request.members = [
-                identity(member_id=self.ids.get(name, name), group_instance_id=instance) for name in words
+                identity(member_id=self.ids.get(name, name), group_instance_id=instance, reason=reason)
+                for name in words
             ] or [identity(member_id="", group_instance_id=instance)]
 
         def show(response: Any) -> None:
@@ -326,6 +330,17 @@ class Conversation:
         self.world.settle()
         if not reply.done:
             self.say("reset waits")
+
+    def do_explain(self, words: list[str], options: dict[str, str]) -> None:
+        events = self.world.coordinator.events.of_group(options.get("group", "g"))
+        for one in explanation.rebalances(events) if "advice" not in words else ():
+            said = [text for event in one.events if (text := explanation.sentence(event)) is not None]
+            self.say(f"{one.from_generation} -> {one.generation} {one.outcome} | " + " | ".join(said))
+            if one.join_ms is not None:
+                last, leader = explanation.named(one.last_to_join), explanation.named(one.leader)
+                self.say(f"  join {one.join_ms:.0f} ms, last {last}; sync {one.sync_ms or 0:.0f} ms, leader {leader}")
+        for cause, text in explanation.advice(events):
+            self.say(f"{cause}: {text}")
 
     def do_tick(self, words: list[str], options: dict[str, str]) -> None:
         self.world.clock.advance(int(words[0]))

@@ -7,9 +7,12 @@ have an item in one of its examples, unless its name is in `EMPTY`.
 
 from typing import Any, NamedTuple
 
+from barnabas.groups.events import Kind, identity
+from barnabas.groups.member import Member
 from barnabas.protocol import frames
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.messages import FindCoordinatorRequest, JoinGroupRequest, OffsetCommitRequest
+from barnabas.protocol.records import ConsumerProtocolAssignment, encode_versioned
 
 
 class Example(NamedTuple):
@@ -27,6 +30,10 @@ EXAMPLES: dict[tuple[str, str], list[Example]] = {
     ("GET", "/v1/status"): [Example("/v1/status")],
     ("GET", "/v1/openapi.json"): [Example("/v1/openapi.json")],
     ("GET", "/v1/groups"): [Example("/v1/groups"), Example("/v1/groups?state=Empty&state=Stable")],
+    ("GET", "/v1/groups/{group}/events"): [
+        Example("/v1/groups/billing/events"),
+        Example("/v1/groups/restarted/events"),
+    ],
     ("POST", "/v1/groups/{group}/live-reset"): [
         Example("/v1/groups/moved/live-reset", {"offsets": [{"topic": "orders", "partition": 1, "offset": 3}]})
     ],
@@ -56,6 +63,7 @@ def prepare(world: Any) -> None:
     join(world, "billing")
     commit(world, "moved", "orders", partitions=2)
     join(world, "moved")
+    rebalance(world, "restarted")
 
 
 def commit(world: Any, group: str, topic: str, partitions: int = 1, offset: int = 5) -> None:
@@ -92,3 +100,22 @@ def join(world: Any, group: str) -> None:
         assert await client.answer()
 
     world.env.run(run())
+
+
+def rebalance(world: Any, group: str) -> None:
+    """Make a group with a story: two rebalances, advice, and a member that has gone since."""
+    events = world.broker.group_coordinator.events
+    effects = world.broker.group_coordinator.effects()
+    who = Member("c-1", None, "c", "/10.0.0.1", 1000, 1000, [])
+    other = Member("c-2", None, "d", "/10.0.0.2", 1000, 1000, [])
+    topic = ConsumerProtocolAssignment.TopicPartition(topic="orders", partitions=[0])
+    given = encode_versioned(ConsumerProtocolAssignment(assigned_partitions=[topic]), 0)
+    for generation, owner in ((1, who), (2, other)):
+        effects.note(Kind.SILENT, who, session_timeout_ms=1000, is_new=False)
+        effects.note(Kind.REBALANCE, generation=generation - 1, cause="a member was silent", members=2)
+        made = {"members": 1, "protocol": "range", "leader": identity(owner), "last": identity(owner)}
+        effects.note(Kind.GENERATION, generation=generation, took_ms=5.0, last_after_ms=4.0, **made)
+        assignments = [(identity(owner), given)]
+        effects.note(Kind.STABLE, generation=generation, took_ms=2.5, protocol_type="consumer", assignments=assignments)
+    effects.note(Kind.LEFT, who, reason="bye")
+    events.note(group, effects.events)

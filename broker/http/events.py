@@ -1,0 +1,138 @@
+"""`/v1/groups/{group}/events`: why the group has rebalanced lately."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from barnabas.broker.http.routes import HttpAnswer, HttpError, HttpRequest, route
+from barnabas.broker.http.schemas import array, integer, number, record, text
+from barnabas.groups.events import Event, Identity
+from barnabas.groups.explanation import MOVED_MAX, Rebalance, advice, rebalances, sentence
+from barnabas.protocol.errors import ErrorCode
+from barnabas.runtime.turns import Pieces
+
+if TYPE_CHECKING:
+    from barnabas.broker.broker import Broker
+
+MEMBER_FIELDS = {
+    "member_id": text("Its member id then."),
+    "instance_id": text("group.instance.id of a static member.", nullable=True),
+    "client_id": text("client.id."),
+    "host": text("Its address."),
+}
+MEMBER = record("A member.", nullable=True, **MEMBER_FIELDS)
+EVENT = record(
+    "Something that has happened.",
+    at_ms=integer("When."),
+    kind=text("What kind of event it is."),
+    member=MEMBER,
+    text=text("It, as a sentence."),
+)
+MOVED = record(
+    "A partition that has another owner.",
+    topic=text("The topic."),
+    partition=integer("The partition."),
+    before=MEMBER,
+    after=MEMBER,
+)
+REBALANCE = record(
+    "A rebalance.",
+    at_ms=integer("When it began."),
+    cause=text("Why."),
+    outcome=text("How it ended.", one_of=["stable", "empty", "began again", "live reset", "running"]),
+    from_generation=integer("The generation that it has ended."),
+    generation=integer("The generation that it has made.", nullable=True),
+    members=integer("How many members that has.", nullable=True),
+    protocol=text("The assignor.", nullable=True),
+    join_ms=number("How long the join phase took.", nullable=True),
+    last_to_join=MEMBER,
+    sync_ms=number("How long the leader took to assign.", nullable=True),
+    leader=MEMBER,
+    moved=array(MOVED, f"At most {MOVED_MAX}; null: not known.", nullable=True),
+    moved_count=integer("How many.", nullable=True),
+    events=array(EVENT, "What led to it, and what happened in it."),
+)
+STORY = record(
+    "What has happened to a group since this broker coordinates it, as far as it is remembered.",
+    node_id=integer("The coordinator."),
+    group=text("Its name."),
+    since_ms=integer("The oldest event; null: nothing is remembered.", nullable=True),
+    rebalances=array(REBALANCE, "The oldest first."),
+    since_then=array(EVENT, "What has happened since the last one."),
+    advice=array(
+        record("Where the cause is a known one.", cause=text("Its name."), text=text("What to do.")), "What to do."
+    ),
+)
+
+
+@route(
+    "GET",
+    "/v1/groups/{group}/events",
+    summary="Why a group has rebalanced lately: a timeline with causes, and advice",
+    answer=STORY,
+    of_group=True,
+)
+def explain_group(broker: Broker, request: HttpRequest) -> Pieces[HttpAnswer]:
+    """Events are in memory only, and bounded: a coordinator that starts, or has just taken the group, knows none."""
+    name = request.path["group"]
+    coordinator = broker.group_coordinator
+    shard = coordinator.shard_of(name)
+    if isinstance(shard, ErrorCode):
+        raise HttpError(503, shard.name, "the group moves to another broker. Ask again soon.", [("Retry-After", "1")])
+    events = coordinator.events.of_group(name)
+    if not events and name not in shard.groups and not shard.offsets.of_group(name):
+        message = f"there is no group {name!r}. GET /v1/groups of each broker lists what there is."
+        raise HttpError(404, ErrorCode.GROUP_ID_NOT_FOUND.name, message)
+    story = rebalances(events)
+    rows = []
+    for rebalance in story:
+        yield
+        rows.append(_rebalance(rebalance))
+    told = {id(event) for rebalance in story for event in rebalance.events}
+    return HttpAnswer.json(
+        {
+            "node_id": broker.node_id,
+            "group": name,
+            "since_ms": events[0].at_ms if events else None,
+            "rebalances": rows,
+            "since_then": _events([event for event in events if id(event) not in told]),
+            "advice": [{"cause": cause, "text": said} for cause, said in advice(events)],
+        }
+    )
+
+
+def _rebalance(rebalance: Rebalance) -> dict[str, Any]:
+    moved = rebalance.moved
+    return {
+        "at_ms": rebalance.at_ms,
+        "cause": rebalance.cause,
+        "outcome": rebalance.outcome,
+        "from_generation": rebalance.from_generation,
+        "generation": rebalance.generation,
+        "members": rebalance.members,
+        "protocol": rebalance.protocol,
+        "join_ms": rebalance.join_ms,
+        "last_to_join": _member(rebalance.last_to_join),
+        "sync_ms": rebalance.sync_ms,
+        "leader": _member(rebalance.leader),
+        "moved": None
+        if moved is None
+        else [
+            {"topic": topic, "partition": index, "before": _member(before), "after": _member(after)}
+            for topic, index, before, after in moved[:MOVED_MAX]
+        ],
+        "moved_count": None if moved is None else len(moved),
+        "events": _events(rebalance.events),
+    }
+
+
+def _events(events: list[Event]) -> list[dict[str, Any]]:
+    return [
+        {"at_ms": event.at_ms, "kind": event.kind.value, "member": _member(event.member), "text": said}
+        for event in events
+        if (said := sentence(event)) is not None
+    ]
+
+
+def _member(who: Identity | None) -> dict[str, Any] | None:
+    return None if who is None else who._asdict()

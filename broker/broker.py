@@ -131,7 +131,8 @@ class Broker:
             self.refusals.note,
             OffsetJournal(env, JournalOfBroker(self)) if config.offsets_journal_enable else None,
         )
-        self.lag_sampling = LagSampling(env, self.group_coordinator.owned_shards, KnownLogRanges(self))
+        self.log_ranges = KnownLogRanges(self)
+        self.lag_sampling = LagSampling(env, self.group_coordinator.owned_shards, self.log_ranges)
         self.waited_groups = WaitedGroups(self)
         self.log_manager.hold_of = self.waited_groups.hold_of
         self.replica_manager.on_leadership.append(self.group_coordinator.on_leadership)

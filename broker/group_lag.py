@@ -31,10 +31,11 @@ def positions_of(offsets: GroupOffsets) -> list[Position]:
 
 def lags(broker: "Broker", positions: Sequence[Position]) -> Pieces[list[PartitionLag]]:
     """The lag of each position, as far as this broker knows it."""
-    headers_max = min(max(HEADERS_OF_ALL_MAX // max(len(positions), 1), HEADERS_MIN), HEADERS_MAX)
+    headers_left = HEADERS_OF_ALL_MAX
     rows = []
-    for position in positions:
+    for number, position in enumerate(positions):
         yield None
+        share = headers_left // (len(positions) - number)  # what the others did not need is for those that follow
         topic, index, offset, leader_epoch, topic_id = position
         known = broker.metadata_cache.partition(topic, index)
         leader = known.leader_id if known is not None and known.leader_id >= 0 else None
@@ -51,7 +52,9 @@ def lags(broker: "Broker", positions: Sequence[Position]) -> Pieces[list[Partiti
                 offset,
                 leader_epoch=leader_epoch,
                 topic_id=topic_id,
-                headers_max=headers_max,
+                headers_max=min(max(share, HEADERS_MIN), HEADERS_MAX),
             )
+            if found.unread is not None:
+                headers_left = max(headers_left - found.unread.headers_read, 0)
         rows.append(lag_of(position, leader, found, broker.env.clock.now_ms()))
     return rows

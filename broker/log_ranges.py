@@ -33,7 +33,7 @@ class KnownLogRanges:
 
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
-        self._elsewhere: dict[tuple[str, int], LogRange] = {}
+        self.elsewhere: dict[tuple[str, int], LogRange] = {}  # as their leaders have said half a minute ago
         self._wanted: dict[tuple[str, int], int] = {}  # partition -> its leader, of what was asked since the refresh
 
     def of_topic(self, topic: str) -> Pieces[dict[int, LogRange]]:
@@ -49,13 +49,13 @@ class KnownLogRanges:
                 log = partition.log
                 soon_ms = min(max(log.config.retention_ms // _SOON_PART, _SOON_MIN_MS), _SOON_MAX_MS)
                 try:
-                    below = goes_below(log, now_ms + soon_ms)
+                    below, goes_ms = goes_below(log, now_ms + soon_ms)
                 except OSError:
-                    below = -1
-                found[index] = LogRange(log.log_start_offset, log.high_watermark, below)
+                    below = goes_ms = -1
+                found[index] = LogRange(log.log_start_offset, log.high_watermark, below, goes_ms)
             elif state.leader_id >= 0:
                 self._wanted[topic, index] = state.leader_id
-                known = self._elsewhere.get((topic, index))
+                known = self.elsewhere.get((topic, index))
                 if known is not None:
                     found[index] = known
         return found
@@ -66,7 +66,7 @@ class KnownLogRanges:
         by_leader: dict[int, list[tuple[str, int]]] = {}
         for key, leader in wanted.items():
             by_leader.setdefault(leader, []).append(key)
-        self._elsewhere = {key: self._elsewhere[key] for key in wanted if key in self._elsewhere}
+        self.elsewhere = {key: self.elsewhere[key] for key in wanted if key in self.elsewhere}
         for leader, keys in by_leader.items():
             for piece in chunks(keys, PARTITIONS_PER_REQUEST):
                 yield None
@@ -79,7 +79,7 @@ class KnownLogRanges:
                 latest = _offsets((yield ends))
                 for key, end in latest.items():
                     if key in earliest:
-                        self._elsewhere[key] = LogRange(earliest[key], end)
+                        self.elsewhere[key] = LogRange(earliest[key], end)
 
 
 def _request(keys: Sequence[tuple[str, int]], timestamp: int) -> "ListOffsetsRequest":

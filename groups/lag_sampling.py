@@ -24,11 +24,15 @@ _LINES_MAX = 10  # of each kind in the log, for one look
 
 
 class LogRange(NamedTuple):
-    """Where a partition's log begins and ends for a consumer. Below `goes_below`, retention takes it before long."""
+    """Where a partition's log begins and ends for a consumer.
+
+    Below `goes_below`, retention takes it before long, from the time `goes_ms` on.
+    """
 
     start: int
     end: int
     goes_below: int = -1
+    goes_ms: int = -1
 
 
 class LogRanges(Protocol):
@@ -145,7 +149,7 @@ class LagSampling:
         return topic
 
     def _sample(self, group_id: str, offsets: GroupOffsets) -> None:
-        records = position = partitions = lost = threatened = 0
+        records = position = partitions = lost = threatened = goes_ms = 0
         for topic, committed in offsets.items():
             known = self._topics.get(topic)
             ranges = {} if known is None else known.ranges
@@ -153,13 +157,14 @@ class LagSampling:
                 found = ranges.get(index)
                 if found is None:
                     continue
-                start, end, goes_below = found
+                start, end, goes_below, begin_ms = found
                 offset = each.offset
                 if offset < start:
                     lost += start - offset
                     offset = start
                 if offset < goes_below:
                     threatened += goes_below - offset
+                    goes_ms = min(goes_ms or begin_ms, begin_ms)
                 partitions += 1
                 position += offset
                 if offset < end:
@@ -170,24 +175,24 @@ class LagSampling:
             interval_ms = max(now_ms - self._last_ms, 1) if self._last_ms else SAMPLE_MS
             self.histories.add(group_id, Point(now_ms, records, position, partitions), interval_ms)
         if lost or threatened or group_id in self._lost or group_id in self._threatened:
-            self._tell(group_id, lost, threatened, is_new=last is None)
+            minutes = max(goes_ms - self._env.clock.now_ms(), 0) // 60_000
+            self._tell(group_id, lost, threatened, minutes, is_new=last is None)
 
-    def _tell(self, group_id: str, lost: int, threatened: int, *, is_new: bool) -> None:
+    def _tell(self, group_id: str, lost: int, threatened: int, minutes: int, *, is_new: bool) -> None:
         """Say what was lost since the last look, and what will be. What was lost before the first look is no news."""
         known = self._lost.get(group_id, 0)
         if lost > known and not is_new:
-            self._warn("records were deleted that the group had not read, at most %d", group_id, lost - known)
+            self._warn("records were deleted that the group had not read", group_id, f"{lost - known} at most")
         if threatened and group_id not in self._threatened:
-            self._warn(
-                "retention will soon delete records that the group has not read, at most %d", group_id, threatened
-            )
+            text = "retention will delete records that the group has not read"
+            self._warn(text, group_id, f"{threatened} at most, the first in {minutes} minutes")
         for counts, count in ((self._lost, lost), (self._threatened, threatened)):
             if count:
                 counts[group_id] = count
             else:
                 counts.pop(group_id, None)
 
-    def _warn(self, text: str, group_id: str, count: int) -> None:
+    def _warn(self, text: str, group_id: str, how_many: str) -> None:
         lines = self._lines[text] = self._lines.get(text, 0) + 1
         if lines <= _LINES_MAX:
-            logger.warning("group %s: " + text + " (barnabas groups lag %s)", group_id, count, group_id)
+            logger.warning("group %s: %s, %s (barnabas groups lag %s)", group_id, text, how_many, group_id)

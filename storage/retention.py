@@ -220,14 +220,22 @@ def forecast(log: Log, offset: int) -> Forecast | None:
     return None if after_ms is None and after_bytes is None else Forecast(after_ms, after_bytes)
 
 
-def goes_below(log: Log, now_ms: int) -> int:
-    """Below which offset retention.ms will have taken all records at that time; -1: none. OSError."""
+def goes_below(log: Log, until_ms: int) -> tuple[int, int]:
+    """Below which offset retention.ms will have taken all records at that time, and when it begins; -1, -1: none.
+
+    OSError.
+    """
     config, segments = log.config, log.segments
-    end = -1
+    end = begin_ms = -1
     if "delete" not in config.cleanup_policy or config.retention_ms < 0:
-        return end
+        return end, begin_ms
     for slot, segment in enumerate(segments):
-        if not segment.size or now_ms - segment.largest_timestamp <= config.retention_ms:
+        if not segment.size:
             break
+        goes_ms = segment.largest_timestamp + config.retention_ms
+        if goes_ms >= until_ms:
+            break
+        if begin_ms < 0:
+            begin_ms = goes_ms
         end = segments[slot + 1].base_offset if slot + 1 < len(segments) else segments.end_offset
-    return end
+    return end, begin_ms

@@ -40,6 +40,7 @@ class BothIsolations(NamedTuple):
 
     read_uncommitted: Unread
     read_committed: Unread
+    headers_read: int
 
 
 def count_unread(log: Log, offset: int, headers_max: int = HEADERS_MAX) -> Pieces[BothIsolations]:
@@ -52,10 +53,9 @@ def count_unread(log: Log, offset: int, headers_max: int = HEADERS_MAX) -> Piece
     uncommitted, committed = _Tally(offset, high_watermark), _Tally(offset, last_stable_offset)
     # All transactions below the last stable offset are decided, so this does not change in a later piece.
     aborted = _aborted(log, offset, last_stable_offset)
-    left = headers_max
-    while position < high_watermark and left > 0:
-        piece = min(left, _HEADERS_PER_PIECE)
-        left -= piece
+    headers_read = 0
+    while position < high_watermark and headers_read < headers_max:
+        piece = min(headers_max - headers_read, _HEADERS_PER_PIECE)
         position = max(position, log.log_start_offset)
         for segment, batch in log.segments.batches_from(position):
             if batch.base_offset >= high_watermark:
@@ -68,12 +68,13 @@ def count_unread(log: Log, offset: int, headers_max: int = HEADERS_MAX) -> Piece
             elif batch.base_offset < committed.end_offset:
                 committed.bytes += batch.size
             piece -= 1
+            headers_read += 1
             if not piece:
                 break
         else:
             position = high_watermark
         yield None
-    return BothIsolations(uncommitted.result(log, position), committed.result(log, position))
+    return BothIsolations(uncommitted.result(log, position), committed.result(log, position), headers_read)
 
 
 class _Tally:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 from barnabas.broker.cli.client import admin
-from barnabas.broker.cli.exits import ExitCode, Failure
+from barnabas.broker.cli.exits import ExitCode, Failure, say
 from barnabas.broker.cli.http_client import HttpApi
 from barnabas.broker.cli.plot import plot
 from barnabas.broker.cli.target import Target, no_time_limit
@@ -272,7 +272,14 @@ def _watch(
     own: list[Point] = []
     while True:
         target.renew()
-        found = ask(api, group)
+        try:
+            found = ask(api, group)
+        except Failure as error:
+            if not own or error.code == ExitCode.NOTHING_THERE:
+                raise
+            say(f"{error.message} Trying again.")
+            _pause(clock, interval_s)
+            continue
         own = [*own, seen(found, isolation)][-OWN_POINTS_MAX:]
         if as_json:
             print_json(found.as_json(isolation))
@@ -283,8 +290,12 @@ def _watch(
             print("\x1b[H\x1b[2J" + "\n".join(lines), flush=True)
         else:
             print("; ".join(filter(None, (headline(found, isolation), rate_line(found.rates)))), flush=True)
-        with no_time_limit():
-            asyncio.run(clock.sleep(interval_s * 1000))
+        _pause(clock, interval_s)
+
+
+def _pause(clock: RealClock, seconds: float) -> None:
+    with no_time_limit():
+        asyncio.run(clock.sleep(seconds * 1000))
 
 
 def _end(_number: int, _frame: Any) -> None:

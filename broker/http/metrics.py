@@ -176,6 +176,8 @@ def _partitions(broker: Broker, sums: Sums) -> Generator[None, None, None]:
             for replica in partition.remote.values():
                 if replica.log_end_offset >= 0:
                     replica_lag = max(replica_lag, log.log_end_offset - replica.log_end_offset)
+    for (topic, index), known in broker.log_ranges.elsewhere.items():
+        sums.bounds.setdefault(topic, {}).setdefault(index, (known.start, known.end))
     without_leader = 0
     for partitions in list(broker.metadata_cache.topics.values()):
         yield None

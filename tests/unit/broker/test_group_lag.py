@@ -14,7 +14,7 @@ from barnabas.config.broker import BrokerConfig
 from barnabas.groups.runtime import Shard
 from barnabas.offsets.lag import PartitionLag, Status
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.messages import OffsetCommitRequest
+from barnabas.protocol.messages import ListOffsetsResponse, OffsetCommitRequest
 from barnabas.protocol.record_batch import Record, build
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.turns import at_once
@@ -204,13 +204,14 @@ def test_the_log_tells_once_what_went_and_what_will_go(world: World, caplog: pyt
     world.env.clock.advance(230_000)
     world.look()
     assert warnings(caplog) == [
-        "group g: retention will soon delete records that the group has not read, at most 6 (barnabas groups lag g)"
+        "group g: retention will delete records that the group has not read, 6 at most, the first in 0 minutes "
+        "(barnabas groups lag g)"
     ]
     world.env.clock.advance(60_000)
     assert log.log_start_offset == 10
     world.look()
     assert warnings(caplog) == [
-        "group g: records were deleted that the group had not read, at most 6 (barnabas groups lag g)"
+        "group g: records were deleted that the group had not read, 6 at most (barnabas groups lag g)"
     ]
     world.look()
     world.look()
@@ -218,7 +219,7 @@ def test_the_log_tells_once_what_went_and_what_will_go(world: World, caplog: pyt
     world.broker.replica_manager.delete_records([("t", 0, 17)], 1_000)
     world.look()
     assert warnings(caplog) == [
-        "group g: records were deleted that the group had not read, at most 7 (barnabas groups lag g)"
+        "group g: records were deleted that the group had not read, 7 at most (barnabas groups lag g)"
     ]
 
 
@@ -326,3 +327,59 @@ def test_a_group_elsewhere_counts_as_behind_until_its_coordinator_has_said_more(
     hold = waited.hold_of(log)
     assert hold is not None
     assert hold.unread_from == 0, "a broker that has not answered may have a group of that name"
+
+
+# ---- logs elsewhere ----
+
+
+class Elsewhere:
+    """Another broker, which leads t-1 from offset 5 to 105, and t-2 from 0 to 7."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.answers = True
+
+    def to(self, broker_id: int, purpose: str) -> "Elsewhere":
+        assert (broker_id, purpose) == (7, "log-ranges")
+        return self
+
+    def send(self, request: Any, version: int) -> Pending[Any]:
+        self.asked += 1
+        ranges = {1: (5, 105), 2: (0, 7)}
+        make = ListOffsetsResponse
+        rows = [
+            make.ListOffsetsPartitionResponse(
+                partition_index=row.partition_index, offset=ranges[row.partition_index][row.timestamp == -1]
+            )
+            for row in request.topics[0].partitions
+        ]
+        pending: Pending[Any] = Pending()
+        answer = make(topics=[make.ListOffsetsTopicResponse(name="t", partitions=rows)])
+        pending.complete(answer if self.answers else None)
+        return pending
+
+
+def test_logs_elsewhere_count_as_their_leader_has_said(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = Elsewhere()
+    monkeypatch.setattr(world.broker, "broker_clients", other)
+    world.produce("t", 0, 10)
+    for index in (1, 2):
+        world.broker.replica_manager.partitions["t", index].is_leader = False
+        monkeypatch.setattr(world.broker.metadata_cache.topics["t"][index], "leader_id", 7)
+    world.commit("g", t=[4, 2, 3])
+    rows = world.lag("g")
+    assert [(row.status, row.leader) for row in rows] == [
+        (Status.OK, world.broker.node_id),
+        (Status.OTHER_LEADER, 7),
+        (Status.OTHER_LEADER, 7),
+    ]
+    world.look()
+    assert world.points("g") == [(6, 4, 1)], "the other leader is not asked yet"
+    world.look()
+    assert other.asked == 2
+    assert world.points("g")[-1] == (6 + 100 + 4, 4 + 5 + 3, 3), "t-1 from its log start on"
+    other.answers = False
+    world.look()
+    assert world.points("g")[-1] == (110, 12, 3), "what was said before is remembered"
+    for index in (1, 2):
+        world.broker.replica_manager.partitions["t", index].is_leader = True

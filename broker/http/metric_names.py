@@ -62,6 +62,7 @@ barnabas_offsets_partitions | gauge | state | Partitions of __consumer_offsets t
 barnabas_groups | gauge | state | Groups that this broker coordinates.
 barnabas_members | gauge | - | Members of all of them.
 barnabas_committed_offsets | gauge | - | Committed offsets of all of them in __consumer_offsets.
+barnabas_journal_waiting_bytes | gauge | - | Changes of offsets that are not in the offset journal yet.
 barnabas_lag_records | gauge | - | Sum of barnabas_group_lag_records over all of them.
 barnabas_group_lag_records | gauge | group | Offsets between what the group has committed and the high watermark, from the log start on; over the partitions that have a replica on the coordinator. Records that transactions or compaction took away count, too.
 barnabas_group_lag_records_max | gauge | group | The same, of the one partition where it is largest.

@@ -229,6 +229,8 @@ def _groups(broker: Broker, sums: Sums) -> Generator[None, None, None]:
         put("barnabas_groups", count, state)
     put("barnabas_members", members)
     put("barnabas_committed_offsets", offsets)
+    journal = broker.group_coordinator.journal
+    put("barnabas_journal_waiting_bytes", 0 if journal is None else journal.waiting_bytes)
     put("barnabas_lag_records", lag)
     put("barnabas_groups_left_out", left_out)
 

@@ -797,6 +797,14 @@ def test_parameters_have_types() -> None:
 # ---- start and stop ----
 
 
+def test_a_broker_that_starts_says_so(http_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_world.broker.server, "serving", False)
+    assert get(http_world, "/v1/status").json["state"] == "starting"
+    assert get(http_world, "/v1/openapi.json").status == 200
+    answer = get(http_world, "/v1/groups")
+    assert (answer.status, answer.error, answer.headers["retry-after"]) == (503, "BROKER_NOT_AVAILABLE", "1")
+
+
 def test_a_broker_that_stops_answers_what_waits(make_world: type[Any], add_route: Callable[..., None]) -> None:
     world = make_world()
     add_route("GET", "/v1/wait", lambda broker, asked: Pending())

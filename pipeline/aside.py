@@ -9,6 +9,7 @@ import logging
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 
 from barnabas.pipeline.batches import Array, Corrupt
@@ -16,6 +17,8 @@ from barnabas.pipeline.place import Place
 from barnabas.protocol.checksum import crc32c
 
 logger = logging.getLogger("barnabas.pipeline")
+
+_NAME_MAX = 180
 
 KEPT_BYTES_MAX = 16 << 20
 """Of a corrupt place of gigabytes only the beginning is kept; the JSON says its whole size."""
@@ -55,6 +58,8 @@ class Aside:
         if about["directory"]:
             parts.insert(0, str(about["directory"]).strip("/").replace("/", "_"))
         name = ".".join(map(str, parts))
+        if len(name) > _NAME_MAX:  # a topic may have 249 characters, and so may a file
+            name = f"{name[:_NAME_MAX]}.{blake2b(name.encode(), digest_size=8).hexdigest()}"
         for suffix, written in ((".batch", content), (".json", json.dumps(about, indent=1).encode())):
             temporary = folder / f".{name}{suffix}.{os.getpid()}"
             temporary.write_bytes(written)

@@ -51,7 +51,10 @@ class HistoryFolder:
         """Log offsets say what is here already, so they must be those of one log."""
         path = f"{self._path}/{SOURCE}"
         text = self._files.read(path)
-        before = Identity() if text is None else Identity(**json.loads(text))
+        try:
+            before = Identity() if text is None else Identity(**json.loads(text))
+        except (ValueError, TypeError):  # a run was killed while it wrote this, or the disk was full
+            before = Identity()
         if before.differs(identity):
             raise OutError(f"{self._path} has the commits of {before}, and --source is {identity}: name another --out")
         both = before.with_more(identity)

@@ -47,3 +47,23 @@ def test_one_damaged_batch(
     before = read("barnabas.records", where=f"offset < {damaged}", **options)
     behind = read("barnabas.records", where=f"offset > {damaged}", **options)
     assert [row["value"] for row in before + behind] == good
+
+
+def test_a_topic_with_a_long_name(tmp_path: Path) -> None:
+    """Two of its batches are put aside, although the names of the files would be longer than files may have."""
+    directory = DataDirectory(tmp_path / "data")
+    topic = "t" * 240
+    log = directory.log(topic)
+    for number in range(4):
+        directory.append(log, Record(-1, NOW_MS, None, b"value %d" % number))
+    path = directory.close()
+    (file,) = (tmp_path / "data" / f"{topic}-0").glob("*.log")
+    content = bytearray(file.read_bytes())
+    size = len(content) // 4
+    for damaged in (1, 2):
+        content[damaged * size + BITS["value"]] ^= 64
+    file.write_bytes(content)
+    for _ in range(2):
+        rows = read("barnabas.records", path=path, aside=tmp_path / "aside")
+        assert [row["value"] for row in rows] == [b"value 0", b"value 3"]
+    assert sorted(int(str(one["position"])) for one in read_aside(str(tmp_path / "aside"))) == [size, 2 * size]

@@ -65,6 +65,12 @@ def test_the_history_of_another_cluster(spark: SparkSession, tmp_path: Path) -> 
     assert run_job("offsets", run).sentence.startswith("1 commits added")
     with pytest.raises(OutError, match=r"cluster first.*cluster second"):
         run_job("offsets", Run(spark, source_of(other), str(tmp_path / "out")))
+    source = tmp_path / "out" / "offsets" / "_source.json"
+    for text in ("", '{"cluster_id"', "[]", '{"other": 1}'):  # a run was killed, or the disk was full
+        source.with_name(f".{source.name}.crc").unlink(missing_ok=True)
+        source.write_text(text)
+        HistoryFolder(spark, str(source.parent), run.source.identity())
+        assert json.loads(source.read_text())["cluster_id"] == "first"
     assert run_job("offsets", run).sentence.startswith("0 commits added, 1 in")
 
 

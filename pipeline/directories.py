@@ -22,6 +22,7 @@ from barnabas.protocol import uuids
 from barnabas.protocol.batch_layout import HEADER, HEADER_BYTES, MAGIC, PREFIX_BYTES
 from barnabas.runtime.disk import RealDisk
 from barnabas.storage import checkpoints
+from barnabas.storage.checkpoints import META_PROPERTIES
 
 logger = logging.getLogger("barnabas.pipeline")
 
@@ -130,8 +131,20 @@ def _paths(directories: Iterable[str]) -> list[str]:
         folders = [os.path.abspath(path) for path in matches if os.path.isdir(path)]
         if not folders:
             raise FileNotFoundError(f"there is no data directory {name}")
-        paths += folders
+        for folder in folders:
+            paths += _data_directories(folder)
     return list(dict.fromkeys(paths))
+
+
+def _data_directories(folder: str) -> list[str]:
+    """The folder itself, or the data directories of several brokers in it. FileNotFoundError: neither."""
+    names = os.listdir(folder)
+    if not names or META_PROPERTIES in names or any(map(_LOG_FOLDER.match, names)):
+        return [folder]
+    inside = sorted(os.path.dirname(path) for path in glob.glob(f"{glob.escape(folder)}/*/{META_PROPERTIES}"))
+    if not inside:
+        raise FileNotFoundError(f"{folder} is no data directory: it has no {META_PROPERTIES}")
+    return inside
 
 
 def logs_of(

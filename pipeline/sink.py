@@ -105,7 +105,9 @@ class _Writing:
         now_ms = time.time_ns() // 1_000_000
         count = 0
         for key, value, time_ms, topic, partition, header_rows in zip(keys, values, times, topics, partitions, headers):
-            pairs = [] if header_rows is None else [(one["key"] or "", one["value"]) for one in header_rows]
+            if header_rows is not None and None in header_rows:
+                raise RefusedRecordsError("a header is null: leave it out of the array `headers`")
+            pairs = [(one["key"] or "", one["value"]) for one in header_rows or ()]
             if self.attempt is not None:
                 of = once.digest(key, value, pairs, time_ms, partition)
                 if self.before[of]:

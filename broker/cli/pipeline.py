@@ -46,6 +46,7 @@ Delay = Annotated[
 DEFAULT_MEMORY = "2g"
 DEFAULT_TRIGGER_S = 10
 HOUR_S = 3600
+CELL_MAX = 60
 
 
 @app.command()
@@ -320,7 +321,7 @@ def _run(job: str, source: str, out: str, memory: str, setting: list[str] | None
         print(summary.sentence)
         if summary.rows:
             print()
-            print_table(summary.columns, summary.rows)
+            print_table(summary.columns, [[_cell(value) for value in row] for row in summary.rows])
     if summary.has_failed:
         raise typer.Exit(ExitCode.FAILED)
     if summary.is_empty:
@@ -354,6 +355,14 @@ def _summary(job: str, source: Any, out: str, spark_settings: dict[str, str], wo
         fail(_sentence(str(error)))
     finally:
         spark.stop()
+
+
+def _cell(value: Any) -> Any:
+    """A value that takes one line and no more than its share of it: clients may call their groups anything."""
+    if not isinstance(value, str):
+        return value
+    line = "".join(one if one.isprintable() else repr(one)[1:-1] for one in value)
+    return line if len(line) <= CELL_MAX else f"{line[: CELL_MAX - 1]}…"
 
 
 def _sentence(error: str) -> str:

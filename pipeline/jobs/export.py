@@ -20,6 +20,7 @@ it, and each record is there once, also if a run is killed.
 
 from typing import TYPE_CHECKING
 
+from pyspark.errors import ParseException
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructType
 
@@ -63,7 +64,14 @@ def export(
 
 def _json(records: "DataFrame", json_schema: str) -> "tuple[DataFrame, Column, Column]":
     """Rows with the values in them, the values, and why one cannot be read."""
-    schema = StructType.fromDDL(json_schema)
+    try:
+        schema = StructType.fromDDL(json_schema)
+    except ParseException as error:
+        raise ValueError(
+            f"the JSON schema {json_schema!r} cannot be read: {str(error).strip().splitlines()[0]}"
+        ) from None
+    if not isinstance(schema, StructType):
+        raise ValueError(f"the JSON schema {json_schema!r} names no column: say NAME TYPE[, …], such as `id bigint`")
     text = F.col("value").cast("string")
     with_corrupt = StructType([*schema.fields]).add(_CORRUPT, StringType())
     rows = records.withColumn("read", F.from_json(text, with_corrupt, {"columnNameOfCorruptRecord": _CORRUPT}))

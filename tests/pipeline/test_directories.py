@@ -629,6 +629,19 @@ def test_folders_that_are_no_logs_are_left_alone(tmp_path: Path) -> None:
     assert logs_of(path, (), with_internal=True, until_high_watermark=True) == []
 
 
+def test_a_folder_that_is_no_data_directory(tmp_path: Path) -> None:
+    """It may hold those of several brokers; else its rows are not simply none."""
+    for number in range(2):
+        directory = DataDirectory(tmp_path / "brokers" / str(number))
+        directory.append(directory.log("orders", number), Record(-1, NOW_MS, None, b"x"))
+        (Path(directory.close()) / "meta.properties").touch()
+    (tmp_path / "empty").mkdir()
+    assert [row["partition"] for row in read("barnabas.records", path=str(tmp_path / "brokers"))] == [0, 1]
+    assert read("barnabas.records", path=str(tmp_path / "empty")) == []
+    with pytest.raises(FileNotFoundError, match=r"is no data directory: it has no meta\.properties"):
+        read("barnabas.records", path=str(tmp_path))
+
+
 def test_spark_reads_the_tables(spark: "SparkSession", tmp_path: Path) -> None:
     register(spark)
     directory = DataDirectory(tmp_path)

@@ -197,6 +197,14 @@ def test_another_format_and_a_table_of_a_catalog(
     spark.sql("drop table exported")
 
 
+@pytest.mark.parametrize(
+    ("schema", "said"), [("bigint", "names no column: say NAME TYPE"), ("id bigint,, amount", "cannot be read: ")]
+)
+def test_a_json_schema_that_cannot_be_used(day: Tables, schema: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        export(day.records, schema)
+
+
 def test_a_record_of_the_year_58000(spark: SparkSession, tmp_path: Path) -> None:
     """A producer that says microseconds; Python has no such time, and the command shows the last one."""
     directory = DataDirectory(tmp_path / "data", {"orders": {"message.timestamp.after.max.ms": str(2**63 - 1)}})

@@ -150,6 +150,11 @@ def test_errors_say_what_to_do(broker: Process, monkeypatch: pytest.MonkeyPatch)
         by_column.write(iter([rows_of(b"x", topic=["orders"], partition=[7])]), None, 0)
     with pytest.raises(RefusedRecordsError, match=r"about 2\d\d\d bytes is too large.*max\.message\.bytes"):
         sink(address(broker), topic="small").write(iter([rows_of(b"x" * 2000)]), None, 0)
+    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    header = pa.array([[{"key": "a", "value": b"1"}, None]], kind)
+    null_header = pa.record_batch({"value": pa.array([b"x"]), "headers": header})
+    with pytest.raises(RefusedRecordsError, match="a header is null: leave it out"):
+        sink(address(broker), topic="orders").write(iter([null_header]), None, 0)
     with pytest.raises(ValueError, match="no column offset: select those that it has"):
         check_columns(StructType.fromDDL("value binary, offset bigint"), "orders")
     with pytest.raises(ValueError, match="value must be binary or string, and is int: cast it"):

@@ -19,7 +19,7 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 from barnabas.broker.cli import pipeline as cli
 from barnabas.broker.cli.exits import Failure
-from barnabas.broker.cli.pipeline import _sentence
+from barnabas.broker.cli.pipeline import _cell, _sentence
 from barnabas.pipeline import session, wire
 from barnabas.pipeline.local_files import LOCK_FILE, OutError, local_path, only_run_in
 from barnabas.pipeline.source import Source
@@ -227,3 +227,11 @@ def test_ctrl_c(tmp_path: Path) -> None:
     assert output == ""
     assert "Traceback" not in errors
     assert [path.name for path in (tmp_path / "out").iterdir()] == [LOCK_FILE]
+
+
+def test_names_of_groups_do_not_break_the_table() -> None:
+    assert [_cell(one) for one in ("billing", "größe", "new\nline\x1b[2J", None, 7)] == [
+        *("billing", "größe", "new\\nline\\x1b[2J"),
+        *(None, 7),
+    ]
+    assert len(_cell("g" * 3_000)) == 60

@@ -352,6 +352,11 @@ class PartitionJournal:
         return self._place.exists() and self._place.leader(self.partition) != self._caught_up_with
 
     @property
+    def is_written(self) -> bool:
+        """Whether everything that was noted is in the journal."""
+        return not self._is_busy and not self.has_work
+
+    @property
     def _needs_a_journal(self) -> bool:
         """Whether something waits, or a journal should have something and it was not looked yet whether it does."""
         waits = bool(self._parts) or self._lost is not None

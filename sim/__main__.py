@@ -6,6 +6,7 @@
 --live-resets  live resets of one group instead
 --brokers N    a cluster of N brokers                   --kinds A,B   only these troubles of a cluster, by name
 --quiet-hours H  of a cluster: with quiet times, H hours together
+--journal      the brokers keep an offset journal
 --campaign     many seeds of a cluster, through violations, in --processes N, for --until-s S seconds; a line a seed,
                hours of bad weather and of quiet apart; --violations FILE
 --fault NAME   with a planted fault                     --faults      each fault under its seed, with it and without
@@ -44,14 +45,23 @@ def plant(fault: Fault, seed: int) -> bool:
 
 
 def run_world(
-    seed: int, minutes: float, trace_path: str | None, fault: Fault | None, *, has_live_resets: bool = False
+    seed: int,
+    minutes: float,
+    trace_path: str | None,
+    fault: Fault | None,
+    *,
+    has_live_resets: bool = False,
+    with_journal: bool = False,
 ) -> bool:
     """Run one world, or one of live resets; returns whether it holds."""
     began = time.perf_counter()
     with open(trace_path, "w") if trace_path else nullcontext() as file:
         trace = (lambda line: print(line, file=file)) if file is not None else None
         with planting.planted(fault) if fault is not None else nullcontext():
-            verdict = (live_resets if has_live_resets else world).run(seed, minutes, trace)
+            if has_live_resets:
+                verdict = live_resets.run(seed, minutes, trace)
+            else:
+                verdict = world.run(seed, minutes, trace, with_journal)
     seconds = time.perf_counter() - began
     virtual = verdict.virtual_ms / 1000
     print(f"{verdict}  [{virtual:.0f} s in {seconds:.2f} s: {virtual / seconds:.0f} times]", flush=True)
@@ -67,7 +77,14 @@ def run_cluster(seed: int, arguments: argparse.Namespace, fault: Fault | None) -
         trace = (lambda line: print(line, file=file)) if file is not None else None
         with planting.planted(fault) if fault is not None else nullcontext():
             verdict = cluster_world.run(
-                seed, arguments.minutes, trace, brokers, kinds, arguments.overlap, arguments.quiet_hours
+                seed,
+                arguments.minutes,
+                trace,
+                brokers,
+                kinds,
+                arguments.overlap,
+                arguments.quiet_hours,
+                arguments.journal,
             )
     seconds, processor_seconds = time.perf_counter() - began, time.process_time() - processor_began
     virtual = verdict.virtual_ms / 1000
@@ -123,6 +140,7 @@ def main() -> int:
     parser.add_argument("--brokers", metavar="N", type=int, default=1)
     parser.add_argument("--kinds", metavar="A,B", default="")
     parser.add_argument("--overlap", action="store_true", help="two troubles of a cluster may come together")
+    parser.add_argument("--journal", action="store_true", help="the brokers keep an offset journal")
     parser.add_argument("--quiet-hours", metavar="H", type=float, default=0.0)
     parser.add_argument("--campaign", action="store_true", help="many seeds of a cluster; A- has no end")
     parser.add_argument("--processes", metavar="N", type=int, default=1)
@@ -153,7 +171,15 @@ def main() -> int:
         if is_cluster:
             holds = run_cluster(seed, arguments, fault)
         elif not is_storage:
-            holds = run_world(seed, arguments.minutes, arguments.trace, fault, has_live_resets=has_live_resets)
+            journal = arguments.journal or (fault is not None and fault.campaign == "journal")
+            holds = run_world(
+                seed,
+                arguments.minutes,
+                arguments.trace,
+                fault,
+                has_live_resets=has_live_resets,
+                with_journal=journal,
+            )
         else:
             holds = cut_power(seed) if fault is None else plant(fault, seed)
         failed += not holds

@@ -32,6 +32,7 @@ from barnabas.sim.cluster_weather import ClusterWeather
 from barnabas.sim.commits import Commits
 from barnabas.sim.disk import PowerLoss, SimDisk
 from barnabas.sim.host import Host, Life
+from barnabas.sim.journal_inspection import check_cluster
 from barnabas.sim.ledger import Ledger, TopicPartition
 from barnabas.sim.network import SimTransport
 from barnabas.sim.observations import History, Moment
@@ -77,6 +78,7 @@ class ClusterVerdict(Verdict):
         self.history = world.history
         self.troubles = dict(world.weather.counts)
         self.calls = world.clock.loop.calls
+        self.journal_records = world.journal_records
         self.bad_ms = world.bad_ms
         self.quiet_ms = world.quiet_ms
 
@@ -97,14 +99,16 @@ class ClusterWorld(Simulation):
         kinds: tuple[str, ...] = (),
         overlaps: bool = False,
         quiet_hours: float = 0.0,
+        with_journal: bool = False,
     ) -> None:
-        super().__init__(seed, minutes, trace)
+        super().__init__(seed, minutes, trace, with_journal)
         self.overlaps = overlaps
         self.quiet_hours = quiet_hours
         self.bad_ms = 0.0  # of bad weather so far
         self.quiet_ms = 0.0  # of quiet times so far, without their troubles
         self._quiet_rng = random.Random(f"{seed} quiet")  # of its own: runs without quiet times stay what they are
         self.port = PORT
+        self.journal_records = 0  # at the end
         self.tree = TreeService(
             self.clock,
             self.network,
@@ -172,6 +176,8 @@ class ClusterWorld(Simulation):
         }
         if self.is_synced:
             settings["log.flush.interval.messages"] = "1"
+        if self.with_journal:
+            settings["offsets.journal.enable"] = "true"
         disk = SimDisk(self.clock, random.Random(f"{self.seed} disk {node}"))
         return Host(f"{self.seed} {name}", self.clock, disk, self.network, self.tree, settings, name=name)
 
@@ -418,6 +424,8 @@ class ClusterWorld(Simulation):
         await self._read_all()
         self.inspector.look_after_healing(self.lives)
         self.ending = True
+        if self.with_journal:
+            self.journal_records = await check_cluster(self)
         self._check_history()
         self.finish()
 
@@ -573,8 +581,9 @@ def run(
     kinds: tuple[str, ...] = (),
     overlaps: bool = False,
     quiet_hours: float = 0.0,
+    with_journal: bool = False,
 ) -> ClusterVerdict:
     """Run the cluster of a seed."""
-    verdict = ClusterWorld(seed, minutes, trace, brokers, kinds, overlaps, quiet_hours).run()
+    verdict = ClusterWorld(seed, minutes, trace, brokers, kinds, overlaps, quiet_hours, with_journal).run()
     assert isinstance(verdict, ClusterVerdict)
     return verdict

@@ -17,7 +17,8 @@ class Change(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """One wrong line. `campaign` is the simulation that must find it: `world`, `storage`, `cluster`, `live resets`.
+    """One wrong line. `campaign` is the simulation that must find it: `world`, `journal` (a world with an offset
+    journal), `storage`, `cluster`, `live resets`.
 
     Where one guard stands behind another, no harm is done until both are gone: `also` has the other lines.
     """
@@ -764,5 +765,51 @@ FAULTS = (
         "True",
         "nothing is committed over a live reset",
         32,
+    ),
+    # The offset journal
+    Fault(
+        "a change is not in the journal",
+        "journal",
+        "offsets.journal_writer:PartitionJournal._note",
+        "part.add(key, value, records.count, end_position, now_ms)",
+        "position % 7 and part.add(key, value, records.count, end_position, now_ms)",
+        "the journal is the table",
+        1,
+    ),
+    Fault(
+        "the journal has a wrong old offset",
+        "journal",
+        "offsets.journal_writer:PartitionJournal._plain",
+        "else (partition, old.offset, old.leader_epoch, new.offset",
+        "else (partition, new.offset, old.leader_epoch, new.offset",
+        "the journal follows",
+        1,
+    ),
+    Fault(
+        "the journal calls an expiry a deletion",
+        "journal",
+        "offsets.kafka:KafkaOffsetManager._clean_group",
+        "Cause.EXPIRY",
+        "Cause.DELETION",
+        "the journal says why",
+        1,
+    ),
+    Fault(
+        "the journal does not name members",
+        "journal",
+        "groups.coordinator:GroupCoordinator.origin",
+        "ANYBODY, member_id)",
+        "ANYBODY)",
+        "the journal says why",
+        1,
+    ),
+    Fault(
+        "the journal is written twice",
+        "journal",
+        "offsets.journal_writer:PartitionJournal._written",
+        "self._journal.waiting_bytes -= part.size_bytes",
+        "self._parts.append(part) if part.last_ms and part.position % 5 == 3 else None; part.last_ms = 0",
+        "the journal is written once",
+        1,
     ),
 )

@@ -27,6 +27,8 @@ def run(fault: Fault, seed: int) -> Violation | None:
         return world.run(seed, minutes=1).violation
     if fault.campaign == "live resets":
         return live_resets.run(seed).violation
+    if fault.campaign == "journal":
+        return world.run(seed, minutes=1, with_journal=True).violation
     if fault.campaign == "cluster":
         return cluster_world.run(seed, minutes=0.4, kinds=tuple(filter(None, fault.focus.split(",")))).violation
     try:

@@ -53,10 +53,16 @@ class _LogEvents(logging.Handler):
 
 
 class Simulation:
-    """One run. A kind of run defines its story and what is looked at; call `run` once."""
+    """One run. A kind of run defines its story and what is looked at; call `run` once.
 
-    def __init__(self, seed: int, minutes: float, trace: Callable[[str], None] | None) -> None:
+    `with_journal`: its brokers keep an offset journal.
+    """
+
+    def __init__(
+        self, seed: int, minutes: float, trace: Callable[[str], None] | None, with_journal: bool = False
+    ) -> None:
         self.seed = seed
+        self.with_journal = with_journal
         self.minutes = minutes
         env = sim_env(seed)
         self.clock, self.disk, self.network = env.clock, env.disk, env.network

@@ -34,6 +34,7 @@ from barnabas.sim.coordination import Fate, SimTree
 from barnabas.sim.disk import PowerLoss
 from barnabas.sim.host import Host, Life
 from barnabas.sim.inspection import OFFSETS_PARTITIONS, Inspector
+from barnabas.sim.journal_inspection import JournalInspector
 from barnabas.sim.ledger import Ledger, TopicPartition
 from barnabas.sim.network import SimTransport
 from barnabas.sim.operator import Operator
@@ -81,16 +82,24 @@ class WorldVerdict(Verdict):
         self.commits = world.ledger.commits.count
         self.assignments = world.ledger.assignments
         self.deeds = world.operator.done
+        self.journal_records = 0 if world.journal is None else world.journal.records
+        self.journal_comparisons = 0 if world.journal is None else world.journal.comparisons
 
 
 class World(Simulation):
     """One run. Call `run` once."""
 
-    def __init__(self, seed: int, minutes: float = 2.0, trace: Callable[[str], None] | None = None) -> None:
-        super().__init__(seed, minutes, trace)
+    def __init__(
+        self,
+        seed: int,
+        minutes: float = 2.0,
+        trace: Callable[[str], None] | None = None,
+        with_journal: bool = False,
+    ) -> None:
+        super().__init__(seed, minutes, trace, with_journal)
         self.tree = SimTree(self.clock, session_timeout_ms=self.rng.choice((500.0, 6000.0)))
         self.power_can_fail = self.rng.random() < 0.5
-        self.offsets_in_tree = self.rng.random() < 0.15
+        self.offsets_in_tree = self.rng.random() < 0.15 and not with_journal
         self.retention_ms = self.rng.choice((10, 10, 10_080)) * 60_000
         self.expires_within_ms = float("inf")
         settings = SETTINGS | {"offsets.retention.minutes": str(self.retention_ms // 60_000)}
@@ -109,6 +118,10 @@ class World(Simulation):
         self.ledger = Ledger(commits)
         self.ledger.with_retention["rolling"] = None
         self.inspector = Inspector(self.ledger, self.tree, offsets_in_tree=self.offsets_in_tree)
+        self.journal: JournalInspector | None = None
+        if with_journal:
+            settings["offsets.journal.enable"] = "true"
+            self.journal = JournalInspector(self.retention_ms, TOPICS | COMPACTED)
         self.producer_ids: dict[int, None] = {}
         self.topic_ids: dict[str, bytes] = {}
         self.topic_names: dict[bytes, str] = {}
@@ -176,6 +189,8 @@ class World(Simulation):
             life.touched = not self.clock.loop.is_settled  # if not settled, its own callbacks may change more
             try:
                 self.inspector.look(life.broker, life.number, self.clock.monotonic_ms())
+                if self.journal is not None:
+                    self.journal.look(life.broker)
                 if life.broker.server.handler_failures or life.broker.replica_manager.role_failures:
                     raise Violation("no handler fails", "see the log")
             except Violation as violation:
@@ -280,6 +295,8 @@ class World(Simulation):
         await last_look.check_logs(self, KEYS + COMPACTED_KEYS)
         if self.host.life is not None:
             self.inspector.look_at_everything(self.host.life.broker, self.host.lives, self.clock.monotonic_ms())
+            if self.journal is not None:
+                self.journal.look_at_the_end(self.host.life.broker)
 
     def machine_stops(self) -> None:
         """Cut the power: unsynced bytes meet their fate."""
@@ -399,8 +416,10 @@ class World(Simulation):
         await self.clock.sleep(1_000)
 
 
-def run(seed: int, minutes: float = 2.0, trace: Callable[[str], None] | None = None) -> WorldVerdict:
-    """Run the world of a seed."""
-    verdict = World(seed, minutes, trace).run()
+def run(
+    seed: int, minutes: float = 2.0, trace: Callable[[str], None] | None = None, with_journal: bool = False
+) -> WorldVerdict:
+    """Run the world of a seed, with an offset journal if asked."""
+    verdict = World(seed, minutes, trace, with_journal).run()
     assert isinstance(verdict, WorldVerdict)
     return verdict

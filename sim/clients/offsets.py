@@ -41,7 +41,10 @@ async def commit(
                 name=topic,
                 partitions=[
                     OffsetCommitRequest.OffsetCommitRequestPartition(
-                        partition_index=index, committed_offset=offset, committed_metadata=client.name
+                        partition_index=index,
+                        committed_offset=offset,
+                        # A journal writes commits without metadata by a shorter way.
+                        committed_metadata="" if client.world.with_journal and offset % 4 else client.name,
                     )
                 ],
             )

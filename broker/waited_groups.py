@@ -2,7 +2,8 @@
 
 The leader of a partition decides. What groups of its own have committed it looks up; what groups elsewhere have
 committed it asks their coordinators for now and then (ListGroups, OffsetFetch), and remembers. What is not known counts
-as not read. So a remembered offset is too low at most, which only makes retention wait longer.
+as not read. A remembered offset is too low, which only makes retention wait longer; unless the group was reset to an
+older offset within the last minute.
 """
 
 import re

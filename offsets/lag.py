@@ -81,7 +81,8 @@ class PartitionLag:
     """The lag in one partition. The first five fields are the position.
 
     `lost_records_max`: so many records at most were deleted before the group read them. `goes_ms`, `goes_after_bytes`:
-    when retention may take the next record, by the clock and by what is written until then.
+    when retention may take the next record, by the clock and by what is written until then. `held_until_ms`: it waits
+    for groups already, and so long at most.
     """
 
     topic: str
@@ -100,6 +101,7 @@ class PartitionLag:
     lost_records_max: int = 0
     goes_ms: int | None = None
     goes_after_bytes: int | None = None
+    held_until_ms: int | None = None
     read_uncommitted: IsolationLag | None = None
     read_committed: IsolationLag | None = None
 
@@ -174,6 +176,7 @@ def lag_of(position: Position, leader: int | None, found: PositionInLog, now_ms:
         lost_records_max=lost,
         goes_ms=None if goes is None else goes.after_ms,
         goes_after_bytes=None if goes is None else goes.after_bytes,
+        held_until_ms=found.held_until_ms,
         read_uncommitted=None if unread is None else _isolation_lag(unread.read_uncommitted, now_ms),
         read_committed=None if unread is None else _isolation_lag(unread.read_committed, now_ms),
     )

@@ -21,7 +21,8 @@ class PositionInLog:
 
     `of_other_topic`: the position was committed for an older topic of that name. `cut_at`: the log was cut there since,
     below the position, so the records before the position are others than those that were read. `unread` is None if the
-    position lies behind the end of the log, or means another topic.
+    position lies behind the end of the log, or means another topic. `held_until_ms`: until when retention waits at most
+    for groups that have not read the record there; None: it does not wait.
     """
 
     error: ErrorCode = ErrorCode.NONE
@@ -33,6 +34,7 @@ class PositionInLog:
     cut_at: int | None = None
     unread: BothIsolations | None = None
     forecast: Forecast | None = None
+    held_until_ms: int | None = None
 
 
 def look_at(
@@ -66,7 +68,10 @@ def look_at(
         return PositionInLog(log.unreadable(error))
     if _led(manager, topic, index) is not partition:
         return PositionInLog(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-    return PositionInLog(ErrorCode.NONE, *ends, cut_at=cut_at, unread=unread, forecast=expected)
+    held_until_ms = manager.log_manager.held_until_ms(log, start)
+    return PositionInLog(
+        ErrorCode.NONE, *ends, cut_at=cut_at, unread=unread, forecast=expected, held_until_ms=held_until_ms
+    )
 
 
 def _led(manager: ReplicaManager, topic: str, index: int) -> Partition | ErrorCode:

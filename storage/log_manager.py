@@ -586,6 +586,10 @@ class LogManager:
             if retention.raise_log_start(item, self._env.clock.now_ms(), self._waits):
                 self._shortened.append(item)
 
+    def held_until_ms(self, log: Log, offset: int) -> int | None:
+        """Until when retention waits for groups that have not read the record at an offset; None: it does not."""
+        return self._waits.held_until_ms(log, offset)
+
     def _has_room_for(self, log: Log) -> bool:
         """Whether every log of the same directory could be written."""
         directory = self.directory_of(log)

@@ -102,10 +102,11 @@ class Waits:
     def __bool__(self) -> bool:
         return bool(self._held_since)
 
-    def held_since(self, log: Log) -> int | None:
-        """Since when retention waits in a log; None: it does not."""
+    def held_until_ms(self, log: Log, offset: int) -> int | None:
+        """Until when the segment with this offset stays at most; None: retention does not wait for it."""
         held = self._held_since.get(log)
-        return min(held.values()) if held else None
+        since_ms = held.get(log.segments[log.segments.slot_of(offset)].base_offset) if held else None
+        return None if since_ms is None else since_ms + log.config.barnabas_retention_wait_max_ms
 
     def decide(self, log: Log, due: Sequence[tuple[int, int]], now_ms: int) -> int:
         """How many of the segments that retention would take go now; the log says why others stay, or do not."""

@@ -198,6 +198,8 @@ def note(row: PartitionLag, now_ms: int) -> str:
 
 def going(row: PartitionLag, now_ms: int) -> str:
     """When retention takes the next record, if that is soon."""
+    if row.held_until_ms is not None:
+        return f"retention waits, {duration(max(row.held_until_ms - now_ms, 0) / 1000)} more at most"
     if row.goes_ms is not None and row.goes_ms - now_ms < _GOES_SOON_MS:
         left = (row.goes_ms - now_ms) / 1000
         return (

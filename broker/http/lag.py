@@ -44,6 +44,7 @@ PARTITION_LAG = record(
     lost_records_max=integer("So many records at most were deleted before the group read them."),
     goes_ms=integer("When retention.ms lets the next record go; ms since 1970.", nullable=True),
     goes_after_bytes=integer("After how many more bytes retention.bytes lets it go.", nullable=True),
+    held_until_ms=integer("Retention waits for groups already, until then at most; ms since 1970.", nullable=True),
     read_uncommitted=record("For consumers that read all; null: not known.", nullable=True, **_ISOLATION),
     read_committed=record("For consumers with read_committed; null: not known.", nullable=True, **_ISOLATION),
 )

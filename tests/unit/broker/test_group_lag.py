@@ -263,9 +263,14 @@ def test_retention_waits_until_the_group_has_read(world: World) -> None:
     assert after_retention(world, log) == 0, "nothing is committed, so nothing is read"
     world.commit("billing", t=[12])
     assert after_retention(world, log) == 10
+    (row,) = world.lag("billing")
+    now_ms = world.env.clock.now_ms()
+    assert row.held_until_ms is not None
+    assert now_ms < row.held_until_ms <= now_ms + 3_600_000
     world.commit("other", t=[0])
     world.commit("billing", t=[20])
     assert after_retention(world, log) == 20
+    assert [row.held_until_ms for row in world.lag("billing")] == [None]
 
 
 def test_a_pattern_stands_for_the_groups_that_read_the_partition(world: World) -> None:

@@ -79,6 +79,8 @@ def test_a_row_says_when_retention_takes_the_next_record() -> None:
     assert note(row(lag=lag, goes_ms=NOW_MS + 3_600_000), NOW_MS) == "retention takes the next record in 1 h"
     assert note(row(lag=lag, goes_ms=NOW_MS - 5), NOW_MS) == "retention takes the next record now"
     assert note(row(lag=lag, goes_ms=NOW_MS + 90_000_000), NOW_MS) == ""
+    waiting = row(lag=lag, goes_ms=NOW_MS - 5, held_until_ms=NOW_MS + 7_200_000)
+    assert note(waiting, NOW_MS) == "retention waits, 2 h more at most"
     assert "retention.bytes" in note(row(lag=lag, goes_after_bytes=0), NOW_MS)
     assert cells(row(lag=lag), READ_UNCOMMITTED, NOW_MS)[4:7] == ("10", "500 B", "?")
     assert cells(row(status=Status.PAST_LOG_END), READ_UNCOMMITTED, NOW_MS)[4:7] == ("?", "?", "?")

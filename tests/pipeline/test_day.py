@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,11 @@ from barnabas.pipeline.report.making import make_report
 from barnabas.pipeline.runs import HEALTH_TOPIC, RUNS, Run, Summary, run_job
 from barnabas.pipeline.source import source_of
 from barnabas.pipeline.sources import register
+from barnabas.runtime.disk import RealDisk
+from barnabas.storage import checkpoints
 from broker_process import Process
 from histories import rows
-from kafka import KafkaConsumer
+from kafka import KafkaConsumer, TopicPartition
 from kafka.admin import KafkaAdminClient
 from kafka.errors import CoordinatorLoadInProgressError, NotCoordinatorError
 from pyspark.sql import SparkSession
@@ -63,7 +66,14 @@ def filled(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Fil
     done = subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=ROOT)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "broker 1 is killed" in done.stdout
-    return Filled(folder, json.loads((folder / "truth.json").read_text()))
+    found = Filled(folder, json.loads((folder / "truth.json").read_text()))
+    # Brokers that are stopped have written how far their logs are committed; what the tables read ends there.
+    disk = RealDisk()
+    written = [checkpoints.read_offsets(disk, str(folder / name / checkpoints.HIGH_WATERMARKS)) for name in "012"]
+    for topic, ends in found.truth["log_ends"].items():
+        reached = [max(one.get((topic, partition), 0) for one in written) for partition in range(len(ends))]
+        assert reached == ends, (topic, written, folder.with_suffix(".log").read_text())
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -222,9 +232,11 @@ def test_health_goes_to_a_topic(spark: SparkSession, filled: Filled, tmp_path: P
     words = {"stream": True, "delay_s": 30, "every_s": 600, "produce_to": [f"127.0.0.1:{broker.port}"]}
     run(spark, "health", str(filled.folder), tmp_path, **words)
     in_table = rows(spark.read.parquet(str(tmp_path / "live/health")))
-    settings = {"auto_offset_reset": "earliest", "consumer_timeout_ms": 3000}
+    settings = {"auto_offset_reset": "earliest", "consumer_timeout_ms": 60_000}
     consumer = KafkaConsumer(HEALTH_TOPIC, bootstrap_servers=words["produce_to"], **settings)
-    produced = [(record.key.decode(), json.loads(record.value)) for record in consumer]
+    partitions = [TopicPartition(HEALTH_TOPIC, index) for index in consumer.partitions_for_topic(HEALTH_TOPIC) or ()]
+    there = sum(consumer.end_offsets(partitions).values())
+    produced = [(record.key.decode(), json.loads(record.value)) for record in islice(consumer, there)]
     consumer.close()
     for _, value in produced:
         value["at"] = round(datetime.fromisoformat(value["at"]).timestamp() * 1000)

@@ -71,6 +71,11 @@ class Server:
         self._next_refusal_told_ms = 0.0
         self._next_tree_told_ms = 0.0
 
+    @property
+    def requests(self) -> int:
+        """Requests so far, of all APIs."""
+        return sum(self.requests_of)
+
     async def reserve(self, endpoints: Sequence[Endpoint]) -> None:
         """Bind the addresses; no client can connect yet. OSError when an address cannot be bound."""
         backlog = self.config.socket_listen_backlog_size

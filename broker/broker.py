@@ -3,6 +3,8 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from inspect import isawaitable
 from typing import TypeVar
 
 from barnabas.broker import adoption, before_registering
@@ -310,8 +312,21 @@ class Broker:
         NOT_COORDINATOR, but only half a minute later if its coordinator is just gone.
         """
         logger.info("broker %d stops", self.node_id)
-        await self.server.works.settle(WORKS_END_WITHIN_MS)
-        self.replica_manager.fetchers.begin_shutdown()
+        await self._end(
+            partial(self.server.works.settle, WORKS_END_WITHIN_MS),
+            self.replica_manager.fetchers.begin_shutdown,
+            self._hand_over,
+            self.server.stop_accepting,
+            self.http.stop_accepting,
+            self.auto_topics.stop,
+            partial(self.server.works.end, WORKS_END_WITHIN_MS),
+            self.group_coordinator.shutdown,
+            partial(self.env.clock.sleep, 0),  # so that the answers given just now are sent
+        )
+        await self._close()
+        logger.info("broker %d has stopped", self.node_id)
+
+    async def _hand_over(self) -> None:
         members = self.group_coordinator.member_count
         await controlled_shutdown.hand_over(
             self.config,
@@ -323,28 +338,32 @@ class Broker:
         )
         if self.group_coordinator.member_count < members:
             await self.env.clock.sleep(MEMBERS_ARE_TOLD_WITHIN_MS)
-        self.server.stop_accepting()
-        self.http.stop_accepting()
-        self.auto_topics.stop()
-        await self.server.works.end(WORKS_END_WITHIN_MS)
-        self.group_coordinator.shutdown()
-        await self.env.clock.sleep(0)  # so that the answers given just now are sent
-        await self._close()
-        logger.info("broker %d has stopped", self.node_id)
 
     async def _close(self) -> None:
-        self.http.close()
-        self.lag_sampling.stop()
-        self.waited_groups.stop()
-        self.server.close()
-        self.broker_clients.close()
-        self.producer_ids.stop()
-        await self.controller.stop()
-        await self.config_changes.stop()
-        self.replica_manager.shutdown()
-        self.log_manager.shutdown()
-        self.lease.stop()
-        await self.coordination.close()
+        await self._end(
+            self.http.close,
+            self.lag_sampling.stop,
+            self.waited_groups.stop,
+            self.server.close,
+            self.broker_clients.close,
+            self.producer_ids.stop,
+            self.controller.stop,
+            self.config_changes.stop,
+            self.replica_manager.shutdown,
+            self.log_manager.shutdown,
+            self.lease.stop,
+            self.coordination.close,
+        )
+
+    async def _end(self, *steps: Callable[[], Awaitable[object] | object]) -> None:
+        """Do steps of the end in order. One that fails keeps no other from its turn: the logs are closed cleanly."""
+        for step in steps:
+            try:
+                ended = step()
+                if isawaitable(ended):
+                    await ended
+            except Exception:
+                logger.exception("a step of the stop has failed: %s", step)
 
     # ------------------------------------------------------------------ settings
 

@@ -8,6 +8,7 @@ from barnabas.broker.broker import Broker
 from barnabas.broker.context import RequestContext
 from barnabas.cluster.metadata_cache import BrokerMetadata, Endpoint, MetadataCache
 from barnabas.config.broker import BrokerConfig
+from barnabas.coordination.port import CoordinationError
 from barnabas.protocol import record_batch
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.record_batch import Record
@@ -199,6 +200,21 @@ def test_who_waits_when_it_stops_is_let_go(env: SimEnv) -> None:
     env.run(broker.stop())
     assert not broker.server.connections
     assert broker.server.handler_failures == 0
+
+
+def test_a_step_of_the_stop_that_fails_keeps_no_log_from_its_clean_end(
+    env: SimEnv, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker = started(env)
+
+    async def fails() -> None:
+        raise CoordinationError("/controller", "the tree is busy")
+
+    monkeypatch.setattr(broker.controller, "stop", fails)
+    monkeypatch.setattr(broker.group_coordinator, "shutdown", lambda: 1 / 0)
+    env.run(broker.stop())
+    assert env.disk.exists("/data/.kafka_cleanshutdown")
+    assert caplog.text.count("a step of the stop has failed") == 2
 
 
 def test_too_few_brokers_for_the_replicas_of_a_new_topic(env: SimEnv) -> None:

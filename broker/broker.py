@@ -320,6 +320,7 @@ class Broker:
             self.http.stop_accepting,
             self.auto_topics.stop,
             partial(self.server.works.end, WORKS_END_WITHIN_MS),
+            partial(self.http.settle, WORKS_END_WITHIN_MS),
             self.group_coordinator.shutdown,
             partial(self.env.clock.sleep, 0),  # so that the answers given just now are sent
         )

@@ -153,6 +153,11 @@ class HttpConnection(asyncio.Protocol):
         else:
             self._refuse(HttpError(408, "REQUEST_TIMED_OUT", "the request was not complete in time."))
 
+    @property
+    def is_sending(self) -> bool:
+        """Whether a long answer is being made and sent."""
+        return self._sending is not None
+
     def _is_between_requests(self) -> bool:
         return self._http.their_state is h11.IDLE and not self._http.trailing_data[0]
 

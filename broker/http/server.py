@@ -25,6 +25,7 @@ logger = logging.getLogger("barnabas.http")
 CONNECTIONS_MAX = 128
 BACKLOG = 128
 SWEEP_INTERVAL_MS = 1_000.0
+SETTLE_POLL_MS = 5.0
 REFUSALS_TOLD_EVERY_MS = 10_000
 TRACEBACKS_MAX, TRACEBACK_EVERY = 10, 1000
 
@@ -104,6 +105,14 @@ class HttpServer:
         self.is_closing = True
         for connection in list(self.connections):
             connection.close_if_idle()
+
+    async def settle(self, within_ms: float) -> None:
+        """Wait for the answers that are being sent, at most so long."""
+        last_ms = self.env.clock.monotonic_ms() + within_ms
+        while any(connection.is_sending for connection in self.connections):
+            if self.env.clock.monotonic_ms() >= last_ms:
+                return
+            await self.env.clock.sleep(SETTLE_POLL_MS)
 
     def close(self) -> None:
         """Close the listeners and all connections. Requests that are not answered yet are told why."""
@@ -210,6 +219,8 @@ def _import() -> "type[HttpConnection]":
 
 class _Opening(asyncio.Protocol):
     """A connection that waits until its protocol is imported. What comes meanwhile is kept."""
+
+    is_sending = False
 
     def __init__(self, server: HttpServer) -> None:
         self._server = server

@@ -805,6 +805,34 @@ def test_a_broker_that_starts_says_so(http_world: World, monkeypatch: pytest.Mon
     assert (answer.status, answer.error, answer.headers["retry-after"]) == (503, "BROKER_NOT_AVAILABLE", "1")
 
 
+@pytest.mark.parametrize("client_takes", [True, False])
+def test_a_broker_that_stops_ends_a_long_answer(
+    make_world: type[Any], add_route: Callable[..., None], client_takes: bool
+) -> None:
+    world = make_world()
+    add_route(
+        "GET", "/v1/long", lambda broker, asked: HttpAnswer.json({"rows": (each for each in ["x" * 1000] * 5_000)})
+    )
+
+    async def run() -> None:
+        client = await connect(world.env, world.broker)
+        await ask(world.env, world.broker, "GET", "/v1/status")
+        client.transport.pause_reading()
+        client.transport.write(request("GET", "/v1/long"))
+        await world.env.clock.sleep(10)
+        began_ms = world.env.clock.monotonic_ms()
+        stopping = asyncio.ensure_future(world.broker.stop())
+        await world.env.clock.sleep(1)
+        if client_takes:
+            client.transport.resume_reading()
+            assert len((await client.answer()).json["rows"]) == 5_000
+        await stopping
+        assert world.env.clock.monotonic_ms() - began_ms < 3_000
+
+    world.env.run(run())
+    assert world.escaped == []
+
+
 def test_a_broker_that_stops_answers_what_waits(make_world: type[Any], add_route: Callable[..., None]) -> None:
     world = make_world()
     add_route("GET", "/v1/wait", lambda broker, asked: Pending())

@@ -4,7 +4,7 @@ python -m bench                              every load, against a Barnabas of t
 python -m bench --kafka commit-8 poll        some loads, and Apache Kafka beside it (its jars: apache_kafka.py)
 python -m bench --at old=127.0.0.1:9092=PID --at new=127.0.0.1:9192 commit-8        brokers that run already
 python -m bench cpu | stalls                 processor time of one request; how long one thing holds the loop
-python -m bench journal [ROW...]             commits with the offset journal on, against off
+python -m bench journal [cpu|rate]          commits with the offset journal on, against off
 python -m bench cluster [--kafka]            three brokers (cluster.py)
 python -m bench pipeline [ROW...]            the data pipeline on Spark (extra `spark`; pipeline.py)
 python -m bench scale | startup | memory     many of everything; exec to first answer; resident memory

@@ -170,7 +170,7 @@ def _in_turn(rows: list[bytes]) -> Callable[[Broker], Callable[[], tuple[int, Tr
     return make
 
 
-def _many(count: int, frame_of: Callable[[int], bytes]) -> Callable[[Broker], Callable[[], tuple[int, Transport]]]:
+def many(count: int, frame_of: Callable[[int], bytes]) -> Callable[[Broker], Callable[[], tuple[int, Transport]]]:
     """A step that feeds a request from each of `count` connections in one pass of the loop."""
 
     def make(broker: Broker) -> Callable[[], tuple[int, Transport]]:
@@ -218,7 +218,7 @@ HEARTBEAT = frames.encode_request(
 )
 REQUESTS: dict[str, Callable[[Broker], Callable[[], tuple[int, Transport]]]] = {
     "commit-1": _one(commit_frame("g", "bench", [0], 7)),
-    "commit-8": _many(8, lambda index: commit_frame(f"g{index}", "bench", [0], 7)),
+    "commit-8": many(8, lambda index: commit_frame(f"g{index}", "bench", [0], 7)),
     "commit-50": _one(commit_frame("g", "bench", range(50), 7)),
     "commit-10g": _in_turn([commit_frame(f"in-turn-{index}", "bench", [0], 7) for index in range(10)]),
     "commit-10kg": _in_turn([commit_frame(f"in-turn-{index}", "bench", [0], 7) for index in range(10_000)]),

@@ -1,52 +1,118 @@
 """`python -m bench journal`: commits with the offset journal on, against off; two brokers of this checkout, in turn.
 
-Prints the rate of each and their ratio, and the processor time of the broker for one commit, which other processes
-disturb less than the rate.
+`rate`: by clients, with sockets, in two processes; other processes on the machine disturb it. `cpu`: processor time of
+a commit without sockets (bench/cpu.py), both brokers in this process, in turn every twentieth of a second; the least of
+many rounds, which others disturb little. A socket adds about 20 µs to each commit.
 """
 
 import argparse
 import asyncio
 import gc
 import statistics
-from collections.abc import Sequence
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 
 import uvloop
+from barnabas.broker.broker import Broker
+from barnabas.broker.cli.start import collect_seldom
+from barnabas.config.broker import BrokerConfig
+from barnabas.protocol import messages
+from barnabas.protocol.api_keys import ApiKey
+from barnabas.runtime.env import real
 
-from bench.loads import LOADS, Figures
+from bench import cpu
+from bench.loads import LOADS, Figures, commit_frame
 from bench.targets import Barnabas
 
-ROWS = {"commit-8": 0.87, "commit-50": 0.85}  # the aim: at least so much of the rate without a journal
+AIMS = {"commit-8": 0.87, "commit-50": 0.85}  # at least so much of the rate without a journal
+PARTITIONS = {"commit-8": 1, "commit-50": 50}
+SOCKET_US = 20
+SETTING = "offsets.journal.enable"
+SPAN_S = 0.05  # of one round of `cpu`
+
+Step = Callable[[], tuple[int, cpu.Transport]]
 
 
 def main(words: Sequence[str]) -> int:
     """See the module."""
     parser = argparse.ArgumentParser(prog="python -m bench journal", description=__doc__)
-    parser.add_argument("rows", nargs="*", help=", ".join(ROWS))
-    parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--seconds", type=float, default=3.0, help="of one load against one broker")
+    parser.add_argument("how", nargs="*", help="cpu, rate")
+    parser.add_argument("--rounds", type=int, default=6, help="of rate; twenty times as many of cpu")
+    parser.add_argument("--seconds", type=float, default=2.0, help="of one load against one broker")
     said = parser.parse_args(words)
+    how = said.how or ["cpu", "rate"]
+    if "cpu" in how:
+        uvloop.run(_processor_time(20 * said.rounds))
+    if "rate" in how:
+        _rates(said.rounds, said.seconds)
+    return 0
+
+
+async def _processor_time(rounds: int) -> None:
+    with ExitStack() as folders:
+        brokers = [
+            await _started(is_on, folders.enter_context(tempfile.TemporaryDirectory())) for is_on in ("false", "true")
+        ]
+        collect_seldom()
+        for name, count in PARTITIONS.items():
+            frames = [commit_frame(f"g{index}", "bench", range(count), 7) for index in range(8)]
+            steps = [cpu.many(8, frames.__getitem__)(broker) for broker in brokers]
+            for step in steps:
+                await _round(step, 0.5)
+            pairs = [(await _round(steps[0], SPAN_S), await _round(steps[1], SPAN_S)) for _ in range(rounds)]
+            off, on = (min(spans) for spans in zip(*pairs, strict=True))
+            print(f"{name} cpu: off {off:.1f} µs, on {on:.1f} µs, {on - off:.1f} more; ", end="")
+            print(f"with {SOCKET_US} µs of sockets {(off + SOCKET_US) / (on + SOCKET_US):.2f}, the aim is {AIMS[name]}")
+        for broker in brokers:
+            await broker.stop()
+
+
+async def _started(is_on: str, folder: str) -> Broker:
+    settings = {"listeners": "PLAINTEXT://127.0.0.1:0", "http.listeners": "none", SETTING: is_on}
+    broker = Broker(real(), BrokerConfig.of(settings), folder)
+    await broker.start()
+    client = cpu.Client(broker)
+    topic = messages.CreateTopicsRequest.CreatableTopic(name="bench", num_partitions=50, replication_factor=1)
+    await client.ask(ApiKey.CREATE_TOPICS, 4, messages.CreateTopicsRequest(topics=[topic], timeout_ms=30_000))
+    while (await client.ask(ApiKey.FIND_COORDINATOR, 3, messages.FindCoordinatorRequest(key="g"))).error_code:
+        await asyncio.sleep(0.1)
+    return broker
+
+
+async def _round(step: Step, seconds: float) -> float:
+    """Microseconds of one commit."""
+    loop = asyncio.get_running_loop()
+    count = 0
+    began, stop_at = time.process_time(), loop.time() + seconds
+    while loop.time() < stop_at:
+        expected, transport = step()
+        while len(transport.sent) < expected:
+            await asyncio.sleep(0)
+        transport.sent.clear()
+        count += expected
+    return (time.process_time() - began) / count * 1e6
+
+
+def _rates(rounds: int, seconds: float) -> None:
     brokers: list[Barnabas] = []
     try:
-        brokers += [Barnabas(settings=[f"offsets.journal.enable={is_on}"]) for is_on in ("false", "true")]
-        for name in said.rows or ROWS:
-            off, on = uvloop.run(_measure(name, brokers, said.rounds, said.seconds))
+        brokers += [Barnabas(settings=[f"{SETTING}={is_on}"]) for is_on in ("false", "true")]
+        for name, aim in AIMS.items():
+            off, on = uvloop.run(_measure(name, brokers, rounds, seconds))
             key = LOADS[name].figure
             ratios = sorted(with_it[key] / without[key] for with_it, without in zip(on, off, strict=True))
-            print(f"{name}: {LOADS[name].work}")
+            print(f"{name} rate: {LOADS[name].work}")
             for word, figures in (("off", off), ("on", on)):
                 rate = statistics.median(figure[key] for figure in figures)
-                cpu = min(figure["cpu µs"] for figure in figures)
-                print(f"  {word:4} {rate:>9,.0f} {key}, {cpu:.1f} µs of the broker's processor for each at best")
-            least = min(figure["cpu µs"] for figure in off) / min(figure["cpu µs"] for figure in on)
-            print(
-                f"  on is {statistics.median(ratios):.2f} of off by rate ({ratios[0]:.2f} to {ratios[-1]:.2f}), ",
-                end="",
-            )
-            print(f"{least:.2f} by processor time; the aim is {ROWS[name]}", flush=True)
+                least = min(figure["cpu µs"] for figure in figures)
+                print(f"  {word:4} {rate:>9,.0f} {key}, at best {least:.1f} µs of the broker's processor each")
+            median = statistics.median(ratios)
+            print(f"  on is {median:.2f} of off ({ratios[0]:.2f} to {ratios[-1]:.2f}), the aim is {aim}", flush=True)
     finally:
         for broker in brokers:
             broker.stop()
-    return 0
 
 
 async def _measure(name: str, brokers: Sequence[Barnabas], rounds: int, seconds: float) -> list[list[Figures]]:

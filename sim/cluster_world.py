@@ -176,8 +176,7 @@ class ClusterWorld(Simulation):
         }
         if self.is_synced:
             settings["log.flush.interval.messages"] = "1"
-        if self.with_journal:
-            settings["offsets.journal.enable"] = "true"
+        settings["offsets.journal.enable"] = str(self.with_journal).lower()
         disk = SimDisk(self.clock, random.Random(f"{self.seed} disk {node}"))
         return Host(f"{self.seed} {name}", self.clock, disk, self.network, self.tree, settings, name=name)
 

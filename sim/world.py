@@ -119,8 +119,8 @@ class World(Simulation):
         self.ledger.with_retention["rolling"] = None
         self.inspector = Inspector(self.ledger, self.tree, offsets_in_tree=self.offsets_in_tree)
         self.journal: JournalInspector | None = None
+        settings["offsets.journal.enable"] = str(with_journal).lower()
         if with_journal:
-            settings["offsets.journal.enable"] = "true"
             self.journal = JournalInspector(self.retention_ms, TOPICS | COMPACTED)
         self.producer_ids: dict[int, None] = {}
         self.topic_ids: dict[str, bytes] = {}

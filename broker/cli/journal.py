@@ -35,6 +35,11 @@ UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 GroupName = Annotated[str, typer.Argument(metavar="GROUP")]
 TopicNames = Annotated[list[str] | None, typer.Option("--topic", "-t", metavar="TOPIC", help="Only this; repeat.")]
+Live = Annotated[bool, typer.Option("--live", help="The group has members: they stop, and read on from there.")]
+LiveWait = Annotated[
+    float,
+    typer.Option("--live-wait", min=0, max=3600, metavar="S", help="With --live: how long the members may take."),
+]
 WHEN = "2026-03-01T12:00 (local time without a zone), or 90m, 12h, 3d ago"
 
 
@@ -154,20 +159,26 @@ def restore(
     group: GroupName,
     at: Annotated[str, typer.Option("--at", metavar="WHEN", help=f"{WHEN}.")],
     topic: TopicNames = None,
+    live: Live = False,
+    wait: LiveWait = 60.0,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Put a group without members back to where it was at a time. Shows the plan first and asks; reads back at the end.
+    """Put a group back to where it was at a time. Shows the plan first and asks; reads back at the end.
+
+    A group that has members needs --live: they must join again, and read on from there.
 
     What the journal does not know for sure is left as it is, and said.
 
     \b
     barnabas offsets restore billing --at 2026-03-01T12:00
     barnabas offsets restore billing --at 90m --topic orders --yes
+    barnabas offsets restore billing --at 90m --live
     """
     at_ms = _moment("--at", at)
     with admin(target) as client:
-        _refuse_living(client, group)
+        if not live:
+            _refuse_living(client, group)
         now = _committed(client, group)
         records = _history(target, client, group, at_ms, now)
         wanted = positions_at(records, at_ms, now)
@@ -175,20 +186,30 @@ def restore(
             wanted = {key: position for key, position in wanted.items() if key[0] in topic}
         if not wanted:
             fail(f"the journal knows no offsets of {group} at that time.", ExitCode.NOTHING_THERE)
-        _put_back(client, group, wanted, f"Put {group} back to {_time(at_ms)}?", yes, as_json)
+        question = f"Put {group} back to {_time(at_ms)}?"
+        _put_back(target, client, group, wanted, question, yes, as_json, wait if live else None)
 
 
-def undo(target: Target, group: GroupName, yes: Yes = False, as_json: AsJson = False) -> None:
-    """Take back the last reset, deletion or expiry of a group without members. Shows the plan first and asks.
+def undo(
+    target: Target,
+    group: GroupName,
+    live: Live = False,
+    wait: LiveWait = 60.0,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Take back the last reset, deletion or expiry of a group. Shows the plan first and asks; reads back at the end.
 
     Commits of consumers are not taken back (`restore` can). An undo is a reset, so the next undo takes it back.
+    A group that has members needs --live: they must join again, and read on from there.
 
     \b
     barnabas offsets undo billing
-    barnabas offsets undo billing --yes
+    barnabas offsets undo billing --live --yes
     """
     with admin(target) as client:
-        _refuse_living(client, group)
+        if not live:
+            _refuse_living(client, group)
         records = read_journal(target, client, group, None)
         last = last_operation(records)
         if last is None:
@@ -198,7 +219,8 @@ def undo(target: Target, group: GroupName, yes: Yes = False, as_json: AsJson = F
         causes = ", ".join(dict.fromkeys(record.cause.words for record in last.records))
         if not as_json:
             print(f"The last change was: {causes} at {_time(first.time_ms)}{by}.\n")
-        _put_back(client, group, before(last, records), f"Undo it for {group}?", yes, as_json)
+        wanted = before(last, records)
+        _put_back(target, client, group, wanted, f"Undo it for {group}?", yes, as_json, wait if live else None)
 
 
 # ---- reading ----
@@ -268,12 +290,21 @@ def _refuse_living(client: Any, group: str) -> None:
     described = describe_groups(client, [group], may_be_missing=True)
     if group in described and described[group]["members"]:
         count = len(described[group]["members"])
-        fail(f"{group} has {count} members, which would commit over it. Stop its consumers first.")
+        fail(f"{group} has {count} members, which would commit over it. Stop its consumers first, or add --live.")
 
 
-def _put_back(client: Any, group: str, wanted: Positions, question: str, yes: bool, as_json: bool) -> None:
-    """Show the plan, ask, write, and read back."""
-    rows = _plan(client, group, wanted)
+def _put_back(
+    target: Target,
+    client: Any,
+    group: str,
+    wanted: Positions,
+    question: str,
+    yes: bool,
+    as_json: bool,
+    live_wait_s: float | None,
+) -> None:
+    """Show the plan, ask, write, and read back. `live_wait_s`: the group may have members, which get so long."""
+    rows = _plan(client, group, wanted, is_live=live_wait_s is not None)
     if not as_json:
         print_table(
             ["topic", "#partition", "#now", "#then", "#change", "note"],
@@ -290,6 +321,16 @@ def _put_back(client: Any, group: str, wanted: Positions, question: str, yes: bo
             ],
         )
     todo = [row for row in rows if row["is_different"]]
+    if todo and live_wait_s is not None:
+        from barnabas.broker.cli.live_reset import reset_live
+
+        confirm(f"{question} Its members join again.", yes)
+        moved = [{**row, "new_offset": row["then"]} for row in todo]
+        reset_live(client, target, group, moved, live_wait_s, as_json=as_json)
+        left = [f"{row['topic']}-{row['partition']}: left as it is: {row['note']}" for row in rows if row["cannot"]]
+        if left:
+            fail("\n".join(left))
+        return
     if todo:
         confirm(question, yes)
         errors = _write(client, group, todo, wanted)
@@ -316,7 +357,7 @@ def _put_back(client: Any, group: str, wanted: Positions, question: str, yes: bo
     print_outcomes("partition", outcomes, as_json)
 
 
-def _plan(client: Any, group: str, wanted: Positions) -> list[dict[str, Any]]:
+def _plan(client: Any, group: str, wanted: Positions, *, is_live: bool) -> list[dict[str, Any]]:
     """What would be done with each partition, and why not."""
     ids = {
         topic["name"]: topic
@@ -334,6 +375,8 @@ def _plan(client: Any, group: str, wanted: Positions) -> list[dict[str, Any]]:
         note, cannot = "", unknown
         if unknown:
             note = "the journal does not know where it was"
+        elif then is None and is_live and row["committed_offset"] is not None:
+            note, cannot = "it had no offset, and one cannot be taken from a group with members", True
         elif then is not None:
             described = ids.get(row["topic"])
             now_id = NO_TOPIC_ID if described is None else UUID(str(described["topic_id"])).bytes

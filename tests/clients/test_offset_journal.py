@@ -202,6 +202,29 @@ def test_a_living_group_is_left_alone(journal_broker: Any, run: Run, orders: str
     consumer.close(autocommit=False)
 
 
+def test_a_living_group_is_put_back_live(journal_broker: Any, run: Run, orders: str) -> None:
+    at = journal_broker.bootstrap
+    consume_as_a_member(at, "billing", 150)
+    before = committed(run, "billing")
+    run("offsets", "set", "billing", "--to", "earliest", "--yes")
+    reader = [*COMMAND, "consume", orders, "--group", "billing", "--bootstrap", at, "--json"]
+    with subprocess.Popen(reader, stdout=subprocess.PIPE) as consumer:
+        try:
+            deadline = time.monotonic() + 30
+            while sum(committed(run, "billing").values()) < 200:  # it has read everything again
+                assert time.monotonic() < deadline
+            run("offsets", "undo", "billing", "--live", "--yes", "--timeout", "60")
+            assert changes(run, "billing", "--max", "20")[-1][0] in ("live reset", "commit")
+            undone = [change for change in changes(run, "billing") if change[0] == "live reset"]
+            assert {partition: new for _, partition, _, new in undone} == {
+                partition: offset for partition, offset in before.items() if offset != 100
+            }
+            while sum(committed(run, "billing").values()) < 200:  # and again from there
+                assert time.monotonic() < deadline + 30
+        finally:
+            consumer.terminate()
+
+
 def test_since_topic_and_max(journal_broker: Any, run: Run, orders: str) -> None:
     at = journal_broker.bootstrap
     for offset in range(5):

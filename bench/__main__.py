@@ -7,6 +7,7 @@ python -m bench cpu | stalls                 processor time of one request; how 
 python -m bench journal [cpu|rate]          commits with the offset journal on, against off
 python -m bench cluster [--kafka]            three brokers (cluster.py)
 python -m bench pipeline [ROW...]            the data pipeline on Spark (extra `spark`; pipeline.py)
+python -m bench rebalance                    a group of 2,000 members, and what others feel of it
 python -m bench scale | startup | memory     many of everything; exec to first answer; resident memory
 """
 
@@ -19,13 +20,19 @@ from collections.abc import Sequence
 
 import uvloop
 
-from bench import cluster, cpu, journal, lag, scale, stalls, startup
+from bench import cluster, cpu, journal, lag, rebalance, scale, stalls, startup
 from bench.apache_kafka import ApacheKafka
 from bench.loads import LOADS, Figures, Row
 from bench.targets import Barnabas, Target
 
 KAFKA_SETTINGS = ["group.coordinator.append.linger.ms=0"]
-SPECIAL = {"lag": lag.main, "scale": scale.main, "startup": startup.main, "memory": startup.memory}
+SPECIAL = {
+    "lag": lag.main,
+    "rebalance": rebalance.main,
+    "scale": scale.main,
+    "startup": startup.main,
+    "memory": startup.memory,
+}
 
 
 def main(words: Sequence[str]) -> int:

@@ -10,7 +10,7 @@ from barnabas.cluster.topic_names import OFFSETS_TOPIC
 from barnabas.groups.hashing import partition_for
 from barnabas.groups.runtime import PartitionLog, Shard
 from barnabas.offsets.records import CommittedOffset, OffsetCommits
-from barnabas.protocol import messages
+from barnabas.protocol import frames, messages
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.batch_records import PlainRecords
 from barnabas.protocol.compression import Compression
@@ -18,11 +18,13 @@ from barnabas.protocol.record_batch import Record, build, build_plain
 from barnabas.replication.partition import Partition
 from barnabas.runtime.upkeep import Task
 
+from bench.cpu import Client
 from bench.loads import batch
 from bench.long_requests import control, long_lists, long_requests
 from bench.stalls import TIMEOUT_MS, Bench
 
 GROUPS = 5_000
+MEMBERS = 2_000
 HTTP_GROUPS, HTTP_OFFSETS = 10_000, 50
 WIDE = "wide"  # the topic with very many partitions
 RECORDS_MAX = 1_000  # in a batch of offsets
@@ -211,6 +213,63 @@ async def groups(bench: Bench) -> None:
     await expiry(bench)
 
 
+async def rebalance(bench: Bench) -> None:
+    """A group of 2,000 members: all join again at once, and all sync."""
+    await bench.create_topics(("large", 1))
+    await until_coordinated(bench)
+    clients = [Client(bench.broker) for _ in range(MEMBERS)]
+    member_ids = [""] * MEMBERS
+    make = messages.JoinGroupRequest
+    generation = 0
+
+    async def ask_all(api: ApiKey, version: int, frames_of_all: list[bytes]) -> list[Any]:
+        loop = asyncio.get_running_loop()
+        for client, frame in zip(clients, frames_of_all, strict=True):
+            client.transport.sent.clear()
+            loop.call_soon(client.feed, frame)
+        await until(lambda: all(client.transport.sent for client in clients))
+        return [frames.decode_response(api, version, b"".join(client.transport.sent)[4:])[1] for client in clients]
+
+    def joins(round_number: int) -> list[bytes]:
+        metadata = b"\0\0" + (1).to_bytes(4, "big") + b"\0\5large" + round_number.to_bytes(4, "big")
+        protocols = [make.JoinGroupRequestProtocol(name="range", metadata=metadata)]
+        times = {"session_timeout_ms": 600_000, "rebalance_timeout_ms": 60_000}
+        of_all = {"group_id": "large", "protocol_type": "consumer", "protocols": protocols, **times}
+        requests = [make(member_id=member_id, **of_all) for member_id in member_ids]
+        return [frames.encode_request(ApiKey.JOIN_GROUP, 3, 1, "bench", request) for request in requests]
+
+    def syncs() -> list[bytes]:
+        row = messages.SyncGroupRequest.SyncGroupRequestAssignment
+        rows = [row(member_id=member_id, assignment=bytes(40)) for member_id in member_ids]
+        of_all = {"group_id": "large", "generation_id": generation}
+        requests = [messages.SyncGroupRequest(member_id=one, **of_all) for one in member_ids]
+        requests[leader].assignments = rows
+        return [frames.encode_request(ApiKey.SYNC_GROUP, 2, 1, "bench", request) for request in requests]
+
+    for round_number in range(4):
+        asked = joins(round_number)
+        answers: list[Any] = []
+
+        async def join(asked: list[bytes] = asked, answers: list[Any] = answers) -> None:
+            answers += await ask_all(ApiKey.JOIN_GROUP, 3, asked)
+
+        if round_number:
+            await bench.work("rebalance-join", join)
+        else:
+            await join()
+        member_ids = [answer.member_id for answer in answers]
+        generation = max(answer.generation_id for answer in answers)
+        if min(answer.generation_id for answer in answers) < generation:
+            continue  # the first join was answered before the others came
+        leader = next(index for index, answer in enumerate(answers) if answer.members)
+        asked = syncs()
+
+        async def sync(asked: list[bytes] = asked) -> None:
+            await ask_all(ApiKey.SYNC_GROUP, 2, asked)
+
+        await bench.work("rebalance-sync", sync)
+
+
 async def http(bench: Bench) -> None:
     """Long answers of the HTTP API: 10,000 groups with 50 offsets each."""
     await bench.create_topics(("read", HTTP_OFFSETS))
@@ -341,6 +400,7 @@ SCENES: dict[str, Callable[[Bench], Awaitable[None]]] = {
     "conversion": conversion,
     "groups": groups,
     "http": http,
+    "rebalance": rebalance,
     "deletion": deletion,
     "loading": loading,
     "long": long_requests,

@@ -273,8 +273,8 @@ class Membership:
         if self.protocol_type != CONSUMER_PROTOCOL_TYPE or self.protocol_name is None:
             return
         union: set[str] = set()
-        for member in self.members.values():
-            topics = subscribed_topics(member.metadata(self.protocol_name))
+        for metadata in {member.metadata(self.protocol_name) for member in self.members.values()}:  # mostly the same
+            topics = subscribed_topics(metadata)
             if topics is None:
                 return
             union.update(topics)

@@ -34,7 +34,7 @@ logger = logging.getLogger("barnabas.groups")
 
 StoredRecords = OffsetCommits | OffsetRemovals | GroupRecord | ResetRecords
 Done = Callable[[ErrorCode], None]
-AT_ONCE_MAX = 100  # so many records are appended at once; more records are a work of `turns`
+AT_ONCE_MAX = 100  # so many records are appended, or requests answered, at once; more are a work of `turns`
 BATCH_RECORDS_MAX = 500  # a batch with so many records takes no further write
 UNSTORABLE_MS = 5_000.0  # how long a failed append counts
 
@@ -462,8 +462,11 @@ class Shard:
             self.write(group.group_id, record, self._stored(group, then))
         if group.wake_ms < group.timer_ms:
             self._arm(group)
-        for reply in effects.replies:
-            reply()
+        if len(effects.replies) > AT_ONCE_MAX:  # each is encoded and sent, which takes long for a large group
+            self._turns.begin(_reply_to_all(effects.replies))
+        else:
+            for reply in effects.replies:
+                reply()
 
     def _stored(self, group: ClassicGroup, then: Callable[[ErrorCode, Effects], None] | None) -> Done:
         def done(error: ErrorCode) -> None:
@@ -537,6 +540,12 @@ class Shard:
         self.offsets = OffsetTable()
         if self.journal is not None:
             self.journal.close()
+
+
+def _reply_to_all(replies: list[Callable[[], None]]) -> Pieces[None]:
+    for reply in replies:
+        yield
+        reply()
 
 
 def stop_timer(group: ClassicGroup) -> None:

@@ -22,12 +22,16 @@ The findings:
   one did. So the commit came from a member of an older generation, or from a client outside of the group. (A commit
   does not say who made it. One of an old member for a partition that has another owner now is not told apart.)
 - `not assigned`: the same, and no generation before gave the partition to a member.
+
+Where nothing says who owned a partition, these two find nothing: members have assignments that cannot be read, or the
+group is one of KIP-848.
 """
 
 from typing import TYPE_CHECKING
 
 from barnabas.pipeline.as_of import is_no_future, join_latest
 from barnabas.pipeline.jobs.lag import TOPIC_PARTITION, log_ends
+from barnabas.pipeline.jobs.members import memberships
 from barnabas.pipeline.jobs.offsets import GROUP_PARTITION
 from pyspark.sql import Window
 from pyspark.sql import functions as F
@@ -92,11 +96,8 @@ def steps_of(commits: "DataFrame") -> "DataFrame":
 
 def with_generation(steps: "DataFrame", groups: "DataFrame") -> "DataFrame":
     """Add how many members the group had, and which record says so; nulls if there was no record of the group."""
-    generations = groups.where("record_type = 'GroupMetadata'").select(
-        "group_id",
-        "log_offset",
-        F.col("log_offset").alias("generation_offset"),
-        F.coalesce(F.size("members"), F.lit(0)).alias("members"),
+    generations = memberships(groups).select(
+        "group_id", "log_offset", F.col("log_offset").alias("generation_offset"), "members", "are_owners_known"
     )
     return join_latest(steps, generations, ["group_id"], "log_offset")
 
@@ -128,14 +129,17 @@ def past_the_end(steps: "DataFrame", batches: "DataFrame", clocks_differ_s: floa
 def not_assigned(steps: "DataFrame", groups: "DataFrame") -> "list[DataFrame]":
     """The commits of partitions that belonged to no member."""
     assigned = (
-        groups.select(
-            "group_id", F.col("log_offset").alias("generation_offset"), F.explode("members.assigned").alias("of")
-        )
+        groups.where("record_type = 'GroupMetadata'")
+        .select("group_id", F.col("log_offset").alias("generation_offset"), F.explode("members.assigned").alias("of"))
         .select("group_id", "generation_offset", F.explode("of").alias("of"))
         .select("group_id", "generation_offset", "of.topic", F.explode("of.partitions").alias("partition"))
     )
     keys = ["group_id", "generation_offset", *TOPIC_PARTITION]
     since = assigned.groupBy(*GROUP_PARTITION).agg(F.min("generation_offset").alias("since"))
-    strays = steps.where("members > 0").join(assigned, keys, "left_anti").join(since, [*GROUP_PARTITION], "left")
+    strays = (
+        steps.where("members > 0 and are_owners_known")
+        .join(assigned, keys, "left_anti")
+        .join(since, [*GROUP_PARTITION], "left")
+    )
     was_assigned = F.coalesce(F.col("since") < F.col("log_offset"), F.lit(False))
     return [found(strays.where(was_assigned), "old generation"), found(strays.where(~was_assigned), "not assigned")]

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 from barnabas.pipeline.as_of import CLOCKS_DIFFER_S
 from barnabas.pipeline.batches import Array
+from barnabas.pipeline.jobs.members import OF_GROUPS, OF_MEMBERS, member_id, own_members
 from pyspark.sql import functions as F
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ _CODEC = pa.Codec("zstd", 1)
 
 
 class Event(NamedTuple):
-    """A commit, a generation (`members`) or the growth of a log (`log_end`)."""
+    """A commit, a record of a group or of one of its members (`members`), or the growth of a log (`log_end`)."""
 
     at_ms: int
     group_id: str | None
@@ -40,16 +41,17 @@ class Event(NamedTuple):
     is_tombstone: int | None
     since_ms: int | None  # of a commit its time, of a generation the time of the group's state
     expire_ms: int | None
-    members: int | None
+    members: int | None  # of a member's record: whether it is one
     log_end: int | None
     base_offset: int | None
     base_ms: int | None
     generation: int | None = None
+    member_id: str | None = None  # of a record of a member
 
 
 _COLUMNS = (*Event._fields, "is_of_group")
 _INDEX = {name: index for index, name in enumerate(_COLUMNS)}
-_TEXTS = ("group_id", "topic")
+_TEXTS = ("group_id", "topic", "member_id")
 
 PlaceKey = tuple[str | None, int | None, str | None]
 """Topic, partition, group: a partition has no group, and a group nothing else."""
@@ -212,12 +214,14 @@ def events_of(commits: "DataFrame", batches: "DataFrame", groups: "DataFrame | N
     )
     happened = happened.unionByName(grown, allowMissingColumns=True)
     if groups is None:
-        happened = happened.withColumns({name: F.lit(None).cast("int") for name in ("members", "generation")})
+        nothing = {"members": "int", "generation": "int", "member_id": "string"}
+        happened = happened.withColumns({name: F.lit(None).cast(kind) for name, kind in nothing.items()})
     else:
-        begun = groups.where("record_type = 'GroupMetadata'").select(
+        begun = groups.where(F.col("record_type").isin(*OF_GROUPS, *OF_MEMBERS)).select(
             *("log_timestamp", "group_id", "log_offset", "is_tombstone", "generation"),
             F.unix_millis("state_timestamp").alias("since_ms"),
-            F.coalesce(F.size("members"), F.lit(0)).alias("members"),
+            own_members().alias("members"),
+            member_id().alias("member_id"),
         )
         happened = happened.unionByName(begun, allowMissingColumns=True)
     happened = happened.withColumn("at_ms", F.unix_millis("log_timestamp"))

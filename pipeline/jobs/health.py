@@ -25,9 +25,10 @@ it did. The rules are those of Burrow, and the first one that holds counts:
 | `OK` | else |
 
 `expiry` is `EXPIRES_SOON` if the broker will remove the offset within `soon_s`: the expiry time of the commit, else
-`retention_s` after the group became empty, or after the commit if there never was a member. A group with members keeps
-its offsets. `rebalances` is `STORM` if the group began more generations in the last ten minutes than two for each of its
-members (a rolling restart makes two). Its first record, with generation 0, begins none, and nor does one that is written
+`retention_s` after the group became empty, or after the commit if there never was a member. (In groups of KIP-848,
+which do not say since when they are empty, it is always the commit.) A group with members keeps its offsets, whichever
+protocol they speak (see `members.py`). `rebalances` is `STORM` if the group began more generations (epochs of KIP-848)
+in the last ten minutes than two for each of its members (a rolling restart makes two). Its first record, with generation 0, begins none, and nor does one that is written
 again because a static member came back. `commits` is `NEVER` if it has had members for ten minutes, and never committed.
 
 `generations`, one row for each generation of a group:
@@ -44,6 +45,7 @@ from typing import TYPE_CHECKING
 
 from barnabas.pipeline.as_of import at_each_end, end_of_window, join_latest
 from barnabas.pipeline.jobs.lag import EVERY_S, TOPIC_PARTITION, arrived, last_end, log_ends
+from barnabas.pipeline.jobs.members import OF_GROUPS, memberships
 from barnabas.pipeline.jobs.offsets import GROUP_PARTITION
 from pyspark.sql import Window
 from pyspark.sql import functions as F
@@ -71,7 +73,7 @@ def health(
 ) -> "DataFrame":
     """Every change of every status."""
     batches = batches.where(F.col("error").isNull())
-    groups = groups.where("record_type = 'GroupMetadata'")
+    groups = memberships(groups)
     until = last_end(commits, batches, every_s)
     checks = [
         reading(commits, batches, until, every_s),
@@ -148,7 +150,7 @@ def unread(log_end: str, offset: str) -> "Column":
 
 def generations(groups: "DataFrame") -> "DataFrame":
     """Every generation of every group. Kafka writes the record of one again when a static member comes back."""
-    rows = groups.where("record_type in ('GroupMetadata', 'ConsumerGroupMetadata') and not is_tombstone")
+    rows = groups.where(F.col("record_type").isin(*OF_GROUPS) & ~F.col("is_tombstone"))
     return rows.groupBy("group_id", "generation").agg(
         F.min("log_timestamp").alias("at"), F.min(F.size("members")).cast("int").alias("members")
     )
@@ -167,8 +169,7 @@ def expiry(
         "group_id",
         (F.col("log_timestamp") + F.make_dt_interval(secs=F.lit(0.001))).alias("at"),
         F.col("log_offset").alias("generation_offset"),
-        F.coalesce(F.size("members"), F.lit(0)).alias("members"),
-        F.when(~F.col("is_tombstone"), F.col("state_timestamp")).alias("empty_since"),
+        *("members", "empty_since"),
     )
     rows = join_latest(rows, states, ["group_id"], "at")
     kept_until = F.coalesce("empty_since", "commit_timestamp") + F.make_dt_interval(secs=F.lit(retention_s))
@@ -181,13 +182,14 @@ def rebalances(groups: "DataFrame", until: "DataFrame", every_s: int) -> "DataFr
     """Changes of whether a group begins generations all the time."""
     windows = -(-MINUTES * 60 // every_s)  # in all of these but the last it may count
     step = F.make_dt_interval(secs=F.lit(every_s))
+    groups = groups.where(~F.col("is_of_member"))
     before = F.lag("generation").over(Window.partitionBy("group_id").orderBy("log_offset"))
     is_new = (F.col("generation") > 0) & ~F.col("generation").eqNullSafe(before)
     since = F.col("at") - F.make_dt_interval(mins=F.lit(MINUTES))
     counted = (
         groups.withColumn("is_new", is_new)
         .where(~F.col("is_tombstone"))
-        .select("group_id", "log_timestamp", "is_new", F.size("members").alias("members"))
+        .select("group_id", "log_timestamp", "is_new", "members")
         .withColumn("begun", end_of_window("log_timestamp", every_s))
         .withColumn("number", F.explode(F.sequence(F.lit(0), F.lit(windows))))
         .withColumn("at", F.col("begun") + F.col("number") * step)
@@ -209,7 +211,7 @@ def rebalances(groups: "DataFrame", until: "DataFrame", every_s: int) -> "DataFr
 def never_commits(commits: "DataFrame", groups: "DataFrame", until: "DataFrame", every_s: int) -> "DataFrame":
     """Changes of whether a group with members has committed at all."""
     step = F.make_dt_interval(secs=F.lit(MINUTES * 60))
-    begun = groups.where(F.size("members") > 0).groupBy("group_id").agg(F.min("log_timestamp").alias("begun"))
+    begun = groups.where("members > 0").groupBy("group_id").agg(F.min("log_timestamp").alias("begun"))
     committed = commits.groupBy("group_id").agg(F.min("log_timestamp").alias("committed"))
     groups_without = begun.join(committed, "group_id", "left").where(
         F.col("committed").isNull() | (F.col("committed") > F.col("begun") + step)

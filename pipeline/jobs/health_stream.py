@@ -160,7 +160,8 @@ class Group(Judged):
     retention_ms: int = 0
     soon_ms: int = 0
     commits: dict[Any, Event] = field(default_factory=dict)  # by topic and partition: the newest
-    generation: Event | None = None
+    generation: Event | None = None  # the newest record of the group
+    joined: dict[str, Event] = field(default_factory=dict)  # the members that have records of their own
     generations: list[tuple[int, int, bool]] = field(default_factory=list)  # of ten minutes: time, members, is new
     first_members_ms: int | None = None
     first_commit_ms: int | None = None
@@ -174,14 +175,18 @@ class Group(Judged):
                 key = event.topic, event.partition
                 self.commits[key] = max(event, self.commits.get(key, event), key=_log_offset)
                 self.first_commit_ms = min(event.at_ms, self.first_commit_ms or event.at_ms)
+            elif event.member_id is not None:
+                newest = max(event, self.joined.get(event.member_id, event), key=_log_offset)
+                self.joined[event.member_id] = newest
             else:
                 before = None if self.generation is None else self.generation.generation
                 self.generation = max(event, self.generation or event, key=_log_offset)
                 if not event.is_tombstone:
                     is_new = (event.generation or 0) > 0 and event.generation != before
-                    self.generations.append((event.at_ms, event.members, is_new))
-                if event.members:
-                    self.first_members_ms = min(event.at_ms, self.first_members_ms or event.at_ms)
+                    self.generations.append((event.at_ms, self.members(event), is_new))
+            if event.members is not None and self.members(event):
+                self.first_members_ms = min(event.at_ms, self.first_members_ms or event.at_ms)
+        self.joined = {name: event for name, event in self.joined.items() if event.members}
 
     def judge(self, at_ms: int) -> Iterator[Any]:
         """The three checks."""
@@ -200,13 +205,18 @@ class Group(Judged):
             elif committed > joined + TEN_MINUTES_MS:
                 yield self.group_id, None, None, "commits", "OK"
 
+    def members(self, own: Event | None) -> int:
+        """How many members the group has, if this is its own record; see `members.py`."""
+        listed = 0 if own is None or own.member_id is not None else own.members or 0
+        return listed + sum(event.members or 0 for event in self.joined.values())
+
     def expires_ms(self, commit: Event) -> float:
         """When the broker removes an offset; never while the group has members."""
-        if self.generation is not None and self.generation.members:
+        if self.members(self.generation):
             return float("inf")
         if commit.expire_ms is not None:
             return commit.expire_ms
         since_ms = commit.since_ms
-        if self.generation is not None and not self.generation.is_tombstone:
+        if self.generation is not None and not self.generation.is_tombstone and self.generation.since_ms is not None:
             since_ms = self.generation.since_ms
         return float("inf") if since_ms is None else since_ms + self.retention_ms

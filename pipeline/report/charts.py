@@ -261,14 +261,15 @@ def growth_chart(topics: Sequence[Growth]) -> Chart:
         for number, topic in enumerate(topics):
             above = [low + topic.bytes_on.get(day * DAY_MS, 0) for day, low in zip(every_day, below)]
             looks = {"facecolor": _colour(SHARES[number % len(SHARES)]), "hatch": HATCHES[number % len(HATCHES)]}
-            looks |= {"edgecolor": _colour("page"), "label": "others" if topic.topic is None else _short(topic.topic)}
+            looks |= {"edgecolor": _colour("page"), "label": f"{number}"}  # matplotlib leaves names like `_x` out
             panel.stairs(above, [*every_day, every_day[-1] + 1], baseline=below, fill=True, linewidth=0, **looks)
             below = above
         panel.xaxis_date(UTC)
         _dates(panel, width)
         _number_axis(panel.yaxis, 4, "B")
         figure.legend(loc="outside upper left", ncols=2 if width < WIDE else 6, frameon=False, labelcolor="linecolor")
-        for text in figure.legends[0].get_texts():
+        for topic, text in zip(topics, figure.legends[0].get_texts()):
+            text.set_text("others" if topic.topic is None else _short(topic.topic))
             text.set_color(_colour("text"))
 
     return Chart("growth", "Written by day (UTC)", draw, lambda width: 240)

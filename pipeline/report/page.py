@@ -40,6 +40,7 @@ from barnabas.pipeline.report.figures import (
 from barnabas.pipeline.report.markup import Html, element, join, named, visible
 
 STRETCHES_MAX = 12  # of a group, in words
+REASON_MAX = 500  # characters of why something is missing
 
 MEANINGS = {
     "OK": "read well",
@@ -168,7 +169,7 @@ def _top(report: Report) -> Html:
 def _missing(report: Report) -> Html | None:
     if not report.missing:
         return None
-    rows = [element("li", element("b", name), f": {why}") for name, why in report.missing.items()]
+    rows = [element("li", element("b", name), f": {visible(why, REASON_MAX)}") for name, why in report.missing.items()]
     return element("div", element("h2", "What is missing"), element("ul", *rows), class_="missing", role="note")
 
 
@@ -181,7 +182,7 @@ def _section(name: str, title: str, job: str, report: Report, content: Html | No
     note = report.notes.get(job)
     if content is None:
         why = report.missing.get(job, "nothing was there to read")
-        content = element("p", f"Missing: {why}.", class_="soft")
+        content = element("p", f"Missing: {visible(why, REASON_MAX)}.", class_="soft")
     return element(
         "section",
         element("h2", title, id=f"{name}-title"),

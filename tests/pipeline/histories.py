@@ -88,6 +88,21 @@ class History:
             }
         )
 
+    def epoch(self, at_ms: int, group: str, epoch: int) -> None:
+        """The record of a group of KIP-848."""
+        self._of_new_protocol(at_ms, group, "ConsumerGroupMetadata", epoch, None, is_tombstone=False)
+
+    def member(self, at_ms: int, group: str, member: str, *, is_there: bool = True) -> None:
+        """A record of a member of such a group, or its tombstone."""
+        members = [{"member_id": member}]
+        self._of_new_protocol(at_ms, group, "ConsumerGroupMemberMetadata", None, members, is_tombstone=not is_there)
+
+    def _of_new_protocol(
+        self, at_ms: int, group: str, kind: str, epoch: int | None, members: list[Row] | None, *, is_tombstone: bool
+    ) -> None:
+        row = {"group_id": group, "record_type": kind, "is_tombstone": is_tombstone, "generation": epoch}
+        self.groups.append(row | {"members": members, **self._place(at_ms, group)})
+
     def produce(
         self, at_ms: int, topic: str, partition: int, base_offset: int, count: int = 1, span_ms: int = 0
     ) -> None:

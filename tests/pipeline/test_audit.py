@@ -1,6 +1,7 @@
 """What commits say that should not be; the truth is a fold in plain Python."""
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,7 +9,8 @@ import pytest
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 from barnabas.pipeline.jobs.audit import audit
-from histories import History, Row, Tables, rows
+from histories import START_MS, History, Row, Tables, rows
+from pyspark.sql import SparkSession
 
 Finding = tuple[Any, ...]
 
@@ -112,3 +114,37 @@ def test_the_findings_of_the_day(day: Tables, day_history: History) -> None:
     columns = ("finding", "group_id", "topic", "partition", "from_offset", "to_offset")
     assert {tuple(row[name] for name in columns) for row in found} == expected | read_again
     assert len(found) == len(expected | read_again)
+
+
+def test_owners_that_no_record_says(spark: SparkSession, tmp_path: Path) -> None:
+    """An assignment may be in a client's own format, and groups of KIP-848 say it elsewhere. A member may get none."""
+    history = History()
+    history.generation(START_MS, "strange", 1, {"a": [("orders", 0)], "b": []})
+    history.groups[-1]["members"][0] |= {"assigned": None, "assignment": b"\xff\xff"}
+    history.generation(START_MS, "idle", 1, {"a": [("orders", 0)], "b": []})
+    history.groups[-1]["members"][1] |= {"assigned": None, "assignment": b""}
+    history.member(START_MS, "new", "a")
+    history.epoch(START_MS, "new", 1)
+    for group in ("strange", "idle", "new"):
+        history.commit(START_MS + 1, group, "orders", 0, 1)
+        history.commit(START_MS + 2, group, "orders", 1, 1)
+    tables = Tables(spark, tmp_path, history)
+    found = rows(audit(tables.commits, tables.groups, tables.batches))
+    assert [(row["group_id"], row["partition"], row["finding"]) for row in found] == [("idle", 1, "not assigned")]
+
+
+def test_a_group_that_changes_to_the_new_protocol_has_members(spark: SparkSession, tmp_path: Path) -> None:
+    history = History()
+    history.generation(START_MS, "billing", 1, {"a": [("orders", 0)]})
+    history.commit(START_MS, "billing", "orders", 0, 1)
+    history.generation(START_MS + 1, "billing", 1, {})
+    history.groups[-1] |= {"is_tombstone": True, "members": None, "generation": None, "state_timestamp": None}
+    history.member(START_MS + 1, "billing", "a")
+    history.epoch(START_MS + 1, "billing", 2)
+    history.commit(START_MS + 2, "billing", "orders", 0, 5)
+    history.member(START_MS + 3, "billing", "a", is_there=False)
+    history.epoch(START_MS + 3, "billing", 3)
+    history.commit(START_MS + 4, "billing", "orders", 0, 9)
+    tables = Tables(spark, tmp_path, history)
+    found = rows(audit(tables.commits, tables.groups, tables.batches))
+    assert [(row["finding"], row["from_offset"], row["to_offset"]) for row in found] == [("skipped", 5, 9)]

@@ -95,6 +95,47 @@ def test_the_streams_say_what_the_batches_say(spark: SparkSession, tmp_path: Pat
     assert comparable(cut.said(of_lag, "lag"), end_ms) == expected
 
 
+def test_groups_of_the_new_protocol(spark: SparkSession, tmp_path: Path) -> None:
+    """Their members are in records of their own: `active` has one all the time, `left` until the fifth minute; `busy`
+    begins an epoch every few seconds; `lurker` never commits. `plain` is an old group without the time of its state.
+    """
+    history = History()
+    for group in ("active", "left", "busy", "lurker"):
+        history.member(START_MS, group, "a")
+        history.epoch(START_MS, group, 1)
+    history.generation(START_MS, "plain", 1, {})
+    history.groups[-1]["state_timestamp"] = None
+    for group in ("active", "left", "busy", "plain"):
+        history.commit(START_MS + 1_000, group, "orders", 0, 10)
+    history.member(START_MS + 5 * MINUTE_MS, "left", "a", is_there=False)
+    history.epoch(START_MS + 5 * MINUTE_MS, "left", 2)
+    history.member(START_MS + 6 * MINUTE_MS, "active", "b")
+    history.epoch(START_MS + 6 * MINUTE_MS, "active", 2)
+    history.member(START_MS + 7 * MINUTE_MS, "active", "b")  # its subscription is another one
+    history.member(START_MS + 8 * MINUTE_MS, "active", "a", is_there=False)
+    for number in range(20):
+        history.epoch(START_MS + 20 * MINUTE_MS + number * 5_000, "busy", 2 + number)
+    history.produce(START_MS + 60 * MINUTE_MS, "orders", 0, 0, 10)
+    tables = Tables(spark, tmp_path, history)
+    found = rows(health(tables.commits, tables.groups, tables.batches, **RULES))  # 40 minutes, and 15 before
+    changes = {(row["group_id"], row["check"], row["status"], (row["at"] - START_MS) // MINUTE_MS) for row in found}
+    assert {one for one in changes if one[2] != "OK"} == {
+        ("left", "expiry", "EXPIRES_SOON", 26),
+        ("plain", "expiry", "EXPIRES_SOON", 26),
+        ("busy", "rebalances", "STORM", 21),
+        ("lurker", "commits", "NEVER", 11),
+    }
+    assert ("busy", "rebalances", "OK", 32) in changes
+
+    end_ms = START_MS + 60 * MINUTE_MS
+    history.produce(end_ms + 60 * MINUTE_MS, "clock", 0, 0)
+    cut = Cut(spark, tmp_path / "cut", parts_of(history, [START_MS + 7 * MINUTE_MS, START_MS + 20 * MINUTE_MS]))
+    query = cut.start(
+        "health", health_stream(cut.stream("commits"), cut.stream("groups"), cut.stream("batches"), **RULES)
+    )
+    assert comparable(cut.said(query, "health"), end_ms) == comparable(found, end_ms)
+
+
 def test_what_comes_too_late_is_taken_over_by_the_next_look(spark: SparkSession, tmp_path: Path) -> None:
     first, second, third = History(), History(), History()
     first.produce(START_MS, "orders", 0, 0, 100)

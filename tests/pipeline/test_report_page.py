@@ -220,3 +220,27 @@ def test_text_is_escaped_once() -> None:
 )
 def test_amounts(value: float, text: str) -> None:
     assert amount(value) == text
+
+
+def test_topics_whose_names_begin_with_an_underscore_are_in_the_legend() -> None:
+    """Matplotlib takes such a label for one of its own."""
+    names = ["__consumer_offsets", "_schemas", "orders"]
+    growth = [Growth(name, {START_MS + day * DAY_MS: 1000 for day in range(3)}) for name in names]
+    (chart,) = charts_of(Report("/data", datetime(2025, 11, 23, tzinfo=UTC), "1", growth=growth))
+    assert all(f">{name}<" in chart.svg(WIDE) for name in names)
+
+
+def test_what_is_missing_can_be_seen() -> None:
+    """The reason may name a topic, or a folder."""
+    text = page(Report("/data", datetime(2025, 11, 23, tzinfo=UTC), "1", missing={"verify": "\x1b[31m\u202e <b>"}))
+    assert text.count("U+001B[31mU+202E &lt;b&gt;") == 2
+
+
+def test_five_hundred_groups() -> None:
+    """Their names have 300 characters. As many as a person asks for are shown; the page says how many are not."""
+    names = [f"{number:03}{'<script>' * 37}\n" for number in range(500)]
+    reader = Reader(page(report(names[:20], left_out=480)))
+    assert not {tag for tag, _ in reader.elements} & {"script"}
+    for name in names[:20]:
+        assert reader.text.count(visible(name)) >= 4
+    assert "Left out: 480 groups" in reader.text

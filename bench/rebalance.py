@@ -39,7 +39,7 @@ class Member:
 
     async def join(self, round_number: int) -> Any:
         """Join, or join again with the metadata of this round; returns the answer."""
-        metadata = b"\x00\x00" + (1).to_bytes(4, "big") + b"\x00\x05large" + round_number.to_bytes(4, "big")
+        metadata = b"\x00\x00" + (1).to_bytes(4, "big") + b"\x00\x05large\0\0\0\4" + round_number.to_bytes(4, "big")
         request = messages.JoinGroupRequest(
             group_id=GROUP,
             session_timeout_ms=600_000,
@@ -85,7 +85,7 @@ async def beat(address: str) -> None:
         connection.on_frame = lambda frame, answered=answered: answered.set_result(None)  # type: ignore[misc]
         sent = time.monotonic()
         connection.transport.write(frame)
-        await answered
+        await asyncio.wait_for(answered, 30)  # it ends soon after the broker, too
         spans.append((sent, time.monotonic() - sent))
         await asyncio.sleep(BEAT_EVERY_S)
     print(json.dumps(spans))

@@ -231,7 +231,7 @@ async def rebalance(bench: Bench) -> None:
         return [frames.decode_response(api, version, b"".join(client.transport.sent)[4:])[1] for client in clients]
 
     def joins(round_number: int) -> list[bytes]:
-        metadata = b"\0\0" + (1).to_bytes(4, "big") + b"\0\5large" + round_number.to_bytes(4, "big")
+        metadata = b"\0\0" + (1).to_bytes(4, "big") + b"\0\5large\0\0\0\4" + round_number.to_bytes(4, "big")
         protocols = [make.JoinGroupRequestProtocol(name="range", metadata=metadata)]
         times = {"session_timeout_ms": 600_000, "rebalance_timeout_ms": 60_000}
         of_all = {"group_id": "large", "protocol_type": "consumer", "protocols": protocols, **times}

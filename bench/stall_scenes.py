@@ -373,7 +373,7 @@ async def fill(bench: Bench, committed: dict[str, dict[str, dict[int, CommittedO
             for start in range(0, len(rows), RECORDS_MAX):
                 records = PlainRecords()
                 OffsetCommits(group_id, {topic: dict(rows[start : start + RECORDS_MAX])}).append_to(records)
-                result = PartitionLog(partition).append(build_plain(records, 1, codec=0, base_sequence=0))
+                result = PartitionLog(partition).append(build_plain(records, 1, codec=0, base_sequence=0), -1)
                 assert not result.error, result
         await asyncio.sleep(0)
 

@@ -27,7 +27,7 @@ _OTHER_KAFKA_SETTINGS = frozenset(
     enable.zookeeper.failover group.consumer.regex.refresh.interval.ms group.coordinator.new.enable group.share.enable
     group.share.persister.class.name inter.broker.protocol.version log.cleaner.hash.algorithm
     log.message.downconversion.enable log.message.format.version log.message.timestamp.difference.max.ms
-    offsets.commit.required.acks password.encoder.cipher.algorithm password.encoder.iterations
+    password.encoder.cipher.algorithm password.encoder.iterations
     password.encoder.key.length password.encoder.keyfactory.algorithm password.encoder.old.secret
     password.encoder.secret quota.consumer.default quota.producer.default replica.lag.max.messages
     reserved.broker.max.id server.max.startup.time.ms share.coordinator.cold.partition.snapshot.interval.ms
@@ -53,6 +53,8 @@ _OTHER_KAFKA_FAMILIES = (
 )
 # Names of Kafka 0.8: if they were ignored, the broker would listen somewhere else.
 _REPLACED = {"port": "listeners", "host.name": "listeners"}
+# Names of Kafka 0.8 and 0.9, and what they are called since. The newer name counts if both are set.
+_RENAMED = {"offsets.topic.retention.minutes": "offsets.retention.minutes"}
 
 
 class BrokerConfig(BrokerAttributes):
@@ -262,12 +264,12 @@ def _valid(values: Mapping[str, str], level: Dynamic) -> dict[str, str]:
 def _problem(name: str, text: str) -> ConfigError | None:
     if name == "http.address":
         return ConfigError("http.address is said by the broker itself: set http.listeners instead", key=name)
-    setting: Setting | None = BROKER_SETTINGS.get(name)
+    setting: Setting | None = BROKER_SETTINGS.get(_RENAMED.get(name, name))
     if setting is not None:
         try:
             setting.parse(text)
         except ConfigError as error:
-            return error
+            return ConfigError(str(error), key=name)
         return None
     if name in _REPLACED:
         return ConfigError(f"{name} is not read any more: set {_REPLACED[name]} instead", key=name)
@@ -277,8 +279,11 @@ def _problem(name: str, text: str) -> ConfigError | None:
 
 
 def _with_identity(values: Mapping[str, str]) -> dict[str, str]:
-    """node.id and broker.id are one setting under two names; a broker alone is number 0."""
-    known = dict(values)
+    """Settings by their present names. node.id and broker.id are one setting; a broker alone is number 0."""
+    known = {name: text for name, text in values.items() if name not in _RENAMED}
+    for older, name in _RENAMED.items():
+        if older in values:
+            known.setdefault(name, values[older])
     number = known.get("node.id", known.get("broker.id", "").strip())
     if number in ("", "-1"):
         number = str(DEFAULT_NODE_ID)

@@ -180,6 +180,7 @@ class BrokerAttributes:
     num_replica_alter_log_dirs_threads: int | None
     num_replica_fetchers: int
     offset_metadata_max_bytes: int
+    offsets_commit_required_acks: int
     offsets_commit_timeout_ms: int
     offsets_fetch_forward: bool
     offsets_journal_enable: bool

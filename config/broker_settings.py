@@ -164,6 +164,7 @@ group.max.session.timeout.ms | INT | 1800000 | - | - | Longest session timeout o
 group.max.size | INT | 2147483647 | >= 1 | - | Members of one group.
 group.min.session.timeout.ms | INT | 6000 | - | - | Shortest session timeout of a classic member.
 offset.metadata.max.bytes | INT | 4096 | - | - | Longest text beside a committed offset.
+offsets.commit.required.acks | SHORT | -1 | -1..1 | - hidden | When a commit counts: -1 all replicas in sync have it, 1 the leader has it, 0 at once.
 offsets.commit.timeout.ms | INT | 5000 | >= 1 | - | Wait for a commit to reach all replicas.
 offsets.journal.enable | BOOLEAN | false | - | - hidden | Write every change of a committed offset, and who did it, into __offset_journal.
 offsets.journal.retention.bytes | LONG | 67108864 | - | - hidden | Size of each partition of __offset_journal; -1: any.

@@ -82,6 +82,7 @@ class CoordinatorConfig(Protocol):
     group_min_session_timeout_ms: int
     offset_metadata_max_bytes: int
     dual_commit_enabled: bool
+    offsets_commit_required_acks: int
     offsets_commit_timeout_ms: int
     offsets_load_buffer_size: int
     offsets_retention_check_interval_ms: int

@@ -1,9 +1,10 @@
 """Loads an offsets partition after a start or a leader change, by replay of its log in pieces (runtime/turns.py).
 
-The coordinator answers COORDINATOR_LOAD_IN_PROGRESS until the log is replayed, and the high watermark has reached the
-log end at which the epoch began. Records of later group protocols (KIP-848, KIP-932, KIP-1071) are ignored; only the
-ids of their groups are remembered. A record that cannot be decoded is logged and skipped. A batch that cannot be read
-is logged, and read again after `RETRY_MS`: until then the partition is not served.
+The coordinator answers COORDINATOR_LOAD_IN_PROGRESS until the log is replayed. If commits wait for replicas, the high
+watermark must also have reached the log end at which the epoch began. Records of later group protocols (KIP-848,
+KIP-932, KIP-1071) are ignored; only the ids of their groups are remembered. A record that cannot be decoded is logged
+and skipped. A batch that cannot be read is logged, and read again after `RETRY_MS`: until then the partition is not
+served.
 """
 
 from __future__ import annotations
@@ -86,9 +87,11 @@ class Loader:
                 self._clock.call_later(RETRY_MS, partial(later.complete, None))
                 yield later
         yield from self._restore_groups()
-        committed: Pending[ErrorCode] = Pending()
-        self._shard.log.park_until(self._end, committed.complete)
-        outcome = yield committed
+        outcome = ErrorCode.NONE
+        if self._shard.waits_for_replicas:
+            committed: Pending[ErrorCode] = Pending()
+            self._shard.log.park_until(self._end, committed.complete)
+            outcome = yield committed
         if outcome in (ErrorCode.NONE, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND):
             self._log_end()
             self._done()

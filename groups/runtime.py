@@ -5,6 +5,10 @@ passes them, each record is replayed into the table, in order, and then its writ
 committed offsets, and loading after a restart is the same replay. The state of a group with members is not made by
 replay: it changes before its record is written, and the record is what a restart will find (rebalance.py).
 
+`offsets.commit.required.acks` says when a record counts as committed. -1: when the high watermark has passed it. 1:
+when it is in the log here; a leader change may lose it. 0: whether or not the log took it; what the log did not take is
+gone after a restart. In each case the log decides what is loaded. Deletions and live resets always hear of a failure.
+
 Deletion and expiry decide from the age or the absence of a value, so no write of the group may be in flight. They take
 the group with `hold`: it waits for the writes in flight, and later requests of the group wait until `release`.
 """
@@ -36,6 +40,7 @@ StoredRecords = OffsetCommits | OffsetRemovals | GroupRecord | ResetRecords
 Done = Callable[[ErrorCode], None]
 AT_ONCE_MAX = 100  # so many records are appended, or requests answered, at once; more are a work of `turns`
 BATCH_RECORDS_MAX = 500  # a batch with so many records takes no further write
+NO_ACKS = 0
 UNSTORABLE_MS = 5_000.0  # how long a failed append counts
 
 _TOO_LARGE = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.INVALID_FETCH_SIZE)
@@ -60,8 +65,8 @@ class CoordinatorLog(Protocol):
     def high_watermark(self) -> int:
         """First offset that is not committed yet."""
 
-    def append(self, batch: Buffer) -> AppendResult:
-        """Append with acks=all. The error is in the result."""
+    def append(self, batch: Buffer, required_acks: int) -> AppendResult:
+        """Append; with -1 only if enough replicas are in sync. The error is in the result."""
 
     def park_until(self, offset: int, waiter: Callable[[ErrorCode], None]) -> object:
         """Call `waiter(NONE)` when the high watermark has reached `offset`, or with the error why it will not."""
@@ -98,9 +103,9 @@ class PartitionLog:
         """First offset that is not committed yet."""
         return self.partition.log.high_watermark
 
-    def append(self, batch: Buffer) -> AppendResult:
-        """Append with acks=all."""
-        return self.partition.append_as_leader(batch, origin=AppendOrigin.COORDINATOR, required_acks=ALL_IN_SYNC)
+    def append(self, batch: Buffer, required_acks: int) -> AppendResult:
+        """Append; with -1 only if enough replicas are in sync."""
+        return self.partition.append_as_leader(batch, origin=AppendOrigin.COORDINATOR, required_acks=required_acks)
 
     def park_until(self, offset: int, waiter: Callable[[ErrorCode], None]) -> object:
         """Wait for the high watermark."""
@@ -120,6 +125,7 @@ class ShardConfig(Protocol):
 
     group_initial_rebalance_delay_ms: int
     group_max_size: int
+    offsets_commit_required_acks: int
     offsets_commit_timeout_ms: int
     offsets_topic_compression_codec: int
 
@@ -152,6 +158,7 @@ class Shard:
     """The groups and offsets of one offsets partition, for the one leader epoch in which this broker owns it."""
 
     __slots__ = (
+        "_acks",
         "_clock",
         "_config",
         "_failed_ms",
@@ -195,6 +202,7 @@ class Shard:
         self.foreign_groups: dict[str, str] = {}  # group id -> type, for groups of later protocols: never changed here
         self.offsets = OffsetTable()
         self.journal: PartitionJournal | None = None  # once it is loaded
+        self._acks = config.offsets_commit_required_acks
         self._clock = env.clock
         self._turns = env.turns
         self._config = config
@@ -212,6 +220,11 @@ class Shard:
     def log_end_offset(self) -> int:
         """Offset the next record will get."""
         return self.log.log_end_offset
+
+    @property
+    def waits_for_replicas(self) -> bool:
+        """Whether records count only when the high watermark has passed them."""
+        return self._acks == ALL_IN_SYNC
 
     # ---- writing ----
 
@@ -270,7 +283,8 @@ class Shard:
             return
         codec = self._config.offsets_topic_compression_codec
         # Sequence 0 without a producer id, as in the batches of Kafka 4.1's coordinators.
-        result = self.log.append(build_plain(records, self._clock.now_ms(), codec=codec, base_sequence=0))
+        batch = build_plain(records, self._clock.now_ms(), codec=codec, base_sequence=0)
+        result = self.log.append(batch, self._acks)
         if self.closed:  # the append failed, and this broker lost the leadership
             for write in writes:
                 self._end(write, ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -284,15 +298,35 @@ class Shard:
             self._failed_ms = self._clock.monotonic_ms()
             level = logging.DEBUG if result.error is ErrorCode.KAFKA_STORAGE_ERROR else logging.WARNING
             logger.log(level, "offsets partition %d: append failed: %s", self.partition, result.error.name)
-            for write in writes:
-                self._end(write, result.error)
+            self._end_failed(writes, result.error)
             return
         assert result.last_offset - result.base_offset == records.count - 1
         self._park(writes, result.base_offset, result.last_offset + 1)
 
+    def _end_failed(self, writes: list[_Write], error: ErrorCode) -> None:
+        """The log did not take these writes. With acks 0 they are in the table all the same."""
+        kept = 0
+        offset = self.log.log_end_offset - 1  # older than what will be written
+        for write in writes:
+            if self._acks == NO_ACKS and error not in _TOO_LARGE and not write.patient:
+                if write.records is not None:
+                    self.replay(write.records, offset)
+                    if type(write.records) is OffsetCommits:
+                        write.records.set_record_offset(offset)
+                    kept += write.records.count
+                self._end(write, ErrorCode.NONE)
+            else:
+                self._end(write, error)
+        if kept:
+            logger.warning(
+                "offsets partition %d: %d records are in memory only, because offsets.commit.required.acks is 0",
+                self.partition,
+                kept,
+            )
+
     def _park(self, writes: list[_Write], base_offset: int, end_offset: int) -> None:
         """Wait until the high watermark has passed the end. If the append has moved it there, commit at once."""
-        if not self._in_flight and self.log.high_watermark >= end_offset:
+        if not self._in_flight and (self._acks != ALL_IN_SYNC or self.log.high_watermark >= end_offset):
             self._commit(writes, base_offset, end_offset)
             return
         timeout_ms = self._config.offsets_commit_timeout_ms

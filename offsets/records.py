@@ -97,6 +97,12 @@ class OffsetCommits:
     def __repr__(self) -> str:
         return f"OffsetCommits({self.group_id!r}, {self.offsets!r})"
 
+    def set_record_offset(self, record_offset: int) -> None:
+        """Give all offsets this one: they have no records in the log."""
+        for offsets in self.offsets.values():
+            for committed in offsets.values():
+                committed.record_offset = record_offset
+
     def append_to(self, records: PlainRecords) -> None:
         """Append the records.
 

@@ -85,6 +85,7 @@ def run_cluster(seed: int, arguments: argparse.Namespace, fault: Fault | None) -
                 arguments.overlap,
                 arguments.quiet_hours,
                 arguments.journal,
+                arguments.acks,
             )
     seconds, processor_seconds = time.perf_counter() - began, time.process_time() - processor_began
     virtual = verdict.virtual_ms / 1000
@@ -141,6 +142,7 @@ def main() -> int:
     parser.add_argument("--kinds", metavar="A,B", default="")
     parser.add_argument("--overlap", action="store_true", help="two troubles of a cluster may come together")
     parser.add_argument("--journal", action="store_true", help="the brokers keep an offset journal")
+    parser.add_argument("--acks", metavar="N", type=int, default=-1, help="offsets.commit.required.acks of a cluster")
     parser.add_argument("--quiet-hours", metavar="H", type=float, default=0.0)
     parser.add_argument("--campaign", action="store_true", help="many seeds of a cluster; A- has no end")
     parser.add_argument("--processes", metavar="N", type=int, default=1)

@@ -87,7 +87,7 @@ class ClusterWorld(Simulation):
     """One run of `brokers` brokers. Call `run` once.
 
     `kinds`: the troubles that may come; all, if it is empty. `overlaps`: often two come together. `quiet_hours`: of
-    quiet times, together.
+    quiet times, together. `acks`: offsets.commit.required.acks.
     """
 
     def __init__(
@@ -100,8 +100,10 @@ class ClusterWorld(Simulation):
         overlaps: bool = False,
         quiet_hours: float = 0.0,
         with_journal: bool = False,
+        acks: int = -1,
     ) -> None:
         super().__init__(seed, minutes, trace, with_journal)
+        self.acks = acks
         self.overlaps = overlaps
         self.quiet_hours = quiet_hours
         self.bad_ms = 0.0  # of bad weather so far
@@ -128,7 +130,8 @@ class ClusterWorld(Simulation):
         commits = Commits(self.clock.monotonic_ms, self._earliest_wall_ms, self._wall_peak_ms)
         if quiet_hours:
             commits.retention_ms = int(by_the_clock["offsets.retention.minutes"]) * 60_000
-        self.ledger = Ledger(commits)
+        commits.are_weak = acks != -1
+        self.ledger = Ledger(commits, groups_are_weak=acks != -1)
         self.inspector = ClusterInspector(self.history)
         self.topic_ids: dict[str, bytes] = {}
         self.producer_ids: dict[int, None] = {}
@@ -177,6 +180,8 @@ class ClusterWorld(Simulation):
         if self.is_synced:
             settings["log.flush.interval.messages"] = "1"
         settings["offsets.journal.enable"] = str(self.with_journal).lower()
+        if self.acks != -1:
+            settings["offsets.commit.required.acks"] = str(self.acks)
         disk = SimDisk(self.clock, random.Random(f"{self.seed} disk {node}"))
         return Host(f"{self.seed} {name}", self.clock, disk, self.network, self.tree, settings, name=name)
 
@@ -568,7 +573,10 @@ class ClusterWorld(Simulation):
     def _check_history(self) -> None:
         """Nothing lost, nothing twice, nothing in another order."""
         excused = [(topic, index) for topic, index, _ in self.inspector.excused]
-        for anomaly in history.check(self.history.events, excused=excused, settled_ms=self.settled_ms):
+        weak = self.acks != -1
+        for anomaly in history.check(
+            self.history.events, excused=excused, settled_ms=self.settled_ms, commits_are_weak=weak
+        ):
             raise Violation(anomaly.name, anomaly.detail)
 
 
@@ -581,8 +589,9 @@ def run(
     overlaps: bool = False,
     quiet_hours: float = 0.0,
     with_journal: bool = False,
+    acks: int = -1,
 ) -> ClusterVerdict:
     """Run the cluster of a seed."""
-    verdict = ClusterWorld(seed, minutes, trace, brokers, kinds, overlaps, quiet_hours, with_journal).run()
+    verdict = ClusterWorld(seed, minutes, trace, brokers, kinds, overlaps, quiet_hours, with_journal, acks).run()
     assert isinstance(verdict, ClusterVerdict)
     return verdict

@@ -77,11 +77,15 @@ def check(
     compacted: Collection[str] = (),
     excused: Collection[TopicPartition] = (),
     settled_ms: float = inf,
+    commits_are_weak: bool = False,
 ) -> Iterator[Anomaly]:
     """All anomalies of a history.
 
     `compacted` topics may have gaps. `excused` partitions may have lost acknowledged records; if the offsets topic has
     such a partition, groups may have lost what they committed. Topics that somebody asked to delete are left out.
+
+    `commits_are_weak`: commits do not wait for replicas, so a leader change may take those before it. Offsets that were
+    committed after `settled_ms` stay, and nobody is ever told an offset that nobody has committed.
     """
     done = operations(events)
     deleted = {
@@ -110,8 +114,10 @@ def check(
                 if partition[0] not in compacted:
                     yield from _gaps(partition, reads)
     if not any(topic == OFFSETS_TOPIC for topic, _ in excused):
-        yield from _committed_offsets(done, deleted)
-        yield from _owners(done)
+        settled_at = bisect_left(events, settled_ms, key=lambda event: event.at_ms) if commits_are_weak else -1
+        yield from _committed_offsets(done, deleted, settled_at)
+        if not commits_are_weak:
+            yield from _owners(done)
 
 
 def operations(events: Iterable[Event]) -> list[Done]:
@@ -290,8 +296,9 @@ def _gaps(partition: TopicPartition, reads: list[Done]) -> Iterator[Anomaly]:
 # -- groups
 
 
-def _committed_offsets(done: list[Done], deleted: Collection[str]) -> Iterator[Anomaly]:
-    """A group is told an offset that is older than one that was committed before it asked.
+def _committed_offsets(done: list[Done], deleted: Collection[str], lasting_from: int) -> Iterator[Anomaly]:
+    """A group is told an offset that is older than one that was committed before it asked. Offsets last that were
+    committed from the place `lasting_from` of the history on.
 
     At first it has none. To delete the group is to write that there is none, for each partition. So is expiry.
     """
@@ -315,10 +322,12 @@ def _committed_offsets(done: list[Done], deleted: Collection[str]) -> Iterator[A
     for key in sorted(reads):
         if key[1][0] not in deleted:
             all_writes = [first, *deletions.get(key[0], []), *writes.get(key, [])]
-            yield from _offsets_of_one(f"{key[0]} {key[1]}", all_writes, reads[key])
+            yield from _offsets_of_one(f"{key[0]} {key[1]}", all_writes, reads[key], lasting_from)
 
 
-def _offsets_of_one(where: str, writes: list[_Write], reads: list[tuple[Done, int]]) -> Iterator[Anomaly]:
+def _offsets_of_one(
+    where: str, writes: list[_Write], reads: list[tuple[Done, int]], lasting_from: int
+) -> Iterator[Anomaly]:
     by_value: dict[int, list[_Write]] = {}
     for write in writes:
         by_value.setdefault(write.value, []).append(write)
@@ -338,7 +347,9 @@ def _offsets_of_one(where: str, writes: list[_Write], reads: list[tuple[Done, in
             yield Anomaly("invented offset", f"{where}: {value}")
         elif all(write.outcome is Outcome.FAIL for write in found):
             yield Anomaly("aborted commit", f"{where}: {value}")
-        elif all(write.effective_by < in_force.began for write in found if write.outcome is not Outcome.FAIL):
+        elif in_force.began >= lasting_from and all(
+            write.effective_by < in_force.began for write in found if write.outcome is not Outcome.FAIL
+        ):
             detail = f"{where}: {done.client} is told {value} after {in_force.value}"
             yield Anomaly("committed offset lost" if value < 0 else "committed offset goes back", detail)
 

@@ -42,6 +42,7 @@ SETTINGS = {
     "group_max_size": 1_000,
     "group_min_session_timeout_ms": 1_000,
     "offset_metadata_max_bytes": 4096,
+    "offsets_commit_required_acks": -1,
     "offsets_commit_timeout_ms": 5_000,
     "offsets_load_buffer_size": 5 * 1024 * 1024,
     "offsets_retention_check_interval_ms": 600_000,
@@ -65,7 +66,7 @@ class SlowLog:
         self._batches: list[tuple[int, bytes]] = []
         self._waiters: list[tuple[int, Callable[[ErrorCode], None]]] = []
 
-    def append(self, batch: Buffer) -> AppendResult:
+    def append(self, batch: Buffer, required_acks: int) -> AppendResult:
         """Append; the high watermark follows later."""
         world = self._world
         if not world.settling and world.rng.random() < 0.01:

@@ -22,6 +22,7 @@ DEFAULTS = {
     "group_max_size": 2**31 - 1,
     "group_min_session_timeout_ms": 6000,
     "offset_metadata_max_bytes": 4096,
+    "offsets_commit_required_acks": -1,
     "offsets_commit_timeout_ms": 5000,
     "offsets_load_buffer_size": 5 * 1024 * 1024,
     "offsets_retention_check_interval_ms": 600_000,
@@ -45,9 +46,11 @@ class MemoryLog:
         self.failures: list[ErrorCode] = []
         self.batches: list[tuple[int, bytes]] = []
         self.reads = 0
+        self.required_acks: list[int] = []  # of each append
         self._waiters: list[tuple[int, Callable[[ErrorCode], None]]] = []
 
-    def append(self, batch: Any) -> AppendResult:
+    def append(self, batch: Any, required_acks: int = -1) -> AppendResult:
+        self.required_acks.append(required_acks)
         if self.failures:
             return AppendResult(self.failures.pop(0))
         data = bytearray(batch)

@@ -95,3 +95,12 @@ def test_a_producer_that_is_started_anew_has_nothing_more_to_send() -> None:
     producer._send = lose_place  # type: ignore[method-assign]
     world.clock.loop.run_until_complete(producer.turn())
     assert sent == [("t", 0)]
+
+
+@pytest.mark.parametrize(("acks", "seed"), [(1, 1), (0, 3)])
+def test_a_cluster_whose_commits_do_not_wait_for_replicas_keeps_its_weaker_promise(acks: int, seed: int) -> None:
+    """A leader change may take commits. No offset is invented, and what is committed in the calm at the end stays."""
+    verdict = cluster_world.run(seed, minutes=0.3, acks=acks)
+    assert verdict.violation is None, str(verdict)
+    assert verdict.answers > 500
+    assert sum(verdict.troubles.values()) > 0

@@ -261,3 +261,24 @@ def test_tests_may_have_small_segments() -> None:
 def test_topic_attributes_are_declared_for_every_setting() -> None:
     declared = set(TopicConfig.__annotations__) - {"overrides"}
     assert declared == {setting.attribute for setting in TOPIC_SETTINGS.values()}
+
+
+def test_the_offset_manager_has_the_settings_of_older_releases() -> None:
+    of = BrokerConfig.of
+    assert of({}).offsets_commit_required_acks == -1
+    assert of({"offsets.commit.required.acks": "1"}).offsets_commit_required_acks == 1
+    older = of({"offsets.topic.retention.minutes": "1440"})
+    assert older.offsets_retention_minutes == 1440
+    assert older.without_effect() == []
+    both = {"offsets.topic.retention.minutes": "1440", "offsets.retention.minutes": "7"}
+    assert of(both).offsets_retention_minutes == 7
+    assert of({"offsets.topic.segment.bytes": "10485760"}).offsets_topic_segment_bytes == 10_485_760
+    assert [problem.key for problem in problems({"offsets.topic.retention.minutes": "0"})] == [
+        "offsets.topic.retention.minutes"
+    ]
+
+
+@pytest.mark.parametrize("acks", ["-2", "2", "all"])
+def test_acks_of_commits_are_minus_1_0_or_1(acks: str) -> None:
+    with pytest.raises(ConfigError, match=r"offsets\.commit\.required\.acks"):
+        BrokerConfig.of({"offsets.commit.required.acks": acks})

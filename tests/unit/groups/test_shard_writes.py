@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from barnabas.groups.runtime import BATCH_RECORDS_MAX, Shard
 from barnabas.offsets.records import CommittedOffset, OffsetCommits
 from barnabas.protocol import messages
@@ -74,9 +75,9 @@ def test_an_append_that_costs_the_leadership_leaves_nobody_waiting() -> None:
     told: list[tuple[int, ErrorCode]] = []
     append = log.append
 
-    def failing(batch: Any) -> Any:
+    def failing(batch: Any, required_acks: int) -> Any:
         world.coordinator.unload(0)
-        return append(batch)
+        return append(batch, required_acks)
 
     log.append = failing  # type: ignore[method-assign]
 
@@ -105,3 +106,50 @@ def test_a_group_whose_creation_is_under_way_when_its_coordinator_stops_ends_onc
     world.settle()
     world.coordinator.shutdown()
     assert answer_of(reply).error_code == ErrorCode.NOT_COORDINATOR
+
+
+def test_with_acks_1_the_local_append_is_enough() -> None:
+    world = GroupWorld(offsets_commit_required_acks=1)
+    log = world.logs[0]
+    log.held = True  # no other replica has anything
+    assert world.commit("g", {("t", 0): 5}) == [ErrorCode.NONE]
+    assert world.fetch("g") == {("t", 0): 5}
+    assert log.high_watermark == 0
+    assert log.required_acks == [1]
+    world.restart()
+    assert world.fetch("g") == {("t", 0): 5}, "it is loaded without a wait for replicas"
+    log.failures = [ErrorCode.UNKNOWN_SERVER_ERROR]
+    assert world.commit("g", {("t", 0): 6}) == [ErrorCode.UNKNOWN_SERVER_ERROR]
+    assert world.fetch("g") == {("t", 0): 5}
+
+
+def test_with_acks_0_a_commit_stands_also_if_the_log_does_not_take_it(caplog: pytest.LogCaptureFixture) -> None:
+    world = GroupWorld(offsets_commit_required_acks=0)
+    log = world.logs[0]
+    log.held = True
+    assert world.commit("g", {("t", 0): 5}) == [ErrorCode.NONE]
+    log.failures = [ErrorCode.UNKNOWN_SERVER_ERROR]
+    assert world.commit("g", {("t", 0): 6, ("t", 1): 7}) == [ErrorCode.NONE] * 2
+    assert world.fetch("g") == {("t", 0): 6, ("t", 1): 7}
+    assert "2 records are in memory only" in caplog.text
+    table = shard_of(world).offsets.of_group("g")["t"]
+    assert {committed.record_offset for committed in table.values()} == {0}
+    world.restart()
+    assert world.fetch("g") == {("t", 0): 5}, "the log decides what is loaded"
+
+
+def test_with_acks_0_a_deletion_that_the_log_does_not_take_is_refused() -> None:
+    world = GroupWorld(offsets_commit_required_acks=0)
+    world.commit("g", {("t", 0): 5})
+    world.logs[0].failures = [ErrorCode.UNKNOWN_SERVER_ERROR] * 2
+    answer = world.ask("delete_groups", messages.DeleteGroupsRequest(groups_names=["g"]), 2)
+    assert answer.results[0].error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+    assert world.fetch("g") == {("t", 0): 5}
+
+
+@pytest.mark.parametrize("acks", [0, 1])
+def test_a_commit_that_is_too_large_is_refused_with_any_acks(acks: int) -> None:
+    world = GroupWorld(offsets_commit_required_acks=acks)
+    world.logs[0].failures = [ErrorCode.MESSAGE_TOO_LARGE]
+    assert world.commit("g", {("t", 0): 5}) == [ErrorCode.INVALID_COMMIT_OFFSET_SIZE]
+    assert world.fetch("g") == {}

@@ -201,6 +201,14 @@ def test_a_committed_offset_goes_back() -> None:
     assert names(history(*lines, *done(3, told(5)))) == ["committed offset goes back"]
 
 
+def test_commits_that_do_not_wait_for_replicas_may_be_taken_by_a_leader_change_but_not_in_the_calm() -> None:
+    lines = history(*done(1, commit(5)), *done(2, commit(7)), *done(3, told(5)))
+    assert names(lines, commits_are_weak=True) == []
+    assert names(lines, commits_are_weak=True, settled_ms=3.0) == []  # the commit began before
+    assert names(lines, commits_are_weak=True, settled_ms=2.0) == ["committed offset goes back"]
+    assert names(history(*done(1, commit(5)), *done(2, told(6))), commits_are_weak=True) == ["invented offset"]
+
+
 def test_an_offset_may_be_either_while_a_commit_is_under_way() -> None:
     lines = [*done(1, commit(5)), begin(2, commit(7))]
     assert names(history(*lines, *done(3, told(5)), *done(4, told(7)), (2, OK, commit(7)))) == []

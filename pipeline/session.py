@@ -3,8 +3,12 @@
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -82,7 +86,34 @@ def start_session(name: str, settings: dict[str, str] | None = None) -> "SparkSe
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the sources run in Python processes of Spark
     for key, value in (SETTINGS | (settings or {})).items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    with ctrl_c_waits():
+        return builder.getOrCreate()
+
+
+@contextmanager
+def ctrl_c_waits() -> Iterator[None]:
+    """Ctrl-C counts when this is over; a second one counts at once. PySpark leaves a Java behind that nobody ends if it
+    is interrupted while it waits for that to start.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # Python gives Ctrl-C to the main thread
+        return
+    came = False
+
+    def wait(_number: int, _frame: object) -> None:
+        nonlocal came
+        if came:
+            raise KeyboardInterrupt
+        came = True
+
+    before = signal.signal(signal.SIGINT, wait)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGINT) is wait:  # Spark may have set a handler of its own
+            signal.signal(signal.SIGINT, before)
+    if came:
+        raise KeyboardInterrupt
 
 
 def _java_version() -> int | None:

@@ -229,6 +229,26 @@ def test_ctrl_c(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "out").iterdir()] == [LOCK_FILE]
 
 
+def test_ctrl_c_while_java_starts() -> None:
+    """It waits until Java can be told to end. Who is in a hurry presses it twice."""
+    before = signal.getsignal(signal.SIGINT)
+    started: list[int] = []
+
+    def start(presses: int) -> None:
+        with session.ctrl_c_waits():
+            for _ in range(presses):
+                signal.raise_signal(signal.SIGINT)
+            started.append(presses)
+
+    for presses in (0, 1):
+        with pytest.raises(KeyboardInterrupt) if presses else nullcontext():
+            start(presses)
+    with pytest.raises(KeyboardInterrupt):
+        start(2)
+    assert started == [0, 1]
+    assert signal.getsignal(signal.SIGINT) == before
+
+
 def test_names_of_groups_do_not_break_the_table() -> None:
     assert [_cell(one) for one in ("billing", "größe", "new\nline\x1b[2J", None, 7)] == [
         *("billing", "größe", "new\\nline\\x1b[2J"),

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from barnabas.runtime.clock import RealClock
 
 T = TypeVar("T")
 
-CLIENT_ID = "barnabas-cli"
+CLIENT_ID = f"barnabas-cli-{os.getpid()}"  # the offset journal tells by it what one command has done
 RETRY_MS = 100
 BACKOFF_MS = 10  # short, because a person waits for a command
 LATEST = -1  # as a timestamp: the end of the log
@@ -100,21 +101,52 @@ def answered(client: Any | None, ask: Callable[[], T]) -> T:
     """
     from kafka import errors
 
+    return _again(
+        client,
+        ask,
+        (
+            *_coordinator_moves(),
+            errors.KafkaConnectionError,
+            errors.KafkaTimeoutError,
+            errors.NodeNotReadyError,
+            errors.NotLeaderForPartitionError,
+            errors.RequestTimedOutError,
+        ),
+    )
+
+
+def changed(client: Any, change: Callable[[], dict[Any, Any]]) -> dict[Any, Any]:
+    """What a group's coordinator answers to a change: errors by partition, or of the group.
+
+    While it moves or loads, the change is sent again, because such an answer says that nothing was changed. A change
+    without an answer is not.
+    """
+    moves = _coordinator_moves()
+
+    def ask() -> dict[Any, Any]:
+        results = change()
+        for error in moves:
+            if error in results.values() or error.__name__ in results.values():  # kafka-python gives names of some
+                raise error
+        return results
+
+    return _again(client, ask, moves)
+
+
+def _coordinator_moves() -> tuple[type[Exception], ...]:
+    from kafka import errors
+
+    return errors.CoordinatorLoadInProgressError, errors.CoordinatorNotAvailableError, errors.NotCoordinatorError
+
+
+def _again(client: Any | None, ask: Callable[[], T], passing: tuple[type[Exception], ...]) -> T:
+    """What `ask` returns. While it raises what passes, again; after a while that is raised."""
     clock = RealClock()
     last_ms = clock.monotonic_ms() + ONE_ANSWERS_WITHIN_MS
     while True:
         try:
             return ask()
-        except (
-            errors.CoordinatorLoadInProgressError,
-            errors.CoordinatorNotAvailableError,
-            errors.KafkaConnectionError,
-            errors.KafkaTimeoutError,
-            errors.NodeNotReadyError,
-            errors.NotCoordinatorError,
-            errors.NotLeaderForPartitionError,
-            errors.RequestTimedOutError,
-        ):
+        except passing:
             if clock.monotonic_ms() > last_ms:
                 raise
             if client is not None:
@@ -126,7 +158,17 @@ def answered(client: Any | None, ask: Callable[[], T]) -> T:
 
 def await_coordinators(client: Any, groups: list[str]) -> None:
     """Return when the groups' coordinators answer. The first request for a group creates the offsets topic."""
-    answered(client, lambda: client.describe_groups(groups))
+    answered(client, lambda: _described(client, groups))
+
+
+def _described(client: Any, groups: list[str]) -> dict[str, Any]:
+    """What coordinators say of groups. kafka-python gives their errors as text; those that pass are raised here."""
+    described: dict[str, Any] = client.describe_groups(groups)
+    for group in described.values():
+        for error in _coordinator_moves():
+            if error.__name__ in (group["error"] or ""):
+                raise error
+    return described
 
 
 def await_controller(client: Any) -> None:
@@ -230,7 +272,7 @@ def out_of_sync(row: dict[str, Any]) -> str:
 def describe_groups(client: Any, names: list[str], *, may_be_missing: bool = False) -> dict[str, Any]:
     """Descriptions by name; a group that does not exist ends the command, or is left out."""
     described = {}
-    for name, group in answered(client, lambda: client.describe_groups(names)).items():
+    for name, group in answered(client, lambda: _described(client, names)).items():
         # Before version 6 of DescribeGroups, a missing group is answered as a dead one without members.
         if group["group_state"] == "Dead":
             if not may_be_missing:

@@ -1,10 +1,11 @@
 """`barnabas groups`: list, describe, lag, delete."""
 
 from enum import StrEnum
+from functools import partial
 from typing import Annotated, Any
 
 import typer
-from barnabas.broker.cli.client import admin, answered, await_coordinators, describe_groups, positions
+from barnabas.broker.cli.client import admin, answered, await_coordinators, changed, describe_groups, positions
 from barnabas.broker.cli.exits import say
 from barnabas.broker.cli.http_client import HttpApi
 from barnabas.broker.cli.lag import add_true_lag, lag, true_lag_cells
@@ -202,7 +203,9 @@ def delete(target: Target, groups: Names, yes: Yes = False, as_json: AsJson = Fa
     confirm(f"Delete {', '.join(groups)} and the committed offsets?", yes)
     with admin(target) as client:
         await_coordinators(client, groups)
-        results = client.delete_groups(groups)
+        results: dict[str, Any] = {}
+        for group in groups:
+            results |= changed(client, partial(client.delete_groups, [group]))
     rows = []
     for name, result in results.items():
         row = {"group": name, "result": "deleted"}

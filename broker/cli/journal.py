@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from uuid import UUID
 
 import typer
-from barnabas.broker.cli.client import admin, answered, connection, describe_groups, positions, reason
+from barnabas.broker.cli.client import admin, answered, changed, connection, describe_groups, positions, reason
 from barnabas.broker.cli.exits import ExitCode, fail
 from barnabas.broker.cli.target import Target
 from barnabas.broker.cli.terminal import AsJson, Yes, confirm, print_json, print_outcomes, print_table
@@ -419,9 +419,9 @@ def _write(client: Any, group: str, rows: list[dict[str, Any]], wanted: Position
         commits[key] = OffsetAndMetadata(row["then"], position.metadata, -1 if is_moved else position.leader_epoch)
     results: dict[Any, Any] = {}
     if commits:
-        results |= client.alter_group_offsets(group, commits)
+        results |= changed(client, lambda: client.alter_group_offsets(group, commits))
     if gone:
-        results |= client.delete_group_offsets(group, gone)
+        results |= changed(client, lambda: client.delete_group_offsets(group, gone))
     return {(key.topic, key.partition): reason(error.errno) for key, error in results.items() if error.errno}
 
 

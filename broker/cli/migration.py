@@ -7,7 +7,7 @@ import asyncio
 from typing import Annotated, Any
 
 import typer
-from barnabas.broker.cli.client import admin, answered, await_coordinators, describe_groups, reason, send
+from barnabas.broker.cli.client import admin, answered, await_coordinators, changed, describe_groups, reason, send
 from barnabas.broker.cli.exits import ExitCode, fail, say
 from barnabas.broker.cli.target import Target
 from barnabas.broker.cli.terminal import AsJson, Yes, confirm, print_json, print_table
@@ -68,7 +68,7 @@ def migrate(
                     TopicPartition(row["topic"], row["partition"]): OffsetAndMetadata(row["in_tree"], "", -1)
                     for row in moving
                 }
-                results = client.alter_group_offsets(group, wanted)
+                results = changed(client, lambda: client.alter_group_offsets(group, wanted))
                 for row, partition in zip(moving, wanted, strict=True):
                     error = results[partition].errno
                     row["result"] = f"not committed: {reason(error)}" if error else "committed"

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import typer
 from barnabas.broker.cli import journal
-from barnabas.broker.cli.client import admin, describe_groups, positions, reason
+from barnabas.broker.cli.client import admin, changed, describe_groups, positions, reason
 from barnabas.broker.cli.exits import ExitCode, fail
 from barnabas.broker.cli.migration import migrate
 from barnabas.broker.cli.offset_targets import choose, of_group, partitions_named, place_of, read_file, set_wanted
@@ -184,7 +184,7 @@ def set_offsets(
                 TopicPartition(row["topic"], row["partition"]): OffsetAndMetadata(row["new_offset"], "", -1)
                 for row in rows
             }
-            results = client.alter_group_offsets(group, wanted)
+            results = changed(client, lambda: client.alter_group_offsets(group, wanted))
     outcomes = [
         {
             "partition": f"{row['topic']}-{row['partition']}",
@@ -231,7 +231,8 @@ def delete(
             fail(f"{group} has committed nothing for {' '.join(topic)}.", ExitCode.NOTHING_THERE)
         names = [f"{row['topic']}-{row['partition']}" for row in rows]
         confirm(f"Forget the committed offsets of {group} for {', '.join(names)}?", yes)
-        results = client.delete_group_offsets(group, [TopicPartition(row["topic"], row["partition"]) for row in rows])
+        gone = [TopicPartition(row["topic"], row["partition"]) for row in rows]
+        results = changed(client, lambda: client.delete_group_offsets(group, gone))
     outcomes = []
     for partition, error in sorted(results.items()):
         row = {"partition": f"{partition.topic}-{partition.partition}", "result": "deleted"}

@@ -238,8 +238,14 @@ class ClusterRounds(Rounds):
         self._all_go_on()
 
     def _create_topic(self, name: str, partitions: int, **configs: str) -> None:
-        with closing(Client(self._port_of(self.cluster.metadata().controller_id))) as controller:
-            error = controller.create_topic(name, partitions, -1, **configs)
+        """Again while the controller lacks a broker: on a busy machine one may lose its session at its start."""
+        end = time.monotonic() + IN_SYNC_WITHIN_S
+        while True:
+            with closing(Client(self._port_of(self.cluster.metadata().controller_id))) as controller:
+                error = controller.create_topic(name, partitions, -1, **configs)
+            if error != ErrorCode.INVALID_REPLICATION_FACTOR or time.monotonic() > end:
+                break
+            time.sleep(0.1)
         assert not error, ErrorCode(error).name
 
     def _wait_until_it_knows_the_topics(self, port: int) -> None:

@@ -15,10 +15,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
+from typing import Any
 
-from bench.targets import Target
+import uvloop
+
+from bench.targets import Barnabas, Target
 
 VERSION = os.environ.get("KAFKA_VERSION", "4.1.0")
 HEAP = os.environ.get("KAFKA_HEAP", "1g")
@@ -106,6 +109,22 @@ class ApacheKafka(Target):
         self.process.terminate()
         self.process.wait(60)
         shutil.rmtree(self._folder)
+
+
+def run_beside(run: Callable[[Target], Coroutine[Any, Any, None]], kafka: bool) -> None:
+    """Run it with a Barnabas of this checkout; then, with `kafka`, with an Apache Kafka."""
+    barnabas = Barnabas()
+    try:
+        uvloop.run(run(barnabas))
+    finally:
+        barnabas.stop()
+    if kafka:
+        other = ApacheKafka(["group.coordinator.append.linger.ms=0"])
+        try:
+            other.wait()
+            uvloop.run(run(other))
+        finally:
+            other.stop()
 
 
 def produce(

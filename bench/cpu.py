@@ -109,24 +109,24 @@ async def run(names: Sequence[str], profile: bool) -> None:
         await broker.stop()
 
 
+async def round_of(step: Callable[[], tuple[int, Transport]], seconds: float) -> float:
+    """Microseconds of processor time of one of the requests that `step` feeds."""
+    loop = asyncio.get_running_loop()
+    count = 0
+    began, stop_at = time.process_time(), loop.time() + seconds
+    while loop.time() < stop_at:
+        expected, transport = step()
+        while len(transport.sent) < expected:
+            await asyncio.sleep(0)
+        transport.sent.clear()
+        count += expected
+    return (time.process_time() - began) / count * 1e6
+
+
 async def measure(name: str, broker: Broker, step: Callable[[], tuple[int, Transport]], profile: bool) -> None:
     """Measure `step`, which feeds requests, and returns how many and the transport of their answers."""
-    loop = asyncio.get_running_loop()
-
-    async def round_of(seconds: float) -> float:
-        count = 0
-        began = time.process_time()
-        stop_at = loop.time() + seconds
-        while loop.time() < stop_at:
-            expected, transport = step()
-            while len(transport.sent) < expected:
-                await asyncio.sleep(0)
-            transport.sent.clear()
-            count += expected
-        return (time.process_time() - began) / count * 1e6
-
-    await round_of(0.1)
-    spans = sorted([await round_of(ROUND_SECONDS) for _ in range(ROUNDS)])
+    await round_of(step, 0.1)
+    spans = sorted([await round_of(step, ROUND_SECONDS) for _ in range(ROUNDS)])
     print(f"{name:12} {spans[0]:8.1f} µs   (up to {spans[-1]:.1f})", flush=True)
     if profile:
         profiler = cProfile.Profile()

@@ -10,7 +10,6 @@ import asyncio
 import gc
 import statistics
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
@@ -60,8 +59,10 @@ async def _processor_time(rounds: int) -> None:
             frames = [commit_frame(f"g{index}", "bench", range(count), 7) for index in range(8)]
             steps = [cpu.many(8, frames.__getitem__)(broker) for broker in brokers]
             for step in steps:
-                await _round(step, 0.5)
-            pairs = [(await _round(steps[0], SPAN_S), await _round(steps[1], SPAN_S)) for _ in range(rounds)]
+                await cpu.round_of(step, 0.5)
+            pairs = [
+                (await cpu.round_of(steps[0], SPAN_S), await cpu.round_of(steps[1], SPAN_S)) for _ in range(rounds)
+            ]
             off, on = (min(spans) for spans in zip(*pairs, strict=True))
             print(f"{name} cpu: off {off:.1f} µs, on {on:.1f} µs, {on - off:.1f} more; ", end="")
             print(f"with {SOCKET_US} µs of sockets {(off + SOCKET_US) / (on + SOCKET_US):.2f}, the aim is {AIMS[name]}")
@@ -79,20 +80,6 @@ async def _started(is_on: str, folder: str) -> Broker:
     while (await client.ask(ApiKey.FIND_COORDINATOR, 3, messages.FindCoordinatorRequest(key="g"))).error_code:
         await asyncio.sleep(0.1)
     return broker
-
-
-async def _round(step: Step, seconds: float) -> float:
-    """Microseconds of one commit."""
-    loop = asyncio.get_running_loop()
-    count = 0
-    began, stop_at = time.process_time(), loop.time() + seconds
-    while loop.time() < stop_at:
-        expected, transport = step()
-        while len(transport.sent) < expected:
-            await asyncio.sleep(0)
-        transport.sent.clear()
-        count += expected
-    return (time.process_time() - began) / count * 1e6
 
 
 def _rates(rounds: int, seconds: float) -> None:

@@ -16,10 +16,10 @@ import uvloop
 from barnabas.protocol import messages
 from barnabas.protocol.api_keys import ApiKey
 
-from bench.apache_kafka import ApacheKafka
+from bench.apache_kafka import run_beside
 from bench.loads import find_coordinator
 from bench.scale import JOIN_VERSION, SYNC_VERSION, Members
-from bench.targets import Barnabas, Target
+from bench.targets import Target
 from bench.wire import Connection, Latencies, close, connect, connect_many, create_topics
 
 MEMBERS = 2_000
@@ -128,18 +128,7 @@ async def run(target: Target) -> None:
 def main(kafka: bool) -> None:
     """Measure a Barnabas of this checkout, and with `kafka` an Apache Kafka."""
     print(f"rebalance: {__doc__.splitlines()[0] if __doc__ else ''}")
-    barnabas = Barnabas()
-    try:
-        uvloop.run(run(barnabas))
-    finally:
-        barnabas.stop()
-    if kafka:
-        other = ApacheKafka(["group.coordinator.append.linger.ms=0"])
-        try:
-            other.wait()
-            uvloop.run(run(other))
-        finally:
-            other.stop()
+    run_beside(run, kafka)
 
 
 if __name__ == "__main__":

@@ -10,13 +10,12 @@ import resource
 import time
 from collections.abc import Sequence
 
-import uvloop
 from barnabas.protocol import frames, messages
 from barnabas.protocol.api_keys import ApiKey
 
-from bench.apache_kafka import ApacheKafka
+from bench.apache_kafka import run_beside
 from bench.loads import HEARTBEAT_VERSION, batch, commit_frame, fetch_frame, find_coordinator, produce_frame
-from bench.targets import Barnabas, Target
+from bench.targets import Target
 from bench.wire import CLIENT_ID, Connection, close, closed_loop, connect, connect_many, create_topics
 
 TOPICS, PARTITIONS_PER_TOPIC = 10, 1000
@@ -147,15 +146,4 @@ def main(kafka: bool) -> None:
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     print(f"scale: {__doc__.splitlines()[0] if __doc__ else ''}")
-    barnabas = Barnabas()
-    try:
-        uvloop.run(run(barnabas))
-    finally:
-        barnabas.stop()
-    if kafka:
-        other = ApacheKafka(["group.coordinator.append.linger.ms=0"])
-        try:
-            other.wait()
-            uvloop.run(run(other))
-        finally:
-            other.stop()
+    run_beside(run, kafka)

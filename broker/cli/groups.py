@@ -1,4 +1,4 @@
-"""`barnabas groups`: list, describe, lag, delete."""
+"""`barnabas groups`: list, describe, lag, explain, delete."""
 
 from enum import StrEnum
 from functools import partial
@@ -178,7 +178,6 @@ def explain(
     barnabas groups explain billing --last 20 --json
     """
     from barnabas.broker.cli.explanation import print_story
-    from barnabas.broker.cli.http_client import HttpApi
 
     with admin(target) as client:
         await_coordinators(client, [group])

@@ -1,4 +1,4 @@
-"""Which broker answers for a group, and where its HTTP API is.
+"""Which broker answers for a group, where its HTTP API is, and what it has of the group.
 
 Brokers talk to each other in Kafka's messages only: the address is a setting in the other broker's DescribeConfigs.
 """
@@ -9,10 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from barnabas.broker.http.routes import HttpAnswer, HttpError, HttpRequest
 from barnabas.cluster.topic_names import OFFSETS_TOPIC
+from barnabas.groups.classic import ClassicGroup
 from barnabas.groups.hashing import partition_for
+from barnabas.groups.runtime import Shard
+from barnabas.offsets.manager import Offsets
+from barnabas.offsets.records import GroupOffsets
 from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.pending import Pending
+from barnabas.runtime.turns import Pieces
 
 if TYPE_CHECKING:
     from barnabas.broker.broker import Broker
@@ -41,6 +46,33 @@ def check_of_group(broker: Broker, request: HttpRequest) -> HttpAnswer | Pending
         message = "no broker coordinates the group now. Ask again soon."
         raise HttpError(503, ErrorCode.COORDINATOR_NOT_AVAILABLE.name, message, RETRY)
     return address_of(broker, leader.broker_id).map(lambda address: _redirection(address, leader.broker_id, request))
+
+
+def shard_of(broker: Broker, group: str) -> Shard:
+    """What this broker has of a group that it coordinates. HttpError: it does no longer."""
+    shard = broker.group_coordinator.shard_of(group)
+    if isinstance(shard, ErrorCode):
+        raise HttpError(503, shard.name, "the group moves to another broker. Ask again soon.", RETRY)
+    return shard
+
+
+def group_with_offsets(broker: Broker, name: str) -> Pieces[tuple[ClassicGroup | None, GroupOffsets]]:
+    """A group, if members were ever there, and its committed offsets. HttpError: there is neither."""
+    shard = shard_of(broker, name)
+    reply = broker.group_coordinator.offsets.get(shard, name, None)
+    found: Offsets = (yield reply) if isinstance(reply, Pending) else reply
+    if found.error:
+        raise HttpError(503, found.error.name, "the offsets cannot be read now. Ask again soon.")
+    group = shard.groups.get(name)
+    if group is None and not found.committed:
+        raise no_group(name)
+    return group, found.committed
+
+
+def no_group(name: str) -> HttpError:
+    """What is answered for a group that does not exist."""
+    message = f"there is no group {name!r}. GET /v1/groups of each broker lists what there is."
+    return HttpError(404, ErrorCode.GROUP_ID_NOT_FOUND.name, message)
 
 
 def address_of(broker: Broker, broker_id: int) -> Pending[str | None]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from barnabas.broker.http.routes import HttpAnswer, HttpError, HttpRequest, route
+from barnabas.broker.http.coordinators import no_group, shard_of
+from barnabas.broker.http.routes import HttpAnswer, HttpRequest, route
 from barnabas.broker.http.schemas import array, integer, number, record, text
 from barnabas.groups.events import Event, Identity
 from barnabas.groups.explanation import MOVED_MAX, Rebalance, advice, rebalances, sentence
-from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.turns import Pieces
 
 if TYPE_CHECKING:
@@ -75,14 +75,10 @@ STORY = record(
 def explain_group(broker: Broker, request: HttpRequest) -> Pieces[HttpAnswer]:
     """Events are in memory only, and bounded: a coordinator that starts, or has just taken the group, knows none."""
     name = request.path["group"]
-    coordinator = broker.group_coordinator
-    shard = coordinator.shard_of(name)
-    if isinstance(shard, ErrorCode):
-        raise HttpError(503, shard.name, "the group moves to another broker. Ask again soon.", [("Retry-After", "1")])
-    events = coordinator.events.of_group(name)
+    shard = shard_of(broker, name)
+    events = broker.group_coordinator.events.of_group(name)
     if not events and name not in shard.groups and not shard.offsets.of_group(name):
-        message = f"there is no group {name!r}. GET /v1/groups of each broker lists what there is."
-        raise HttpError(404, ErrorCode.GROUP_ID_NOT_FOUND.name, message)
+        raise no_group(name)
     story = rebalances(events)
     rows = []
     for rebalance in story:

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
-from barnabas.broker.http.routes import HttpAnswer, HttpError, HttpRequest, Parameter, route
+from barnabas.broker.http.coordinators import group_with_offsets
+from barnabas.broker.http.routes import HttpAnswer, HttpRequest, Parameter, route
 from barnabas.broker.http.schemas import array, integer, record, text
 from barnabas.groups.classic import ClassicGroup
 from barnabas.groups.rebalance import State
 from barnabas.groups.runtime import Shard
-from barnabas.offsets.manager import Offsets
 from barnabas.offsets.records import GroupOffsets
 from barnabas.protocol import uuids
-from barnabas.protocol.errors import ErrorCode
-from barnabas.runtime.pending import Pending
 from barnabas.runtime.turns import Pieces
 
 if TYPE_CHECKING:
@@ -112,20 +110,9 @@ def _group_rows(shards: list[Shard], states: tuple[str, ...]) -> Generator[dict[
 def describe_group(broker: Broker, request: HttpRequest) -> Pieces[HttpAnswer]:
     """State, members and committed offsets of a group."""
     name = request.path["group"]
-    coordinator = broker.group_coordinator
-    shard = coordinator.shard_of(name)
-    if isinstance(shard, ErrorCode):
-        raise HttpError(503, shard.name, "the group moves to another broker. Ask again soon.", [("Retry-After", "1")])
-    group = shard.groups.get(name)
-    reply = coordinator.offsets.get(shard, name, None)
-    found: Offsets = (yield reply) if isinstance(reply, Pending) else reply
-    if found.error:
-        raise HttpError(503, found.error.name, "the offsets cannot be read now. Ask again soon.")
-    if group is None and not found.committed:
-        message = f"there is no group {name!r}. GET /v1/groups of each broker lists what there is."
-        raise HttpError(404, ErrorCode.GROUP_ID_NOT_FOUND.name, message)
+    group, committed = yield from group_with_offsets(broker, name)
     if group is None:
-        group = ClassicGroup(name, coordinator.config, 0)  # it has offsets, and no member was ever there
+        group = ClassicGroup(name, broker.config, 0)  # it has offsets, and no member was ever there
     return HttpAnswer.json(
         {
             "node_id": broker.node_id,
@@ -136,7 +123,7 @@ def describe_group(broker: Broker, request: HttpRequest) -> Pieces[HttpAnswer]:
             "generation": group.generation,
             "leader": group.leader,
             "members": _member_rows(group),
-            "offsets": _offset_rows(found.committed),
+            "offsets": _offset_rows(committed),
         }
     )
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from barnabas.broker.group_lag import lags, positions_of
+from barnabas.broker.http.coordinators import group_with_offsets
 from barnabas.broker.http.routes import HttpAnswer, HttpError, HttpRequest, route
 from barnabas.broker.http.schemas import array, boolean, integer, number, record, text
 from barnabas.offsets.lag import Position, Status, topic_id_of
 from barnabas.offsets.lag_history import rates
-from barnabas.offsets.manager import Offsets
-from barnabas.protocol.errors import ErrorCode
-from barnabas.runtime.pending import Pending
 from barnabas.runtime.turns import Pieces
 
 if TYPE_CHECKING:
@@ -78,19 +76,8 @@ def group_lag(broker: Broker, request: HttpRequest) -> Pieces[HttpAnswer]:
     levels. It is of now, also for a group whose consumers have stopped.
     """
     name = request.path["group"]
-    coordinator = broker.group_coordinator
-    shard = coordinator.shard_of(name)
-    if isinstance(shard, ErrorCode):
-        raise HttpError(503, shard.name, "the group moves to another broker. Ask again soon.", [("Retry-After", "1")])
-    reply = coordinator.offsets.get(shard, name, None)
-    found: Offsets = (yield reply) if isinstance(reply, Pending) else reply
-    if found.error:
-        raise HttpError(503, found.error.name, "the offsets cannot be read now. Ask again soon.")
-    group = shard.groups.get(name)
-    if group is None and not found.committed:
-        message = f"there is no group {name!r}. GET /v1/groups of each broker lists what there is."
-        raise HttpError(404, ErrorCode.GROUP_ID_NOT_FOUND.name, message)
-    rows = yield from lags(broker, positions_of(found.committed))
+    group, committed = yield from group_with_offsets(broker, name)
+    rows = yield from lags(broker, positions_of(committed))
     now_ms = broker.env.clock.now_ms()
     points = broker.lag_sampling.histories.of_group(name)
     rate = rates(points, now_ms)

@@ -23,6 +23,7 @@ class Rows:
     source: Records | Batches
     columns: Columns
     corrupt: list[Corrupt] = field(default_factory=list)
+    is_made: bool = False  # every record is decoded already, so making the rows again for some of them saves nothing
 
     def batch(self, schema: pa.Schema) -> pa.RecordBatch:
         """These columns of the rows."""
@@ -36,6 +37,11 @@ def number_at(data: Array, at: Array, type_: str) -> Array:
     everywhere = np.ndarray((len(data) - size + 1,), type_, data, strides=(1,))
     found = everywhere[at]
     return found.astype(found.dtype.newbyteorder("="))
+
+
+def content_of(data: Array, at: int, size: int) -> bytes | None:
+    """The bytes of one key or value; None: it is null."""
+    return None if size < 0 else data[int(at) : int(at + size)].tobytes()
 
 
 def numbers(values: Array, type_: pa.DataType, none: int | None = None) -> pa.Array:

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from barnabas.pipeline.batches import Array
-from barnabas.pipeline.columns import Rows, number_at
+from barnabas.pipeline.columns import Rows, content_of, number_at
 from barnabas.pipeline.commit_rows import OFFSET_KEY_VERSION_MAX, unreadable
 from barnabas.pipeline.place import Place
 from barnabas.pipeline.records import Records
@@ -57,8 +56,8 @@ def group_rows(records: Records, place: Place) -> Rows:
     rows: list[Fields] = []
     bad = np.zeros(len(records), bool)
     for index in range(len(records)):
-        key = _content(data, records.key_at[index], records.key_bytes[index]) or b""
-        value = _content(data, records.value_at[index], records.value_bytes[index])
+        key = content_of(data, records.key_at[index], records.key_bytes[index]) or b""
+        value = content_of(data, records.value_at[index], records.value_bytes[index])
         try:
             rows.append(_row(KINDS[stored.version_of(key)], key, value))
         except (ProtocolError, UnsupportedVersionError, ValueError):
@@ -73,11 +72,7 @@ def group_rows(records: Records, place: Place) -> Rows:
 
     own = [one.name for one in GROUPS.columns if not one.name.startswith("log_") and one.name != "directory"]
     columns = {name: (lambda name=name: column(name)) for name in own}
-    return Rows(records, columns | log_position_columns(records, place), corrupt)
-
-
-def _content(data: Array, at: int, size: int) -> bytes | None:
-    return None if size < 0 else data[int(at) : int(at + size)].tobytes()
+    return Rows(records, columns | log_position_columns(records, place), corrupt, is_made=True)
 
 
 def _row(kind: str, key_bytes: bytes, value_bytes: bytes | None) -> Fields:

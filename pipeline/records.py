@@ -43,15 +43,20 @@ class Records:
 
     def only(self, chosen: Array) -> "Records":
         """Those for which `chosen` is true."""
-        if chosen.all():
-            return self
-        columns = (self.batch, self.offset, self.timestamp_ms, self.key_at, self.key_bytes, self.value_at)
-        more = (self.value_bytes, self.headers_at, self.header_count)
-        return Records(self.data, self.batches, *(column[chosen] for column in (*columns, *more)))
+        return self if chosen.all() else self._at(chosen)
+
+    def repeated(self, counts: Array) -> "Records":
+        """Each record so many times, one behind the other; without those of 0."""
+        return self._at(np.repeat(np.arange(len(self)), counts))
 
     def per_batch(self, column: Array) -> Array:
         """A column of the batches, with each entry once for every record."""
         return column[self.batch]
+
+    def _at(self, which: Array) -> "Records":
+        columns = (self.batch, self.offset, self.timestamp_ms, self.key_at, self.key_bytes, self.value_at)
+        more = (self.value_bytes, self.headers_at, self.header_count)
+        return Records(self.data, self.batches, *(column[which] for column in (*columns, *more)))
 
 
 def take_apart(batches: Batches) -> tuple[list[Records], list[Corrupt]]:

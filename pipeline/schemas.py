@@ -8,7 +8,9 @@ Rules that hold in all tables:
 - The same for other numbers that Kafka writes as −1: leader epoch, producer id, producer epoch, sequence.
 - Ids of topics are Kafka's 22 characters; null where a record names no id.
 - `log_partition`, `log_offset` are the place of a record in `__consumer_offsets`. Together they name one record, and
-  within one partition a higher offset is newer.
+  within one partition a higher offset is newer. In `barnabas.journal` they are its place in `__offset_journal`, whose
+  partitions have the same numbers: a change and its commit have the same `log_partition`, and the commit's `log_offset`
+  is the `change_offset`.
 - `transaction`: null for a record outside of transactions, else `committed`, `aborted`, or `open` (undecided: it lies
   above the last stable offset of what was read). With the option `isolation` = `read_committed` only null and
   `committed` appear.
@@ -183,6 +185,53 @@ RECORDS = Table(
     ),
 )
 
+JOURNAL = Table(
+    "barnabas.journal",
+    (
+        Column("is_gap", BOOLEAN, "whether the row says that changes are missing in the journal here", nullable=False),
+        Column("at", TIME, "when the offset was changed; of a gap the time of its first change, null: not known"),
+        Column("group_id", STRING, "the group; null in a gap, which concerns all groups of its partition"),
+        Column(
+            "cause",
+            STRING,
+            "`commit`, `reset` (an admin's, in a group without members), `live reset` (in one with members), `expiry`, "
+            "`deletion`, `topic gone`, `transaction`, or `recovered` (found in `__consumer_offsets` after a crash or a "
+            "change of leader: nothing says who did it); null in a gap",
+        ),
+        Column("topic", STRING, "topic of the offset; null in a gap"),
+        Column("topic_id", STRING, "id of the topic at that time, if it was known"),
+        Column("partition", INT, "partition of the offset; null in a gap"),
+        Column("old_offset", LONG, "the offset before; null: there was none, or `is_old_known` is false"),
+        Column("old_leader_epoch", INT, "its leader epoch, if the client gave it"),
+        Column("old_metadata", STRING, "what a client wrote beside it"),
+        Column("is_old_known", BOOLEAN, "whether it is known what was before; null in a gap"),
+        Column("new_offset", LONG, "the offset since then; null: none"),
+        Column("new_leader_epoch", INT, "its leader epoch, if the client gave it"),
+        Column("new_metadata", STRING, "what the client wrote beside it"),
+        Column("generation", INT, "generation of the member that committed; null: no member did"),
+        Column("client_id", STRING, "client id of who did it; null: the broker itself, or it is not known"),
+        Column("host", STRING, "host of who did it, such as `/10.0.0.7`; null: the same"),
+        Column("principal", STRING, "principal of who did it; null: the same"),
+        Column("member_id", STRING, "the member that committed; null: no member did"),
+        Column(
+            "change_offset",
+            LONG,
+            "where in the same partition of `__consumer_offsets` the change is (in a transaction: about its control "
+            "record); of a gap its first one. Null: not known",
+        ),
+        Column("end_offset", LONG, "the offset there behind the last change of the same record, or gap"),
+        Column("gap_until", TIME, "time of the last change that is missing"),
+        Column("gap_changes", LONG, "how many are missing; null: not known"),
+        Column("gap_reason", STRING, "why"),
+        *(
+            Column("log_partition", INT, "partition of `__offset_journal` that holds the record", nullable=False),
+            Column("log_offset", LONG, "offset of the record in it; one record can have several rows", nullable=False),
+            Column("log_timestamp", TIME, "when the record was written"),
+        ),
+        *_LOG_POSITION[3:],
+    ),
+)
+
 BATCHES = Table(
     "barnabas.batches",
     (
@@ -220,4 +269,4 @@ BATCHES = Table(
     ),
 )
 
-TABLES = {table.name: table for table in (COMMITS, GROUPS, RECORDS, BATCHES)}
+TABLES = {table.name: table for table in (COMMITS, GROUPS, JOURNAL, RECORDS, BATCHES)}

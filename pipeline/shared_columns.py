@@ -24,7 +24,7 @@ def producer_columns(source: Records | Batches, place: Place) -> Columns:
 
 
 def log_position_columns(records: Records, place: Place) -> Columns:
-    """Where in `__consumer_offsets` a record is."""
+    """Where in its internal topic a record is."""
     count = len(records)
     return {
         "log_partition": lambda: numbers(np.full(count, place.partition), pa.int32()),

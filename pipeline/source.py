@@ -81,7 +81,7 @@ class Source:
         )
 
     def table(self, spark: "SparkSession", name: str, **options: str) -> "DataFrame":
-        """`commits`, `groups`, `records` or `batches`."""
+        """`commits`, `groups`, `journal`, `records` or `batches`."""
         return spark.read.format(f"barnabas.{name}").options(**self._where(), **options).load()
 
     def partition_counts(self) -> dict[str, int]:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import ClassVar
 
 import pyarrow as pa
+from barnabas.cluster.topic_names import JOURNAL_TOPIC, OFFSETS_TOPIC
 from barnabas.pipeline.aside import Aside
 from barnabas.pipeline.broker_origin import BrokerOrigin
 from barnabas.pipeline.condition_text import read_conditions
@@ -15,7 +16,7 @@ from barnabas.pipeline.directory_origin import DirectoryOrigin
 from barnabas.pipeline.filters import Conditions, accept
 from barnabas.pipeline.options import ReadOptions, read_options, write_options
 from barnabas.pipeline.origin import Origin, Wanted
-from barnabas.pipeline.schemas import BATCHES, COMMITS, GROUPS, RECORDS, Table, arrow_schema
+from barnabas.pipeline.schemas import BATCHES, COMMITS, GROUPS, JOURNAL, RECORDS, Table, arrow_schema
 from barnabas.pipeline.sink import RecordStreamWriter, RecordWriter, sink_of
 from barnabas.pipeline.streaming import LogStreamReader
 from barnabas.pipeline.table_reading import TableReading
@@ -25,12 +26,14 @@ from pyspark.sql.types import StructType
 
 logger = logging.getLogger("barnabas.pipeline")
 
-OFFSETS_TOPIC = "__consumer_offsets"
+# The tables of internal topics.
+_TOPICS = {COMMITS.name: OFFSETS_TOPIC, GROUPS.name: OFFSETS_TOPIC, JOURNAL.name: JOURNAL_TOPIC}
 
 # Which columns of a table are the partition, the first and the last offset, and the time of what is in the log.
 _LOG_COLUMNS = {
     COMMITS.name: ("log_partition", "log_offset", "log_offset", "log_timestamp"),
     GROUPS.name: ("log_partition", "log_offset", "log_offset", "log_timestamp"),
+    JOURNAL.name: ("log_partition", "log_offset", "log_offset", "log_timestamp"),
     RECORDS.name: ("partition", "offset", "offset", "timestamp"),
     BATCHES.name: ("partition", "base_offset", "last_offset", "max_timestamp"),
 }
@@ -39,12 +42,12 @@ _LOG_COLUMNS = {
 def register(spark: SparkSession) -> None:
     """Make the sources known to a session."""
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")  # for the option `pushFilters`
-    for source in (CommitSource, GroupSource, RecordSource, BatchSource):
+    for source in (CommitSource, GroupSource, JournalSource, RecordSource, BatchSource):
         spark.dataSource.register(source)
 
 
 class LogSource(DataSource):
-    """What the four sources share."""
+    """What the sources share."""
 
     table: ClassVar[Table]
 
@@ -88,6 +91,12 @@ class GroupSource(LogSource):
     table = GROUPS
 
 
+class JournalSource(LogSource):
+    """`barnabas.journal`."""
+
+    table = JOURNAL
+
+
 class RecordSource(LogSource):
     """`barnabas.records`."""
 
@@ -114,8 +123,7 @@ class BatchSource(LogSource):
 
 def origin_of(table: Table, options: ReadOptions) -> Origin:
     """Where the options say that logs are read."""
-    is_of_offsets = table in (COMMITS, GROUPS)
-    topics = (OFFSETS_TOPIC,) if is_of_offsets else options.topics
+    topics = (_TOPICS[table.name],) if table.name in _TOPICS else options.topics
     if options.brokers:
         return BrokerOrigin(options, topics, with_internal=table is BATCHES)
     return DirectoryOrigin(options, topics, with_internal=table is BATCHES)
@@ -148,9 +156,9 @@ class LogReader(DataSourceReader):
 
     def _wanted(self) -> Wanted:
         partition, first, last, time = _LOG_COLUMNS[self.table.name]
-        is_of_offsets = partition == "log_partition"
-        topics = None if is_of_offsets else self.conditions.values("topic")
-        groups = self.conditions.values("group_id") if is_of_offsets else None
+        is_of_groups = self.table.name in _TOPICS
+        topics = None if is_of_groups else self.conditions.values("topic")
+        groups = self.conditions.values("group_id") if is_of_groups else None
         partitions = self.conditions.values(partition)
         low, high = self.conditions.bounds(last)[0], self.conditions.bounds(first)[1]
         newer_than_ms = self.conditions.newer_than_ms(time)

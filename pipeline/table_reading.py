@@ -12,10 +12,11 @@ from barnabas.pipeline.columns import Rows
 from barnabas.pipeline.commit_rows import commit_rows
 from barnabas.pipeline.filters import Conditions
 from barnabas.pipeline.group_rows import group_rows
+from barnabas.pipeline.journal_rows import journal_rows
 from barnabas.pipeline.place import Place
 from barnabas.pipeline.record_rows import record_rows
 from barnabas.pipeline.records import Records, take_apart
-from barnabas.pipeline.schemas import BATCHES, COMMITS, GROUPS, RECORDS, TABLES
+from barnabas.pipeline.schemas import BATCHES, COMMITS, GROUPS, JOURNAL, RECORDS, TABLES
 
 ROWS_BYTES_MAX = 128 << 20
 """About how many bytes of keys and values one Arrow batch takes to Spark."""
@@ -23,6 +24,7 @@ ROWS_BYTES_MAX = 128 << 20
 _ROWS: dict[str, Callable[[Records, Place], Rows]] = {
     COMMITS.name: commit_rows,
     GROUPS.name: group_rows,
+    JOURNAL.name: journal_rows,
     RECORDS.name: record_rows,
 }
 
@@ -58,7 +60,8 @@ class TableReading:
                 self.aside.put(place, batches.data, rows.corrupt)
                 source = rows.source
                 assert isinstance(source, Records)
-                yield from self._chosen(rows, lambda chosen, source=source: make(source.only(chosen), place))  # type: ignore[misc]
+                again = None if rows.is_made else (lambda chosen, source=source: make(source.only(chosen), place))
+                yield from self._chosen(rows, again)
 
     def _chosen(self, rows: Rows, again: Callable[[Array], Rows] | None = None) -> Iterator[pa.RecordBatch]:
         """The rows for which the conditions hold. `again` makes only the chosen ones."""

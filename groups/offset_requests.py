@@ -134,7 +134,8 @@ def _commit(
     def done(error: ErrorCode) -> None:
         waiting.complete(refuse(commit_error(error)) if error else response)
 
-    coordinator.offsets.put(shard, group_id, commits, done, _origin(coordinator, request, context, group))
+    origin = b"" if coordinator.journal is None else _origin(coordinator, request, context, group)
+    coordinator.offsets.put(shard, group_id, commits, done, origin)
     return waiting
 
 

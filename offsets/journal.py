@@ -13,10 +13,11 @@ numbers are big-endian. The value of version 0:
         int64 time of the change, in milliseconds
         int8 cause (`Cause`), int32 generation (-1: none)
         string16 client id, string16 host, string16 principal, string16 member id
-        for each topic: string16 name, 16 bytes topic id (zeros: not known), int32 number of rows, and the rows: int32
-              partition, int64 old offset, int32 old leader epoch, int64 new offset, int32 new leader epoch
-        int32 number of texts, and the texts: int32 row (over all topics, from 0), int8 0 old or 1 new metadata,
-              string32
+        for each topic: string16 name, 16 bytes topic id (zeros: not known), int32 number of partitions, and then of all
+              its partitions first int32 partition, then int64 old offset and int32 old leader epoch, then int64 new
+              offset and int32 new leader epoch. (So a writer copies what is old from the record before.)
+        int32 number of texts, and the texts: int32 which partition (counted over all topics, from 0), int8 0 old or
+              1 new metadata, string32
 
     a gap (its key is empty): changes that are not in the journal. A time of the first of 0: it is not known
         int64 position of the first, int64 position after the last (-1: not known)
@@ -53,8 +54,9 @@ _HEAD = Struct(">bbhqq")
 _ORIGIN = Struct(">bi")
 _LENGTH = Struct(">H")
 _COUNT = Struct(">i")
-_ROW = Struct(">iqiqi")
-_ONE_ROW = Struct(">i iqiqi i")  # number of rows, the row, no texts
+_ONE_ROW = Struct(">i iqiqi i")  # number of partitions, the partition, no texts
+_PARTITION_BYTES = 4
+_ROW_BYTES = 28  # a partition, and two positions
 _TEXT = Struct(">ibi")
 _GAP = Struct(">bbqqqqq")
 _TOPIC_ID_BYTES = 16
@@ -159,8 +161,18 @@ def _start_of_topic(topic: str, topic_id: bytes) -> bytes:
 
 
 @lru_cache(maxsize=256)
-def _rows_layout(count: int) -> Struct:
-    return Struct(">" + "iqiqi" * count)
+def _positions_layout(count: int) -> Struct:
+    return Struct(">" + "qi" * count)
+
+
+@lru_cache(maxsize=256)
+def _partitions_layout(count: int) -> Struct:
+    return Struct(f">{count}i")
+
+
+def encode_positions(offsets_and_epochs: Sequence[int]) -> bytes:
+    """The old or the new positions of a topic: an offset, its leader epoch, the next offset, …"""
+    return _positions_layout(len(offsets_and_epochs) // 2).pack(*offsets_and_epochs)
 
 
 def encode_one(
@@ -174,13 +186,17 @@ def encode_one(
     return b"".join((head, origin, _start_of_topic(topic, topic_id), _ONE_ROW.pack(1, *numbers, 0)))
 
 
-def encode_plain(origin: bytes, position: int, time_ms: int, topics: Iterable[tuple[str, bytes, list[int]]]) -> bytes:
-    """The value of a record without metadata. Of each topic: name, id, and five numbers for each row, in one list."""
+def encode_plain(
+    origin: bytes, position: int, time_ms: int, topics: Iterable[tuple[str, bytes, bytes, bytes, bytes]]
+) -> bytes:
+    """The value of a record without metadata. Of each topic: name, id, and as the record holds them the partitions, the
+    old positions and the new ones.
+    """
     parts = [b"", origin]
     count = 0
-    for topic, topic_id, numbers in topics:
-        rows = len(numbers) // 5
-        parts += (_start_of_topic(topic, topic_id), _COUNT.pack(rows), _rows_layout(rows).pack(*numbers))
+    for topic, topic_id, partitions, old, new in topics:
+        rows = _COUNT.pack(len(partitions) // _PARTITION_BYTES)
+        parts += (_start_of_topic(topic, topic_id), rows, partitions, old, new)
         count += 1
     parts[0] = _HEAD.pack(VERSION, CHANGES, count, position, time_ms)
     parts.append(_NO_TEXTS)
@@ -211,18 +227,23 @@ def _encode_rows(origin: bytes, position: int, time_ms: int, rows: Sequence[Row]
     text_count = topics = index = 0
     while index < len(rows):
         topic, topic_id = rows[index][:2]
-        numbers: list[int] = []
+        partitions: list[int] = []
+        old: list[int] = []
+        new: list[int] = []
         while index < len(rows) and rows[index][:2] == (topic, topic_id):
             row = rows[index]
-            numbers += (row.partition, row.old_offset, row.old_leader_epoch, row.new_offset, row.new_leader_epoch)
+            partitions.append(row.partition)
+            old += (row.old_offset, row.old_leader_epoch)
+            new += (row.new_offset, row.new_leader_epoch)
             for side, text in enumerate((row.old_metadata, row.new_metadata)):
                 if text:
                     data = text.encode()
                     texts += (_TEXT.pack(index, side, len(data)), data)
                     text_count += 1
             index += 1
-        count = len(numbers) // 5
-        parts += (_start_of_topic(topic, topic_id), _COUNT.pack(count), _rows_layout(count).pack(*numbers))
+        count = len(partitions)
+        parts += (_start_of_topic(topic, topic_id), _COUNT.pack(count), _partitions_layout(count).pack(*partitions))
+        parts += (encode_positions(old), encode_positions(new))
         topics += 1
     parts[0] = _HEAD.pack(VERSION, CHANGES, topics, position, time_ms)
     return b"".join((*parts, _COUNT.pack(text_count), *texts))
@@ -276,12 +297,18 @@ def _decode_changes(key: bytes, value: bytes) -> Changes:
         topic_id = value[at : at + _TOPIC_ID_BYTES]
         at += _TOPIC_ID_BYTES
         count, at = _count_at(value, at)
-        if count * _ROW.size > len(value) - at:
-            raise ValueError("a damaged record of the offset journal: more rows than bytes")
-        for _ in range(count):
-            partition, old, old_epoch, new, new_epoch = _ROW.unpack_from(value, at)
-            at += _ROW.size
-            rows.append(Row(topic, topic_id, partition, old, old_epoch, "", new, new_epoch, ""))
+        if count * _ROW_BYTES > len(value) - at:
+            raise ValueError("a damaged record of the offset journal: more partitions than bytes")
+        positions = _positions_layout(count)
+        partitions = _partitions_layout(count).unpack_from(value, at)
+        old = positions.unpack_from(value, at + count * _PARTITION_BYTES)
+        new = positions.unpack_from(value, at + count * _PARTITION_BYTES + positions.size)
+        at += count * _ROW_BYTES
+        of_each = zip(partitions, old[::2], old[1::2], new[::2], new[1::2], strict=True)
+        rows += [
+            Row(topic, topic_id, partition, old_offset, old_epoch, "", new_offset, new_epoch, "")
+            for partition, old_offset, old_epoch, new_offset, new_epoch in of_each
+        ]
     count, at = _count_at(value, at)
     for _ in range(count):
         index, side, length = _TEXT.unpack_from(value, at)

@@ -20,6 +20,8 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
+from operator import attrgetter
 from typing import Protocol
 
 from barnabas.offsets import journal as form
@@ -31,6 +33,7 @@ from barnabas.offsets.records import (
     GroupOffsets,
     OffsetCommits,
     OffsetRemovals,
+    TopicColumns,
 )
 from barnabas.offsets.table import OffsetTable
 from barnabas.protocol.batch_records import PlainRecords
@@ -43,18 +46,22 @@ from barnabas.runtime.upkeep import Task
 
 logger = logging.getLogger("barnabas.offsets")
 
-LINGER_MS = 10.0  # two appends are at least so far apart
+LINGER_MS = 20.0  # two appends are at least so far apart
 LOOK_MS = 1_000.0  # how often it is looked whether what waits can be written
 PART_BYTES = 64 * 1024  # so many bytes of notes, or a few more, are one batch
 WAITING_BYTES_MAX = 8 * 1024 * 1024  # of all partitions
 RECOVERED_MAX = 100_000  # more offsets of the log than that are not read again: they become a gap
 BEGINNING_MAX = 10_000  # the same for a journal that is empty
 TOPIC_IDS_MAX = 10_000
+COMMITS_KEPT_MAX = 2_000  # the last ones of so many groups are at hand, to know what is old at their next one
+OFFSETS_KEPT_MAX = 200  # of each
 RECORD_BYTES = 24  # what a batch needs for a record besides its key and value, at most
 
 _TOO_LARGE = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.INVALID_FETCH_SIZE)
 _NOTHING: GroupOffsets = {}
 _NO_PARTITIONS: dict[int, CommittedOffset] = {}
+_NONE = CommittedOffset(NO_OFFSET)
+_metadata_of = attrgetter("metadata")
 _BEGINS = "the journal begins here: earlier changes are not in it"
 _UNDONE = "the log of __consumer_offsets has lost its end: later changes than this, noted before, may be undone"
 _FULL = "the journal could not be written for too long"
@@ -226,7 +233,10 @@ class PartitionJournal:
         origin = records.origin or form.UNNAMED
         key = form.key_of(group_id)
         if type(records) is OffsetCommits:
-            value = self._plain(origin, position, now_ms, known, records)
+            if records.count == 1:
+                value = self._one(origin, position, now_ms, known, records)
+            else:
+                value = self._several(origin, position, now_ms, known, records)
             if value is not None:
                 part.add(key, value, records.count, end_position, now_ms)
                 return
@@ -237,43 +247,56 @@ class PartitionJournal:
             is_gone = origin[0] == Cause.TOPIC_GONE
             id_of = self._journal.former_topic_id if is_gone else self._journal.topic_id
             rows = form.rows_of_removal(known, records.partitions, id_of)
+        self._journal.last_commits.pop(group_id, None)
         self._add_rows(part, key, origin, position, now_ms, rows, end_position)
 
-    def _plain(
+    def _one(
         self, origin: bytes, position: int, now_ms: int, known: GroupOffsets, records: OffsetCommits
     ) -> bytes | None:
-        """The record of a commit without metadata; None: it takes the general path."""
-        topic_id_of = self._journal.topic_id
-        if records.count == 1:
-            ((topic, offsets),) = records.offsets.items()
-            ((partition, new),) = offsets.items()
-            before = known.get(topic)
-            old = None if before is None else before.get(partition)
-            if new.metadata or (old is not None and old.metadata):
-                return None
-            numbers = (
-                (partition, NO_OFFSET, -1, new.offset, new.leader_epoch)
-                if old is None
-                else (partition, old.offset, old.leader_epoch, new.offset, new.leader_epoch)
-            )
-            return form.encode_one(origin, position, now_ms, topic, topic_id_of(topic), numbers)
-        if records.count > form.ROWS_MAX:
+        """The record of a commit of one offset without metadata; None: it takes the general path."""
+        ((topic, offsets),) = records.offsets.items()
+        ((partition, new),) = offsets.items()
+        before = known.get(topic)
+        old = None if before is None else before.get(partition)
+        if new.metadata or (old is not None and old.metadata):
             return None
+        journal = self._journal
+        if records.group_id in journal.last_commits:
+            del journal.last_commits[records.group_id]
+        topic_id = journal.topic_id(topic) if new.topic_id is NO_TOPIC_ID else new.topic_id
+        numbers = (
+            (partition, NO_OFFSET, -1, new.offset, new.leader_epoch)
+            if old is None
+            else (partition, old.offset, old.leader_epoch, new.offset, new.leader_epoch)
+        )
+        return form.encode_one(origin, position, now_ms, topic, topic_id, numbers)
+
+    def _several(
+        self, origin: bytes, position: int, now_ms: int, known: GroupOffsets, records: OffsetCommits
+    ) -> bytes | None:
+        """The record of a commit whose columns are there; None: it takes the general path.
+
+        A group mostly commits the same partitions again. Then the old positions are the new ones of the commit before.
+        """
+        columns = records.columns
+        if columns is None or records.count > form.ROWS_MAX:
+            return None
+        journal = self._journal
+        last = journal.last_commits.get(records.group_id, ())
         topics = []
-        for topic, offsets in records.offsets.items():
-            before = known.get(topic, _NO_PARTITIONS)
-            of_topic: list[int] = []
-            for partition, new in offsets.items():
-                old = before.get(partition)
-                if new.metadata:
+        for index, (topic, topic_id, partitions, positions) in enumerate(columns):
+            before = last[index] if index < len(last) else None
+            if before is not None and before.partitions == partitions and before.topic == topic:
+                old_positions = before.positions
+            else:
+                olds = list(map(known.get(topic, _NO_PARTITIONS).get, records.offsets[topic], repeat(_NONE)))
+                if any(map(_metadata_of, olds)):
                     return None
-                if old is None:
-                    of_topic += (partition, NO_OFFSET, -1, new.offset, new.leader_epoch)
-                elif old.metadata:
-                    return None
-                else:
-                    of_topic += (partition, old.offset, old.leader_epoch, new.offset, new.leader_epoch)
-            topics.append((topic, topic_id_of(topic), of_topic))
+                old_positions = form.encode_positions([part for old in olds for part in (old.offset, old.leader_epoch)])
+            if topic_id is NO_TOPIC_ID:
+                topic_id = journal.topic_id(topic)
+            topics.append((topic, topic_id, partitions, old_positions, positions))
+        journal.keep(records.group_id, columns, records.count)
         return form.encode_plain(origin, position, now_ms, topics)
 
     def _add_rows(
@@ -304,6 +327,7 @@ class PartitionJournal:
         now_ms = self._clock.now_ms()
         position = self._end_position - 1  # that of the control record is not known here, but it is behind it
         for group_id, offsets in table.pending.get(producer_id, {}).items():
+            self._journal.last_commits.pop(group_id, None)
             known = table.of_group(group_id)
             newer = table.newer_than_committed(group_id, offsets)
             rows = form.rows_of_commit(known, newer, self._journal.topic_id)
@@ -337,6 +361,7 @@ class PartitionJournal:
         """Count changes that the journal will not have. Their gap is written after all that waits."""
         if self._lost is None:
             logger.warning("the journal of offsets partition %d has a gap: %s", self.partition, why)
+            self._journal.last_commits.clear()
             self._lost = _Lost(why, position, now_ms)
         self._lost.add(count, end_position, now_ms)
 
@@ -551,6 +576,8 @@ class OffsetJournal:
         self.waiting_bytes = 0
         self.partitions: dict[int, PartitionJournal] = {}
         self._marked: list[PartitionJournal] = []
+        # The last change of a group, if it was a commit of several offsets. Whatever changes the table removes it.
+        self.last_commits: dict[str, list[TopicColumns]] = {}
         self._topic_ids: dict[str, bytes] = {}  # the last ones that were asked for
         self._flush_is_due = False
         self._flushed_ms = float("-inf")
@@ -573,6 +600,16 @@ class OffsetJournal:
             opened.write()
         return opened
 
+    def keep(self, group_id: str, commit: list[TopicColumns], count: int) -> None:
+        """A group's last change is this commit of so many offsets."""
+        kept = self.last_commits
+        if count > OFFSETS_KEPT_MAX:
+            kept.pop(group_id, None)
+            return
+        if len(kept) >= COMMITS_KEPT_MAX and group_id not in kept:
+            kept.clear()
+        kept[group_id] = commit
+
     def topic_id(self, topic: str) -> bytes:
         """The id of a topic; the last one that it had, if it does not exist."""
         found = self.place.topic_id(topic)
@@ -589,6 +626,7 @@ class OffsetJournal:
 
     def forget(self, partition: PartitionJournal) -> None:
         """It is closed."""
+        self.last_commits.clear()  # another broker may change these groups now
         if self.partitions.get(partition.partition) is partition:
             del self.partitions[partition.partition]
 

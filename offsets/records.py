@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from struct import Struct
 from struct import error as _struct_error
+from typing import NamedTuple
 
 from barnabas.protocol.batch_records import NO_HEADERS, SHORT_SIGNED, PlainRecords, start_of_record
 from barnabas.protocol.errors import ErrorCode
@@ -83,16 +84,30 @@ TopicPartition = tuple[str, int]
 GroupOffsets = dict[str, dict[int, CommittedOffset]]  # topic -> partition -> offset; no topic is empty
 
 
-class OffsetCommits:
-    """The offsets of one commit: a record for each partition. `origin`: who commits, as journal.py encodes it."""
+class TopicColumns(NamedTuple):
+    """Partitions of a topic (int32), and their offsets and leader epochs (int64, int32), in the order of the commit."""
 
-    __slots__ = ("count", "group_id", "offsets", "origin")
+    topic: str
+    topic_id: bytes
+    partitions: bytes
+    positions: bytes
+
+
+class OffsetCommits:
+    """The offsets of one commit: a record for each partition. `origin`: who commits, as journal.py encodes it.
+
+    `columns`: the offsets for the journal, made with the records; None without a journal, for one offset, and where one
+    has metadata or an expiry time.
+    """
+
+    __slots__ = ("columns", "count", "group_id", "offsets", "origin")
 
     def __init__(self, group_id: str, offsets: GroupOffsets, origin: bytes = b"") -> None:
         self.group_id = group_id
         self.offsets = offsets
         self.origin = origin
         self.count = sum(map(len, offsets.values()))
+        self.columns: list[TopicColumns] | None = None
 
     def __repr__(self) -> str:
         return f"OffsetCommits({self.group_id!r}, {self.offsets!r})"
@@ -110,7 +125,9 @@ class OffsetCommits:
         delta of a record. An offset with metadata or an expiry time takes the general path.
         """
         parts = records.parts
+        columns: list[TopicColumns] | None = [] if self.origin and self.count > 1 else None
         for topic, offsets in self.offsets.items():
+            begin = len(parts)
             topic_id = next(iter(offsets.values())).topic_id
             tags = _tags(topic_id)
             value_length = 2 * (_VALUE_BYTES_MIN + len(tags))  # as a varint, which has one byte here
@@ -144,6 +161,14 @@ class OffsetCommits:
                         NO_HEADERS,
                     ),
                 )
+            if columns is not None:
+                if len(parts) - begin != 3 * len(offsets):
+                    columns = None  # one has taken the general path
+                    continue
+                cut = _cut(len(key_start), len(tags), len(offsets))
+                found = cut.unpack(b"".join(parts[begin + 2 :: 3]))
+                columns.append(TopicColumns(topic, topic_id, b"".join(found[::2]), b"".join(found[1::2])))
+        self.columns = columns
 
 
 class OffsetRemovals:
@@ -187,6 +212,13 @@ def _layout(key_start_bytes: int, tags_bytes: int) -> Struct:
     value (version, offset, leader epoch, metadata length, timestamp, tags), number of headers.
     """
     return Struct(f">{key_start_bytes}s i B hqiBq{tags_bytes}s s")
+
+
+@lru_cache(maxsize=256)
+def _cut(key_start_bytes: int, tags_bytes: int, count: int) -> Struct:
+    """Takes from `count` such records one after the other the partition, and the offset with the leader epoch."""
+    behind = _layout(key_start_bytes, tags_bytes).size - key_start_bytes - 19
+    return Struct(">" + f"{key_start_bytes}x 4s 3x 12s {behind}x" * count)
 
 
 def encode_value(committed: CommittedOffset) -> bytes:

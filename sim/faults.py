@@ -779,11 +779,20 @@ FAULTS = (
     Fault(
         "the journal has a wrong old offset",
         "journal",
-        "offsets.journal_writer:PartitionJournal._plain",
+        "offsets.journal_writer:PartitionJournal._one",
         "else (partition, old.offset, old.leader_epoch, new.offset",
         "else (partition, new.offset, old.leader_epoch, new.offset",
         "the journal follows",
         1,
+    ),
+    Fault(
+        "the journal remembers a commit that is not the last",
+        "journal",
+        "offsets.journal_writer:OffsetJournal.keep",
+        "kept[group_id] = commit",
+        "kept.setdefault(group_id, commit)",
+        "the journal follows",
+        2,
     ),
     Fault(
         "the journal calls an expiry a deletion",

@@ -73,6 +73,13 @@ def delete_group(world: GroupWorld, group: str) -> None:
     world.ask("delete_groups", messages.DeleteGroupsRequest(groups_names=[group]), 2)
 
 
+def delete_offset(world: GroupWorld, topic: str, index: int) -> None:
+    make = messages.OffsetDeleteRequest
+    rows = [make.OffsetDeleteRequestPartition(partition_index=index)]
+    request = make(group_id="g", topics=[make.OffsetDeleteRequestTopic(name=topic, partitions=rows)])
+    world.ask("offset_delete", request, 0, "someone")
+
+
 # ---- what is written ----
 
 
@@ -163,10 +170,7 @@ def test_deletion_expiry_and_a_topic_that_is_gone() -> None:
 def test_offset_delete_names_who_deleted() -> None:
     world = GroupWorld(with_journal=True)
     world.commit("g", {("t", 0): 7, ("t", 1): 8})
-    make = messages.OffsetDeleteRequest
-    rows = [make.OffsetDeleteRequestPartition(partition_index=1)]
-    request = make(group_id="g", topics=[make.OffsetDeleteRequestTopic(name="t", partitions=rows)])
-    world.ask("offset_delete", request, 0, "someone")
+    delete_offset(world, "t", 1)
     pass_time(world)
     last = journal_of(world).changes()[-1]
     assert (last.cause, last.client_id) == (Cause.DELETION, "someone")
@@ -196,6 +200,48 @@ def test_a_transaction_is_written_at_its_end() -> None:
     assert moves(world)[-1] == ("transaction", 1, 4)
     assert len(journal_of(world).everything()) == before + 1
     assert fold(journal_of(world).records()) == table(world)
+
+
+@pytest.mark.parametrize("change", ["nothing", "one", "metadata", "deletion", "others", "a gap", "a restart"])
+def test_a_commit_of_several_offsets_knows_what_was_before(change: str) -> None:
+    """The writer remembers the last commit of a group, until something else happens to it."""
+    world = GroupWorld(with_journal=True)
+    for offset in (5, 6):
+        world.commit("g", {("t", index): offset + index for index in range(4)})
+    match change:
+        case "one":
+            world.commit("g", {("t", 2): 50})
+        case "metadata":
+            world.commit("g", {("t", 1): 60, ("t", 2): 61}, metadata="m")
+        case "deletion":
+            delete_offset(world, "t", 1)
+        case "others":
+            world.commit("g", {("t", 3): 70, ("t", 1): 71})
+        case "a gap":
+            journal_of(world).leader_id = None
+        case "a restart":
+            pass_time(world)
+            world.restart()
+    world.commit("g", {("t", index): 100 + index for index in range(4)})
+    journal_of(world).leader_id = HERE
+    pass_time(world, 3_000)
+    chain(journal_of(world))
+    assert NOT_KNOWN not in [row.old_offset for record in journal_of(world).changes() for row in record.rows]
+    assert fold(journal_of(world).records()) == table(world)
+
+
+def test_only_so_many_commits_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal_writer, "COMMITS_KEPT_MAX", 3)
+    monkeypatch.setattr(journal_writer, "OFFSETS_KEPT_MAX", 3)
+    world = GroupWorld(with_journal=True)
+    for offset in (5, 6, 7):
+        for number, count in enumerate((2, 3, 4, 2, 3, 2)):
+            world.commit(f"g{number}", {("t", index): offset for index in range(count)})
+            assert world.coordinator.journal is not None
+            assert len(world.coordinator.journal.last_commits) <= 3
+            assert "g2" not in world.coordinator.journal.last_commits
+        pass_time(world)
+    chain(journal_of(world))
 
 
 def test_a_large_commit_is_written_in_several_records_and_batches() -> None:

@@ -62,6 +62,20 @@ def test_the_bytes_of_a_record() -> None:
     )
 
 
+def test_the_bytes_of_several_rows() -> None:
+    """First all partitions of a topic, then what is old, then what is new."""
+    ((value, _),) = encode_rows(ORIGIN, 40, 1_000, [row(partition=6), row(partition=8, old=6, new=10)])
+    assert value.endswith(
+        b"\x00\x01t"
+        + ID
+        + struct.pack(">i", 2)
+        + struct.pack(">ii", 6, 8)
+        + struct.pack(">qiqi", 5, 2, 6, 2)
+        + struct.pack(">qiqi", 9, 3, 10, 3)
+        + struct.pack(">i", 0)
+    )
+
+
 def test_the_bytes_of_a_gap() -> None:
     gap = Gap(10, 20, 1_000, 2_000, 7, "why")
     assert encode_gap(gap) == b"\x00\x02" + struct.pack(">qqqqq", 10, 20, 1_000, 2_000, 7) + b"\x00\x03why"
@@ -69,7 +83,8 @@ def test_the_bytes_of_a_gap() -> None:
 
 
 def test_a_record_of_many_rows_is_the_same_by_both_ways() -> None:
-    topics = [("t", ID, [*(0, 5, 2, 9, 3), *(1, 5, 2, 9, 3)]), ("u", ID, [0, 5, 2, 9, 3])]
+    one, old, new = struct.pack(">i", 0), struct.pack(">qi", 5, 2), struct.pack(">qi", 9, 3)
+    topics = [("t", ID, struct.pack(">ii", 0, 1), 2 * old, 2 * new), ("u", ID, one, old, new)]
     rows = [row(), row(partition=1), row("u")]
     value = encode_plain(ORIGIN, 40, 1_000, topics)
     assert decode(b"g", value) == changes(rows)

@@ -354,12 +354,13 @@ class Cleaner:
         latest: dict[bytes, int] = {}
         map_end = yield from self._build_map(log, found, latest)
         segments = [segment for segment in log.segments[:-1] if segment.base_offset < map_end]
+        cleaned_end = log.segments[len(segments)].base_offset  # all markers before it keep their index entries
         before = sum(segment.size for segment in segments)
         for segment in segments:
             segment.load()
             yield 0
             self._check(log)
-        transactions = _Transactions(_aborted_in(log, log.segments[0].base_offset, map_end))
+        transactions = _Transactions(_aborted_in(log, log.segments[0].base_offset, cleaned_end))
         after = 0
         for group in group_segments(segments, log.config.segment_bytes, log.config.segment_index_bytes):
             cleaned = yield from self._clean_group(log, group, latest, map_end, transactions, now_ms)
@@ -488,7 +489,7 @@ class Cleaner:
         transactions: _Transactions,
         now_ms: int,
     ) -> bytes | bytearray | None:
-        """What stays of a batch: all, some, an empty one, or nothing."""
+        """What stays of a batch: all, some, an empty one, or nothing. From the end of the map on, everything stays."""
         whole = segment.batch_bytes(batch)
         has_horizon = bool(batch.attributes & DELETE_HORIZON)
         expired = has_horizon and batch.base_timestamp <= now_ms
@@ -497,7 +498,9 @@ class Cleaner:
         if batch.attributes & CONTROL:
             marker = marker_of(whole)
             needless = marker is not None and transactions.pass_marker(batch, marker.commit)
-            if not needless or batch.base_offset >= map_end or batch.record_count == 0:
+            if batch.base_offset >= map_end:
+                return whole
+            if not needless or batch.record_count == 0:
                 return whole if batch.record_count or needed_empty else None
             if expired:
                 return _emptied(whole) if needed_empty else None
@@ -507,6 +510,8 @@ class Cleaner:
                 record_batch.read_header(whole), record_batch.records(whole), delete_horizon_ms=horizon_ms
             )
         aborted = bool(batch.attributes & TRANSACTIONAL) and transactions.pass_data(batch)
+        if batch.base_offset >= map_end:
+            return whole
         if aborted or not batch.record_count:
             return _emptied(whole) if needed_empty else None
         records = list(record_batch.records(whole))

@@ -335,11 +335,12 @@ class AbortedTransaction(NamedTuple):
 class TransactionIndex:
     """Aborted transactions whose marker is in this segment. The file exists only when there are any."""
 
-    __slots__ = ("_disk", "_entries", "_written", "is_written", "path")
+    __slots__ = ("_base_offset", "_disk", "_entries", "_written", "is_written", "path")
 
-    def __init__(self, disk: Disk, path: str, *, on_disk: bool) -> None:
+    def __init__(self, disk: Disk, path: str, base_offset: int = 0, *, on_disk: bool) -> None:
         self._disk = disk
         self.path = path
+        self._base_offset = base_offset
         self._entries: list[AbortedTransaction] | None = None if on_disk else []
         self._written = 0
         self.is_written = False  # since it was opened, and the file is there
@@ -351,12 +352,18 @@ class TransactionIndex:
             data = _read_file(self._disk, self.path)
             if len(data) % TRANSACTION_ENTRY_BYTES:
                 raise CorruptBatchError(f"{self.path}: size {len(data)} is not a multiple of {TRANSACTION_ENTRY_BYTES}")
-            self._entries = []
+            entries = []
+            next_marker = self._base_offset
             for version, *fields in _TRANSACTION_ENTRY.iter_unpack(data):
                 if version != 0:
                     raise CorruptBatchError(f"{self.path}: unknown entry version {version}")
-                self._entries.append(AbortedTransaction(*fields))
-            self._written = len(self._entries)
+                entry = AbortedTransaction(*fields)
+                if entry.last_offset < next_marker or not 0 <= entry.first_offset < entry.last_offset:
+                    raise CorruptBatchError(f"{self.path}: {entry} cannot be in it, behind the offset {next_marker}")
+                entries.append(entry)
+                next_marker = entry.last_offset + 1
+            self._entries = entries
+            self._written = len(entries)
         return self._entries
 
     def append(self, entry: AbortedTransaction) -> None:

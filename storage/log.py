@@ -126,9 +126,14 @@ class Log:
 
     @property
     def last_stable_offset(self) -> int:
-        """Below it every transaction is decided; never above the high watermark."""
+        """Below it every transaction is decided. Never above the high watermark.
+
+        Never below the log start: DeleteRecords and retention may have taken the begin of an open transaction.
+        """
         first_unstable = self.producers.first_unstable_offset
-        return self.high_watermark if first_unstable is None else min(first_unstable, self.high_watermark)
+        if first_unstable is None:
+            return self.high_watermark
+        return max(min(first_unstable, self.high_watermark), self.log_start_offset)
 
     def set_high_watermark(self, offset: int) -> None:
         """Move it, within [log start, log end]."""

@@ -281,20 +281,23 @@ class ProducerStateManager:
     # -- from the log
 
     def rebuild(
-        self, segments: Segments, log_start_offset: int, *, after_crash: bool = False
+        self, segments: Segments, log_start_offset: int, *, checked_from: int | None = None
     ) -> Generator[int, None, None]:
         """Take up a snapshot and replay the batches behind it, piece by piece. CorruptBatchError, OSError.
 
-        Yields how many bytes of batches it has passed. The newest snapshot is taken, but `after_crash` one with enough
-        batches behind it. A snapshot has only the last batch of each producer, and producers that have lost their
-        connection send up to five again.
+        Yields how many bytes of batches it has passed. The newest snapshot is taken.
+
+        `checked_from`: after a crash, the first offset that was checked. From there on the indexes of aborted
+        transactions are empty, and the replay makes their entries again. So the snapshot must not be newer. It must
+        also have enough batches behind it: it has only the last batch of each producer, and producers that have lost
+        their connection send up to five again.
         """
-        latest = segments.end_offset
+        latest = segments.end_offset if checked_from is None else checked_from
         bytes_behind = 0
-        for segment in reversed(segments) if after_crash else ():
+        for segment in reversed(segments) if checked_from is not None else ():
             if bytes_behind >= REPLAYED_AFTER_CRASH_BYTES:
                 break
-            latest = segment.base_offset
+            latest = min(latest, segment.base_offset)
             bytes_behind += segment.size
         start = self.load_snapshot(log_start_offset, segments.end_offset, latest)
         yield from self.replay(segments, start)

@@ -72,6 +72,7 @@ def open_log(
     if topic_id is None:
         topic_id = folder.topic_id(names, clean)
     before = [(segment.base_offset, segment.size) for segment in segments]
+    checked_from = None
     if not segments:
         log_end_offset = log_start_offset
         clean = True
@@ -82,14 +83,14 @@ def open_log(
             segments.pop(
                 0
             ).delete_files()  # retention had done so: a crash may bring back some, and not their neighbours
-        log_end_offset = yield from _Check(folder, segments, leader_epochs).run(recovery_point)
+        checked_from, log_end_offset = yield from _Check(folder, segments, leader_epochs).run(recovery_point)
     if log_end_offset < log_start_offset:
         # Retention had given up all segments, and a crash took the empty one begun then. Offsets never go back.
         text = "%s: what is left ends at %d, the log begins at %d"
         logger.warning(text, folder.log, log_end_offset, log_start_offset)
         folder.set_aside(segments)
         segments.clear()
-        log_end_offset = log_start_offset
+        checked_from = log_end_offset = log_start_offset
     if log_end_offset < recovery_point:
         logger.error(
             "%s ends at %d, though everything up to %d was synced: what came behind was removed or damaged since",
@@ -122,7 +123,7 @@ def open_log(
     )
     if before and before != [(segment.base_offset, segment.size) for segment in segments]:
         log.durability.sync_new_with_next_flush(segments[-1].path)  # it was cut
-    for passed_bytes in log.producers.rebuild(log.segments, log.log_start_offset, after_crash=not clean):
+    for passed_bytes in log.producers.rebuild(log.segments, log.log_start_offset, checked_from=checked_from):
         yield Progress(log.name, passed_bytes, log.size_bytes)
     log.producers.keep_snapshots_of(segment.base_offset for segment in segments)
     return log
@@ -298,14 +299,14 @@ class _Check:
         self._checked_bytes = 0
         self._of_bytes = 0
 
-    def run(self, recovery_point: int) -> Pieces[int]:
-        """Where the log ends. Segments behind a cut are removed from the list."""
+    def run(self, recovery_point: int) -> Pieces[tuple[int, int]]:
+        """From where on it was checked, and where it ends. Segments behind a cut are removed from the list."""
         segments, log = self._segments, self._folder.log
         first = max((slot for slot, segment in enumerate(segments) if segment.base_offset <= recovery_point), default=0)
         for segment in segments[:first]:
             segment.remove_mark()  # everything there is durable
         self._of_bytes = sum(segment.size for segment in segments[first:])
-        next_offset = segments[first].base_offset
+        checked_from = next_offset = segments[first].base_offset
         for slot in range(first, len(segments)):
             segment = segments[slot]
             if slot > first and segment.base_offset > next_offset and segments[slot - 1].is_marked_unsynced:
@@ -328,7 +329,7 @@ class _Check:
             segment.write_indexes()
         # The last one's indexes are not trusted before it is complete. New files for 10,000 logs would take seconds.
         segments[-1].write_indexes(new_files=False)
-        return next_offset
+        return checked_from, next_offset
 
     def _cut_off(self, slot: int) -> None:
         self._folder.set_aside(self._segments[slot:])

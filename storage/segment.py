@@ -122,7 +122,9 @@ class Segment:
         disk = files.disk
         self.offset_index = OffsetIndex(disk, self.file_path("index"), base_offset)
         self.time_index = TimeIndex(disk, self.file_path("timeindex"), base_offset)
-        self.transaction_index = TransactionIndex(disk, self.file_path("txnindex"), on_disk=has_transaction_index)
+        self.transaction_index = TransactionIndex(
+            disk, self.file_path("txnindex"), base_offset, on_disk=has_transaction_index
+        )
         self._loaded = False
         self._first_timestamp: int | None = None
         self._max_timestamp = -1

@@ -150,6 +150,31 @@ def test_markers_go_after_their_records_and_their_horizon(world):
     assert seen[-1] == [3]  # the data of the second transaction is still there
 
 
+def test_an_aborted_transaction_behind_an_open_one_stays_aborted(world, read):
+    log = compacted(world, segment_bytes=10_000)
+    world.append(log, (b"a", b"old"))
+    world.append(log, (b"a", b"new"))
+    ids = {"producer_epoch": 0, "base_sequence": 0, "transactional": True}
+    world.append(log, (b"b", b"open"), producer_id=5, **ids)
+    world.append(log, (b"c", b"aborted"), producer_id=6, **ids)
+    world.marker(log, 6, commit=False)
+    log.roll()
+    world.append(log, (b"z", b"1"))
+    clean(world, log)
+    kept = {value for _, _, value in read(log)}
+    assert b"old" not in kept
+    assert {b"open", b"aborted"} <= kept  # the compaction ends before the open transaction
+    assert log.segments.aborted_transactions(0, log.log_end_offset) == [(6, 3)]
+    world.marker(log, 5)
+    log.roll()
+    world.append(log, (b"z", b"2"))
+    clean(world, log)
+    kept = {value for _, _, value in read(log)}
+    assert b"open" in kept
+    assert b"aborted" not in kept
+    assert world.restart().get("t", 0).segments.aborted_transactions(0, log.log_end_offset) == [(6, 3)]
+
+
 def test_the_last_batch_of_an_active_producer_stays_empty(world, read):
     log = compacted(world)
     for number in range(3):

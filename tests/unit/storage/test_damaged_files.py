@@ -91,7 +91,7 @@ def test_damage_in_the_middle_is_told_to_who_meets_it(world, read):
     assert log.log_start_offset == 31
 
 
-@pytest.mark.parametrize("how", ["cut", "version"])
+@pytest.mark.parametrize("how", ["cut", "version", "order", "offset"])
 def test_a_transaction_index_that_cannot_be_right_is_made_again(world, how):
     log = world.log()
     for number in range(3):
@@ -103,7 +103,13 @@ def test_a_transaction_index_that_cannot_be_right_is_made_again(world, how):
     world.manager.shutdown()
     name = f"{0:020d}.txnindex"
     whole = content(world, name)
-    rewrite(world, name, whole[:-3] if how == "cut" else b"\0\7" + whole[2:])
+    damaged = {
+        "cut": whole[:-3],
+        "version": b"\0\7" + whole[2:],
+        "order": whole[34:] + whole[:34],
+        "offset": whole[:18] + (-2).to_bytes(8, "big", signed=True) + whole[26:],  # the marker of the first one
+    }
+    rewrite(world, name, damaged[how])
     log = world.open().get("t", 0)
     assert log.segments.aborted_transactions(0, log.log_end_offset) == expected
     assert content(world, name) == whole

@@ -10,7 +10,9 @@ from barnabas.config.broker import BrokerConfig
 from barnabas.protocol.record_batch import Compression, records
 from barnabas.runtime.disk import RealDisk
 from barnabas.sim.env import sim_env
+from barnabas.storage.index import TransactionIndex
 from barnabas.storage.log_manager import LogManager
+from barnabas.storage.producer_state import ProducerStateManager, read_snapshot
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "kafka-4.1.0"
 DUMPS = sorted(path.stem for path in (GOLDEN / "dump").iterdir())
@@ -38,6 +40,11 @@ def manager(tmp_path_factory):
     manager.start()
     yield manager
     manager.shutdown()
+
+
+@pytest.fixture
+def disk():
+    return sim_env().disk
 
 
 def test_it_opens_as_a_clean_directory_of_node_1(manager):
@@ -104,6 +111,59 @@ def test_transactions_are_understood(manager):
     assert log.last_stable_offset == 14
     assert log.segments.aborted_transactions(0, 15) == [(2, 4), (2, 11)]
     assert log.producers.get(2).current_transaction_first_offset == -1 or log.producers.get(2).last_offset == 14
+
+
+@pytest.mark.parametrize("partition", ["payments-0", "payments-1"])
+def test_an_index_of_aborted_transactions_is_read_and_written_as_kafka_wrote_it(manager, partition, disk):
+    log = manager.get("payments", int(partition[-1]))
+    written = 0
+    for segment in log.segments:
+        index = segment.transaction_index
+        if not index.on_disk:
+            continue
+        kafkas = Path(index.path).read_bytes()
+        assert len(index.entries) * 34 == len(kafkas)
+        again = TransactionIndex(disk, "/again", on_disk=False)
+        for entry in index.entries:
+            again.append(entry)
+        file = disk.open("/again")
+        assert file.read(0, file.size()) == kafkas
+        written += len(index.entries)
+    assert written > 0
+
+
+@pytest.mark.parametrize("partition", ["payments-0", "payments-1", "orders-none-0", "events-1", "__consumer_offsets-3"])
+def test_a_producer_snapshot_is_read_and_written_as_kafka_wrote_it(manager, partition, disk):
+    """With the first offset of an open transaction (payments), and without any producer (events)."""
+    topic, _, number = partition.rpartition("-")
+    log = manager.get(topic, int(number))
+    path = log.producers.snapshot_path(log.log_end_offset)
+    again = ProducerStateManager(disk, "/p")
+    disk.make_directory("/p")
+    for entry in read_snapshot(log.env.disk, path):
+        again.entries[entry.producer_id] = entry
+    again.map_end_offset = log.log_end_offset
+    file = disk.open(again.take_snapshot())
+    assert file.read(0, file.size()) == Path(path).read_bytes()
+
+
+def test_the_replayed_log_gives_kafkas_snapshot_and_index(manager):
+    """What Kafka has written down is what a replay of all batches finds."""
+    log = manager.get("payments", 0)
+    kafkas = {entry.producer_id: entry for entry in read_snapshot(log.env.disk, log.producers.snapshot_path(15))}
+    replayed = ProducerStateManager(log.env.disk, log.directory)
+    indexes = {segment: segment.transaction_index.entries.copy() for segment in log.segments}
+    for segment in log.segments:
+        segment.transaction_index.entries.clear()
+    for _ in replayed.replay(log.segments, 0):
+        pass
+    assert {segment: segment.transaction_index.entries for segment in log.segments} == indexes
+    assert kafkas.keys() == replayed.entries.keys()
+    for producer_id, entry in kafkas.items():
+        found = replayed.entries[producer_id]
+        assert (found.producer_epoch, found.coordinator_epoch) == (entry.producer_epoch, entry.coordinator_epoch)
+        assert found.current_transaction_first_offset == entry.current_transaction_first_offset
+        assert (found.last_timestamp, found.last_sequence) == (entry.last_timestamp, entry.last_sequence)
 
 
 def test_reads_and_time_look_ups_work_on_it(manager):

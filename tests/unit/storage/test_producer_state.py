@@ -189,6 +189,21 @@ def test_the_last_stable_offset_waits_for_transactions_and_their_replicated_mark
     assert log.last_stable_offset == 7
 
 
+def test_the_last_stable_offset_is_never_below_the_log_start(world):
+    log = world.log()
+    produce(world, log, 0, transactional=True)
+    world.fill(log, 5)
+    assert log.last_stable_offset == 0
+    log.delete_records_before(3)
+    assert log.last_stable_offset == 3
+    assert world.restart().get("t", 0).last_stable_offset == 3
+    log = world.manager.get("t", 0)
+    world.marker(log, 9, epoch=1, commit=False)
+    log.set_high_watermark(log.log_end_offset)
+    assert log.last_stable_offset == log.log_end_offset == 8
+    assert log.segments.aborted_transactions(3, 8) == [(9, 0)]
+
+
 def test_aborted_transactions_that_overlap_a_range(world):
     log = world.log(segment_bytes=400)
     for _ in range(3):

@@ -10,7 +10,7 @@ from barnabas.storage import truncation
 from barnabas.storage.checkpoints import CheckpointError, read_offsets
 from barnabas.storage.directory_contents import DataDirectoryError
 from barnabas.storage.log_manager import LogManager
-from barnabas.storage.producer_state import read_snapshot
+from barnabas.storage.producer_state import REPLAYED_AFTER_CRASH_BYTES, read_snapshot
 
 
 def damage(world, path, position, data=b"\xee"):
@@ -34,6 +34,22 @@ def test_an_unclean_start_cuts_at_the_first_bad_batch_and_drops_later_segments(w
     assert len([name for name in names if name.endswith("-cut")]) == len(bases) - 3
     world.fill(log, 5)
     assert [offset for offset, _, _ in read(log)] == list(range(bases[2] + 9))
+
+
+def test_aborted_transactions_are_known_after_a_crash_that_took_several_segments(world):
+    """All indexes from the recovery point on are made again, though a newer snapshot would do for the producers."""
+    log = world.log(segment_bytes=3 << 20)
+    ids = {"producer_id": 5, "producer_epoch": 0, "transactional": True}
+    world.append(log, (b"k", b"aborted"), base_sequence=0, **ids)
+    world.marker(log, 5, commit=False)
+    log.roll()
+    while len(log.segments) < 4:
+        world.append(log, (b"k", bytes(500_000)))
+    assert log.durability.recovery_point == 0
+    assert log.producers.snapshots[0] == 2
+    assert sum(segment.size for segment in log.segments[1:]) > REPLAYED_AFTER_CRASH_BYTES
+    log = world.crash("kept").get("t", 0)
+    assert log.segments.aborted_transactions(0, 2) == [(5, 0)]
 
 
 def test_what_is_cut_off_in_whole_segments_is_kept_beside_the_log_and_goes_with_the_topic(world, read, caplog):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from barnabas.broker.api.produce import ADMIN_CLIENT_ID
 from barnabas.cluster.topic_names import JOURNAL_TOPIC
 from barnabas.offsets.journal_writer import Leader
+from barnabas.offsets.records import NO_TOPIC_ID
 from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode
 from barnabas.replication.partition import ALL_IN_SYNC, Partition
@@ -41,7 +42,7 @@ class LedJournalLog:
     def leader(self) -> Leader:
         """This broker and the epoch in which it leads now; another value if it does not."""
         partition = self._partition
-        return (self._node_id if partition.is_leader else -1), partition.leader_epoch
+        return (self._node_id if partition.is_leader else -1), partition.leader_epoch, partition.topic_id or NO_TOPIC_ID
 
     def append(self, batch: Buffer) -> ErrorCode:
         """Append without waiting for replicas."""
@@ -69,11 +70,11 @@ class JournalOfBroker:
         """Who leads a partition of the journal; None: it does not exist, or has no live leader."""
         led = self._broker.replica_manager.partitions.get((JOURNAL_TOPIC, partition))
         if led is not None and led.is_leader:
-            return self._broker.node_id, led.leader_epoch
+            return self._broker.node_id, led.leader_epoch, led.topic_id or NO_TOPIC_ID
         state = self._broker.metadata_cache.partition(JOURNAL_TOPIC, partition)
         if state is None or state.leader_id == self._broker.node_id or not self._is_alive(state.leader_id):
             return None
-        return state.leader_id, state.leader_epoch
+        return state.leader_id, state.leader_epoch, self.topic_id(JOURNAL_TOPIC)
 
     def _is_alive(self, broker_id: int) -> bool:
         return self._broker.metadata_cache.is_alive(broker_id)

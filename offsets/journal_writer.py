@@ -69,7 +69,7 @@ _TOO_LARGE_FOR_IT = "a record was too large for the journal"
 _UNREADABLE = "these changes could not be read again from __consumer_offsets"
 _FAILED = "a change could not be written down"
 
-Leader = tuple[int, int]  # broker id and leader epoch
+Leader = tuple[int, int, bytes]  # broker id, leader epoch, and id of the topic, which may be made again
 
 
 class JournalLog(Protocol):

@@ -15,6 +15,7 @@ from barnabas.broker.cli.terminal import AsJson, Yes, confirm, print_json, print
 from barnabas.cluster.topic_names import JOURNAL_TOPIC
 from barnabas.groups.hashing import partition_for
 from barnabas.offsets.journal import (
+    NO_POSITION,
     NOT_KNOWN,
     Changes,
     Gap,
@@ -31,6 +32,7 @@ from barnabas.runtime.clock import RealClock
 
 POLL_MS = 500
 LINES = 100  # of `log`, without --max or --json
+DELETED = "retention has deleted what was written before"
 UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 GroupName = Annotated[str, typer.Argument(metavar="GROUP")]
@@ -77,14 +79,17 @@ def log(
     if as_json:
         print_json([_as_json(line) for line in lines])
         return
-    if not any(isinstance(line, tuple) for line in lines):
-        fail(f"the journal has no changes of {group}{'' if since is None else ' since then'}.", ExitCode.NOTHING_THERE)
+    nothing = f"the journal has no changes of {group}{'' if since is None else ' since then'}."
+    if not lines:
+        fail(nothing, ExitCode.NOTHING_THERE)
     print_table(
         ["time", "topic", "#partition", "#from", "#to", "#change", "cause", "#generation", "client", "host", "member"],
         map(_as_cells, lines),
     )
     if left_out:
         print(f"{left_out} earlier ones are left out: --max {left_out + len(lines)} shows all.")
+    if all(isinstance(line, Gap) for line in lines):
+        fail(nothing, ExitCode.NOTHING_THERE)
 
 
 def diff(
@@ -176,6 +181,8 @@ def restore(
     barnabas offsets restore billing --at 90m --live
     """
     at_ms = _moment("--at", at)
+    if at_ms > RealClock().now_ms():
+        fail(f"--at lies ahead: {_time(at_ms)}.", ExitCode.NOT_VALID)
     with admin(target) as client:
         if not live:
             _refuse_living(client, group)
@@ -240,23 +247,36 @@ def read_journal(target: Target, client: Any, group: str, since_ms: int | None) 
         )
     place = TopicPartition(JOURNAL_TOPIC, partition_for(group, len(topic["partitions"])))
     consumer = KafkaConsumer(
-        **connection(target), group_id=None, enable_auto_commit=False, allow_auto_create_topics=False
+        **connection(target),
+        group_id=None,
+        enable_auto_commit=False,
+        allow_auto_create_topics=False,
+        auto_offset_reset="earliest",  # if retention takes records while they are read
     )
     key = key_of(group)
     found: list[Changes | Gap] = []
     try:
         consumer.assign([place])
+        begin = answered(None, lambda: consumer.beginning_offsets([place]))[place]
         end = answered(None, lambda: consumer.end_offsets([place]))[place]
-        if since_ms is None:
-            consumer.seek_to_beginning(place)
-        else:
+        first = begin
+        if since_ms is not None:
             # A record is written at the time of its changes or a little later, and never earlier.
             start = answered(None, lambda: consumer.offsets_for_times({place: max(0, since_ms)}))[place]
-            consumer.seek(place, end if start is None else start.offset)
+            first = end if start is None else start.offset
+        consumer.seek(place, first)
+        has_begun = first > begin or begin == 0
+        if not has_begun and begin == end:
+            has_begun = True
+            found.append(Gap(NO_POSITION, NO_POSITION, 0, RealClock().now_ms() - _retention_ms(client), -1, DELETED))
         while consumer.position(place) < end:
-            target.renew()
             for records in consumer.poll(POLL_MS).values():
+                target.renew()
+                if not has_begun or records[0].offset > first:
+                    has_begun = True
+                    found.append(Gap(NO_POSITION, NO_POSITION, 0, records[0].timestamp, -1, DELETED))
                 found += [decode(record.key, record.value) for record in records if record.key in (key, b"")]
+                first = records[-1].offset + 1
     except UnknownVersionError as error:
         fail(f"{error}: use the command of the version that the brokers have.")
     except ValueError as error:
@@ -264,6 +284,15 @@ def read_journal(target: Target, client: Any, group: str, since_ms: int | None) 
     finally:
         consumer.close(autocommit=False)
     return [record for record in without_repetitions(found) if isinstance(record, Gap) or record.group_id == group]
+
+
+def _retention_ms(client: Any) -> int:
+    """How long the journal keeps records at least."""
+    from kafka.admin import ConfigResource, ConfigResourceType
+
+    resource = ConfigResource(ConfigResourceType.TOPIC, JOURNAL_TOPIC)
+    (topics,) = answered(client, lambda: client.describe_configs([resource])).values()
+    return max(int(topics[JOURNAL_TOPIC].get("retention.ms", {"value": 0})["value"]), 0)
 
 
 def _history(target: Target, client: Any, group: str, since_ms: int, now: Positions) -> list[Changes | Gap]:
@@ -435,10 +464,10 @@ def _or_none(offset: int) -> int | None:
 def _moment(option: str, text: str) -> int:
     """A time in milliseconds: `2026-03-01T12:00`, or so long ago as `90m` says."""
     number, unit = text[:-1], text[-1:]
-    if number.isdecimal() and unit in UNITS_MS:
-        return RealClock().now_ms() - int(number) * UNITS_MS[unit]
+    if number.isdecimal() and len(number) < 20 and unit in UNITS_MS:
+        return max(RealClock().now_ms() - int(number) * UNITS_MS[unit], 0)
     try:
-        return int(datetime.fromisoformat(text).timestamp() * 1000)
+        return max(int(datetime.fromisoformat(text).timestamp() * 1000), 0)  # no change is older than 1970
     except (ValueError, OverflowError):
         fail(f"{option} wants a time such as 2026-03-01T12:00, or 90m, 12h, 3d ago, not {text!r}.", ExitCode.NOT_VALID)
 

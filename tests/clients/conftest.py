@@ -123,8 +123,8 @@ def own_broker(tmp_path: Path) -> Iterator[BrokerProcess]:
 
 @pytest.fixture
 def journal_broker(tmp_path: Path) -> Iterator[BrokerProcess]:
-    """A broker with an offset journal, which the test may end."""
-    yield from _served(tmp_path, ["offsets.journal.enable=true"])
+    """A broker with an offset journal, which the test may end. It looks often what retention takes."""
+    yield from _served(tmp_path, ["offsets.journal.enable=true", "log.retention.check.interval.ms=100"])
 
 
 @pytest.fixture

@@ -190,6 +190,51 @@ def test_offsets_outside_the_log_are_moved_to_its_nearest_end(journal_broker: An
     assert committed(run, "g") == {0: 50}
 
 
+def test_a_journal_that_was_deleted_says_nothing_wrong(journal_broker: Any, run: Run, orders: str) -> None:
+    commit(journal_broker.bootstrap, "g", {0: 10})
+    first = pause()
+    commit(journal_broker.bootstrap, "g", {0: 20})
+    run("topics", "delete", JOURNAL, "--yes")
+    commit(journal_broker.bootstrap, "g", {0: 30})
+    commit(journal_broker.bootstrap, "g", {0: 40})
+    (row,) = json.loads(run("offsets", "diff", "g", "--from", first, "--json").stdout)
+    assert (row["from"], row["to"]) == (10, 40)  # __consumer_offsets still has it
+    assert [(old, new) for _, _, old, new in changes(run, "g")] == [(None, 10), (10, 20), (20, 30), (30, 40)]
+
+
+def test_what_retention_has_deleted_is_not_known(journal_broker: Any, run: Run, orders: str) -> None:
+    for offset in (10, 20):
+        commit(journal_broker.bootstrap, "g", {0: offset})
+    first = pause()
+    commit(journal_broker.bootstrap, "g", {0: 30})
+    run("configs", "set", "topic", JOURNAL, "retention.ms=1")
+    while json.loads(run("offsets", "log", "g", "--json").stdout)[0]["kind"] == "change":
+        time.sleep(0.1)
+    for later in ("nothing was written since", "something was"):
+        (row,) = json.loads(run("offsets", "diff", "g", "--from", first, "--json").stdout)
+        assert (row["from"], row["from_is_known"]) == (None, False), later
+        answer = run("offsets", "restore", "g", "--at", first, "--yes", code=1)
+        assert "the journal does not know where it was" in answer.stdout + answer.stderr
+        run("configs", "set", "topic", JOURNAL, "retention.ms=86400000")
+        commit(journal_broker.bootstrap, "g", {0: 40})
+    gap, change, *_ = json.loads(run("offsets", "log", "g", "--json").stdout)
+    assert "retention has deleted" in gap["why"]
+    assert (change["old_offset"], change["new_offset"]) == (30, 40)
+
+
+@pytest.mark.parametrize("when", ["99999999999d", "1960-01-01"])
+def test_a_time_before_there_was_anything(journal_broker: Any, run: Run, orders: str, when: str) -> None:
+    commit(journal_broker.bootstrap, "g", {0: 10})
+    run("offsets", "log", "g", "--since", when)
+    run("offsets", "restore", "g", "--at", when, "--yes")
+    run("offsets", "list", "g", code=3)
+
+
+def test_a_time_that_is_not_there_yet(journal_broker: Any, run: Run, orders: str) -> None:
+    commit(journal_broker.bootstrap, "g", {0: 10})
+    assert "--at lies ahead" in run("offsets", "restore", "g", "--at", "2999-01-01", "--yes", code=2).stderr
+
+
 def test_a_living_group_is_left_alone(journal_broker: Any, run: Run, orders: str) -> None:
     at = journal_broker.bootstrap
     consume_as_a_member(at, "billing", 5)

@@ -22,6 +22,7 @@ class MemoryJournal:
         self.is_there = True
         self.leader_id: int | None = HERE
         self.leader_epoch = 0
+        self.own_id = bytes(16)  # another one when it was made again
         self.failures: list[ErrorCode] = []
         self.answers_are_lost = False
         self.is_silent = False
@@ -32,7 +33,9 @@ class MemoryJournal:
     # ---- as the writer sees it ----
 
     def leader(self, partition: int) -> Leader | None:
-        return None if self.leader_id is None or not self.is_there else (self.leader_id, self.leader_epoch)
+        if self.leader_id is None or not self.is_there:
+            return None
+        return self.leader_id, self.leader_epoch, self.own_id
 
     def local(self, partition: int) -> "MemoryJournalLog | None":
         return MemoryJournalLog(self, partition) if self.leader_id == HERE and self.is_there else None
@@ -98,7 +101,7 @@ class MemoryJournalLog:
     @property
     def leader(self) -> Leader:
         leads = self._place.leader_id == HERE and self._place.is_there
-        return (HERE if leads else -1), self._place.leader_epoch
+        return (HERE if leads else -1), self._place.leader_epoch, self._place.own_id
 
     def append(self, batch: Any) -> ErrorCode:
         return self._place.append(self._partition, batch)

@@ -380,6 +380,20 @@ def test_a_journal_begins_with_the_offsets_that_were_there_before(is_there: bool
     assert moves(world)[2:] == [("commit", 1, 2)]
 
 
+def test_a_journal_that_was_deleted_and_made_again_begins_with_the_offsets_that_are_there() -> None:
+    """The new one has the same leader, in the same epoch."""
+    world = GroupWorld(with_journal=True)
+    for offset in (1, 2):
+        world.commit("g", {("t", 0): offset})
+        pass_time(world)
+    place = journal_of(world)
+    place.batches.clear()
+    place.own_id = b"made-again-made-"
+    world.commit("g", {("t", 0): 3})
+    pass_time(world)
+    assert moves(world) == [("recovered", NOT_KNOWN, 1), ("recovered", 1, 2), ("commit", 2, 3)]
+
+
 def test_a_journal_of_very_many_offsets_that_were_there_before_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal_writer, "BEGINNING_MAX", 0)
     world = GroupWorld()

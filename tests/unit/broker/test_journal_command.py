@@ -1,0 +1,50 @@
+"""How `barnabas offsets log` and its relatives read the journal."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import kafka
+import pytest
+from barnabas.broker.cli import journal
+from barnabas.broker.cli.target import Target
+
+
+class SilentConsumer:
+    """A consumer whose broker stands still after it has said where the log ends."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.polls = 0
+
+    def assign(self, places: Any) -> None: ...
+
+    def beginning_offsets(self, places: Any) -> Any:
+        return dict.fromkeys(places, 0)
+
+    def end_offsets(self, places: Any) -> Any:
+        return dict.fromkeys(places, 10)
+
+    def seek(self, place: Any, offset: int) -> None: ...
+
+    def position(self, place: Any) -> int:
+        return 0
+
+    def poll(self, timeout_ms: int) -> Any:
+        self.polls += 1
+        if self.polls > 5:
+            raise TimeoutError
+        return {}
+
+    def close(self, **options: Any) -> None: ...
+
+
+def test_a_broker_that_stands_still_does_not_renew_the_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    renewed = []
+    monkeypatch.setattr(kafka, "KafkaConsumer", SilentConsumer)
+    monkeypatch.setattr(journal, "connection", lambda target: {})
+    monkeypatch.setattr(Target, "renew", renewed.append)
+    client: Any = SimpleNamespace(
+        describe_topics=lambda names: [{"name": names[0], "error_code": 0, "partitions": [{}]}]
+    )
+    with pytest.raises(TimeoutError):
+        journal.read_journal(Target("", 1, 1, False), client, "g", None)
+    assert renewed == []

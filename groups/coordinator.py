@@ -8,14 +8,14 @@ take the request message and its context, and return the response or a `Pending`
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from copy import copy
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from barnabas.cluster.lease import LeaseView
 from barnabas.cluster.topic_names import JOURNAL_TOPIC, OFFSETS_TOPIC
 from barnabas.coordination.port import Coordination
-from barnabas.groups import live_reset, offset_requests
+from barnabas.groups import cleanup, live_reset, offset_requests
 from barnabas.groups.classic import ClassicGroup
 from barnabas.groups.events import EventBook
 from barnabas.groups.hashing import partition_for
@@ -30,7 +30,7 @@ from barnabas.offsets.journal import ANYBODY, Cause, encode_origin
 from barnabas.offsets.journal_writer import OffsetJournal
 from barnabas.offsets.kafka import GroupInShard, KafkaOffsetManager
 from barnabas.offsets.manager import OffsetManager, Offsets
-from barnabas.offsets.records import GroupOffsets, commit_error
+from barnabas.offsets.records import GroupOffsets, TopicPartition, commit_error
 from barnabas.offsets.zookeeper import ZooKeeperOffsetManager
 from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode
@@ -678,6 +678,10 @@ class GroupCoordinator:
     def live_reset(self, group_id: str, offsets: GroupOffsets, asker: Asker) -> ErrorCode | Pending[LiveReset]:
         """Commit these offsets for a group whose members read on, and make them read on from there."""
         return live_reset.live_reset(self, group_id, offsets, self.origin(Cause.LIVE_RESET, asker))
+
+    def cleanup(self, group_id: str, seen: Mapping[TopicPartition, int], asker: Asker) -> Pending[ErrorCode]:
+        """Remove these offsets of a group without members, if they are as they were seen."""
+        return cleanup.cleanup(self, group_id, seen, self.origin(Cause.DELETION, asker))
 
     # ---- odds and ends ----
 

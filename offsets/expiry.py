@@ -2,10 +2,13 @@
 
 from collections.abc import Container
 from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
 
-from barnabas.offsets.records import GroupOffsets, TopicPartition
+from barnabas.offsets.records import CommittedOffset, GroupOffsets, TopicPartition
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
+WARNING_MS_MAX = 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,23 +29,28 @@ class GroupSituation:
 SIMPLE = GroupSituation(None, True, False, None, None)
 
 
-def expired_offsets(
-    situation: GroupSituation,
-    offsets: GroupOffsets,
-    pending: Container[TopicPartition],
-    now_ms: int,
-    retention_ms: int,
-) -> list[TopicPartition]:
-    """The partitions whose offset has expired.
+class _Rule(NamedTuple):
+    """What the state of a group says of its offsets. `base_ms` None: they count from their commit."""
 
-    If the commit set an expiry time (v2-v4), that counts instead of the retention. It counts only while the state of
-    the group lets offsets expire at all. The offset of a partition that an open transaction commits never expires.
-    """
-    base_is_empty_time = False
+    keeps_all: bool
+    kept_topics: Container[str]
+    base_ms: int | None
+
+    def expires_ms(self, topic: str, committed: CommittedOffset, retention_ms: int) -> int | None:
+        """When an offset expires, if the group stays as it is; None: never."""
+        if self.keeps_all or topic in self.kept_topics:
+            return None
+        if committed.expire_timestamp >= 0:
+            return committed.expire_timestamp
+        return (committed.commit_timestamp if self.base_ms is None else self.base_ms) + retention_ms
+
+
+def _rule(situation: GroupSituation) -> _Rule:
+    base_ms = None
     subscribed: Container[str] = ()
     if situation.protocol_type is not None:
         if situation.is_empty:
-            base_is_empty_time = situation.empty_since_ms is not None
+            base_ms = situation.empty_since_ms
         elif (
             situation.protocol_type == CONSUMER_PROTOCOL_TYPE
             and situation.is_stable
@@ -50,20 +58,60 @@ def expired_offsets(
         ):
             subscribed = situation.subscribed_topics
         else:
-            return []
+            return _Rule(True, (), None)
+    return _Rule(False, subscribed, base_ms)
+
+
+def expired_offsets(
+    situation: GroupSituation,
+    offsets: GroupOffsets,
+    pending: Container[TopicPartition],
+    now_ms: int,
+    retention_ms: int,
+) -> list[TopicPartition]:
+    """The partitions whose offset has expired; with a later `now_ms`, those that will have.
+
+    If the commit set an expiry time (v2-v4), that counts instead of the retention. It counts only while the state of
+    the group lets offsets expire at all. The offset of a partition that an open transaction commits never expires.
+    """
+    rule = _rule(situation)
+    if rule.keeps_all:
+        return []
     expired = []
     for topic, partitions in offsets.items():
-        if topic in subscribed:
+        if topic in rule.kept_topics:
             continue
         for partition, committed in partitions.items():
             if (topic, partition) in pending:
                 continue
-            if committed.expire_timestamp >= 0:
-                due = now_ms >= committed.expire_timestamp
-            else:
-                base = situation.empty_since_ms if base_is_empty_time else committed.commit_timestamp
-                assert base is not None
-                due = now_ms - base >= retention_ms
-            if due:
+            expires_ms = rule.expires_ms(topic, committed, retention_ms)
+            assert expires_ms is not None
+            if now_ms >= expires_ms:
                 expired.append((topic, partition))
     return expired
+
+
+class Kept(StrEnum):
+    """Why an offset does not expire."""
+
+    MEMBERS = "members"
+    TRANSACTION = "transaction"
+    TREE = "tree"
+
+
+def forecast(
+    situation: GroupSituation | None, topic: str, committed: CommittedOffset, is_pending: bool, retention_ms: int
+) -> int | Kept:
+    """When an offset will expire if its group stays as it is, or why it will not."""
+    if is_pending:
+        return Kept.TRANSACTION
+    expires_ms = None if situation is None else _rule(situation).expires_ms(topic, committed, retention_ms)
+    return Kept.MEMBERS if expires_ms is None else expires_ms
+
+
+def warning_ms(retention_ms: int, check_interval_ms: int) -> int:
+    """How long before an offset expires the broker warns: a day, or less where the retention is short.
+
+    It looks only every `check_interval_ms`, and must look twice before the time has come.
+    """
+    return min(retention_ms, max(min(WARNING_MS_MAX, retention_ms // 7), 2 * check_interval_ms))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from barnabas.offsets.expiry import GroupSituation, expired_offsets
+from barnabas.offsets.expiry import GroupSituation, expired_offsets, warning_ms
 from barnabas.offsets.journal import Cause, encode_origin
 from barnabas.offsets.manager import Offsets
 from barnabas.offsets.records import GroupOffsets, OffsetCommits, OffsetRemovals, TopicPartition, commit_error
@@ -112,6 +112,8 @@ class KafkaOffsetManager:
         self._expiry: Task[GroupInShard[OffsetShard]] | None = None
         self._ahead_ms = 0.0  # the wall clock, compared with the one that does not jump
         self._expires_from_ms = 0.0
+        self._warned: dict[str, None] = {}  # groups whose offsets will expire soon, as the log has said
+        self._warned_before: dict[str, None] = {}  # in the round before
 
     def startup(self) -> None:
         """Start looking for expired offsets, every offsets.retention.check.interval.ms."""
@@ -232,6 +234,7 @@ class KafkaOffsetManager:
     def _all_groups(self) -> Iterator[GroupInShard[OffsetShard]]:
         if self._waits_after_a_jump():
             return
+        self._warned_before, self._warned = self._warned, {}
         for shard in list(self._shards.values()):
             if not shard.loading:
                 for group_id in shard.group_ids():
@@ -266,6 +269,19 @@ class KafkaOffsetManager:
             if cleaning is not None:
                 yield cleaning
 
+    def _warn(self, group_id: str, count: int, example: TopicPartition, ahead_ms: int) -> None:
+        """Say once that offsets of a group will expire soon."""
+        if group_id not in self._warned_before:
+            logger.warning(
+                "group %s: %d committed offsets (%s-%d and others) expire within %.1f hours: nobody commits them, "
+                "and no member reads the topic",
+                group_id,
+                count,
+                *example,
+                ahead_ms / 3_600_000,
+            )
+        self._warned[group_id] = None
+
     def _clean_group(self, shard: OffsetShard, group_id: str, now_ms: int, retention_ms: int) -> Pending[None] | None:
         """Begin to remove the expired offsets of a group; completed at the end. None: nothing has expired."""
         situation = shard.situation(group_id)
@@ -273,7 +289,12 @@ class KafkaOffsetManager:
             return None
         offsets = shard.offsets.of_group(group_id)
         pending = shard.offsets.pending_of_group(group_id)
-        expired = expired_offsets(situation, offsets, pending, now_ms, retention_ms)
+        ahead_ms = warning_ms(retention_ms, self._config.offsets_retention_check_interval_ms)
+        expired = expired_offsets(situation, offsets, pending, now_ms + ahead_ms, retention_ms)
+        if expired:
+            soon, expired = expired, expired_offsets(situation, offsets, pending, now_ms, retention_ms)
+            if len(expired) < len(soon):
+                self._warn(group_id, len(soon) - len(expired), soon[-1], ahead_ms)
         group_ends = situation.is_empty and not pending and len(expired) == sum(map(len, offsets.values()))
         if not expired and not group_ends:
             return None

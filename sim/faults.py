@@ -525,7 +525,7 @@ FAULTS = (
     Fault(
         "offsets of a living group expire",
         "world",
-        "offsets.expiry:expired_offsets",
+        "offsets.expiry:_rule",
         "subscribed = situation.subscribed_topics",
         "pass",
         "offsets stay for their time",

@@ -1,11 +1,15 @@
-"""`barnabas offsets`: list, set, delete, migrate the committed offsets of a group. What looks back is in journal.py."""
+"""`barnabas offsets`: list, set, delete, migrate the committed offsets of a group. What looks back is in journal.py,
+what removes them also for topics that are gone, in cleanup.py.
+"""
 
 from typing import Annotated, Any
 
 import typer
 from barnabas.broker.cli import journal
+from barnabas.broker.cli.cleanup import add_expiry, cleanup, warn
 from barnabas.broker.cli.client import admin, changed, describe_groups, positions, reason
 from barnabas.broker.cli.exits import ExitCode, fail
+from barnabas.broker.cli.http_client import HttpApi
 from barnabas.broker.cli.migration import migrate
 from barnabas.broker.cli.offset_targets import choose, of_group, partitions_named, place_of, read_file, set_wanted
 from barnabas.broker.cli.target import Target
@@ -20,7 +24,7 @@ from barnabas.broker.cli.terminal import (
     print_table,
 )
 
-app = new_app("""Committed offsets of a group: list, set, delete, look back, put back, migrate.
+app = new_app("""Committed offsets of a group: list, set, delete, clean up, look back, put back, migrate.
 
     \b
     barnabas offsets list billing
@@ -28,6 +32,7 @@ app = new_app("""Committed offsets of a group: list, set, delete, look back, put
     barnabas offsets set billing --topic orders:0,2 --to 2026-03-01T12:00 --yes
     barnabas offsets set billing --shift-by -10
     barnabas offsets delete billing --topic orders --yes
+    barnabas offsets cleanup --group billing --gone
     barnabas offsets log billing --since 2h
     barnabas offsets undo billing
     barnabas offsets migrate --from zookeeper --group billing --dry-run
@@ -37,6 +42,7 @@ app.command("diff")(journal.diff)
 app.command("restore")(journal.restore)
 app.command("undo")(journal.undo)
 app.command()(migrate)
+app.command()(cleanup)
 
 Group = Annotated[str, typer.Argument(metavar="GROUP")]
 Topics = Annotated[
@@ -47,7 +53,7 @@ Topics = Annotated[
 
 @app.command("list")
 def list_offsets(target: Target, group: Group, topic: Topics = None, as_json: AsJson = False) -> None:
-    """What a group has committed, where each log ends, and the lag.
+    """What a group has committed, where each log ends, the lag, and when the offset expires.
 
     \b
     barnabas offsets list billing
@@ -61,11 +67,13 @@ def list_offsets(target: Target, group: Group, topic: Topics = None, as_json: As
         if not rows:
             describe_groups(client, [group])  # ends the command when there is no such group
             fail(f"{group} has no committed offsets here.", ExitCode.NOTHING_THERE)
+        warning = add_expiry(HttpApi(client, target), group, rows)
     if as_json:
-        print_json(rows)
+        print_json([{name: value for name, value in row.items() if name != "expires"} for row in rows])
+        warn(warning)
         return
     print_table(
-        ["topic", "#partition", "#committed", "#log start", "#log end", "#lag", "metadata"],
+        ["topic", "#partition", "#committed", "#log start", "#log end", "#lag", "expires", "metadata"],
         [
             (
                 row["topic"],
@@ -74,11 +82,13 @@ def list_offsets(target: Target, group: Group, topic: Topics = None, as_json: As
                 row["log_start_offset"],
                 row["log_end_offset"],
                 row["lag"],
+                row["expires"],
                 row["metadata"] or None,
             )
             for row in rows
         ],
     )
+    warn(warning)
 
 
 @app.command("set")

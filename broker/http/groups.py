@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
-from barnabas.broker.http.coordinators import group_with_offsets
+from barnabas.broker.http.coordinators import group_with_offsets, shard_of
 from barnabas.broker.http.routes import HttpAnswer, HttpRequest, Parameter, route
 from barnabas.broker.http.schemas import array, integer, record, text
 from barnabas.groups.classic import ClassicGroup
 from barnabas.groups.rebalance import State
 from barnabas.groups.runtime import Shard
-from barnabas.offsets.records import GroupOffsets
+from barnabas.offsets.expiry import Kept, forecast, warning_ms
+from barnabas.offsets.records import NO_TOPIC_ID, GroupOffsets
 from barnabas.protocol import uuids
 from barnabas.runtime.turns import Pieces
 
 if TYPE_CHECKING:
     from barnabas.broker.broker import Broker
+    from barnabas.groups.coordinator import GroupCoordinator
 
 STATES = [state.value for state in State]
 
@@ -55,10 +57,22 @@ COMMITTED = record(
     leader_epoch=integer("The leader epoch of the record before it; -1: not said."),
     metadata=text("What the client wrote beside it."),
     commit_timestamp_ms=integer("When it was committed."),
+    expires_ms=integer("When it expires, if the group stays as it is; null: it does not.", nullable=True),
+    kept_by=text(
+        "Why it does not expire: the group has members (that read the topic), a transaction is open, or it is kept in "
+        "the coordination tree.",
+        one_of=[kept.value for kept in Kept],
+        nullable=True,
+    ),
+    topic_state=text(
+        "Whether the partition is there, gone, or one of a new topic of that name.", one_of=["there", "gone", "another"]
+    ),
 )
 GROUP = record(
     "One group.",
     node_id=integer("Its coordinator."),
+    time_ms=integer("The coordinator's clock."),
+    expiry_warning_ms=integer("So long before an offset expires, the log of the coordinator warns."),
     group=text("Its name."),
     state=text("What it is doing.", one_of=STATES),
     protocol_type=text('"consumer" for consumers; empty if no member ever joined.'),
@@ -110,12 +124,16 @@ def _group_rows(shards: list[Shard], states: tuple[str, ...]) -> Generator[dict[
 def describe_group(broker: Broker, request: HttpRequest) -> Pieces[HttpAnswer]:
     """State, members and committed offsets of a group."""
     name = request.path["group"]
+    coordinator = broker.group_coordinator
+    config = coordinator.config
     group, committed = yield from group_with_offsets(broker, name)
     if group is None:
         group = ClassicGroup(name, broker.config, 0)  # it has offsets, and no member was ever there
     return HttpAnswer.json(
         {
             "node_id": broker.node_id,
+            "time_ms": coordinator.clock.now_ms(),
+            "expiry_warning_ms": warning_ms(_retention_ms(coordinator), config.offsets_retention_check_interval_ms),
             "group": name,
             "state": group.state.value,
             "protocol_type": group.protocol_type or "",
@@ -123,7 +141,7 @@ def describe_group(broker: Broker, request: HttpRequest) -> Pieces[HttpAnswer]:
             "generation": group.generation,
             "leader": group.leader,
             "members": _member_rows(group),
-            "offsets": _offset_rows(committed),
+            "offsets": _offset_rows(coordinator, shard_of(broker, name), name, committed),
         }
     )
 
@@ -140,9 +158,28 @@ def _member_rows(group: ClassicGroup) -> Generator[dict[str, Any], None, None]:
         }
 
 
-def _offset_rows(committed: GroupOffsets) -> Generator[dict[str, Any], None, None]:
+def _retention_ms(coordinator: GroupCoordinator) -> int:
+    return coordinator.config.offsets_retention_minutes * 60_000
+
+
+def _offset_rows(
+    coordinator: GroupCoordinator, shard: Shard, group_id: str, committed: GroupOffsets
+) -> Generator[dict[str, Any], None, None]:
+    situation = shard.situation(group_id)
+    pending = shard.offsets.pending_of_group(group_id)
+    retention_ms = _retention_ms(coordinator)
+    expires: int | Kept
     for topic in sorted(committed):
+        topic_id = coordinator.topics.topic_id(topic)
         for partition, offset in sorted(committed.get(topic, {}).items()):
+            if shard.offsets.get(group_id, topic, partition) is None:
+                expires = Kept.TREE
+            else:
+                expires = forecast(situation, topic, offset, (topic, partition) in pending, retention_ms)
+            if not coordinator.topics.contains(topic, partition):
+                state = "gone"
+            else:
+                state = "there" if offset.topic_id in (NO_TOPIC_ID, topic_id) else "another"
             yield {
                 "topic": topic,
                 "topic_id": uuids.to_text(offset.topic_id) if any(offset.topic_id) else None,
@@ -151,4 +188,7 @@ def _offset_rows(committed: GroupOffsets) -> Generator[dict[str, Any], None, Non
                 "leader_epoch": offset.leader_epoch,
                 "metadata": offset.metadata or "",
                 "commit_timestamp_ms": offset.commit_timestamp,
+                "expires_ms": None if isinstance(expires, Kept) else expires,
+                "kept_by": expires.value if isinstance(expires, Kept) else None,
+                "topic_state": state,
             }

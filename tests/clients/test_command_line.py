@@ -55,7 +55,7 @@ def lines_in_json(done: subprocess.CompletedProcess[str]) -> list[Any]:
         ("consume",),
         *(("topics", word) for word in ("list", "describe", "create", "alter", "delete")),
         *(("groups", word) for word in ("list", "describe", "lag", "explain", "delete")),
-        *(("offsets", word) for word in ("list", "set", "delete")),
+        *(("offsets", word) for word in ("list", "set", "delete", "cleanup")),
         *(("configs", word) for word in ("describe", "set", "delete")),
     ],
 )
@@ -484,3 +484,27 @@ def test_offsets_set_to_another_group(run: Run, name: str) -> None:
     assert committed(run, name) == {(name, 0): 7, (name, 1): 7}
     run("offsets", "set", name, "--to-group", f"{name}-nobody", "--yes", code=3)
     run("offsets", "set", name, "--to-group", name, "--to", "3", "--yes", code=2)
+
+
+# ---- offsets cleanup ----
+
+
+def test_offsets_are_cleaned_up_also_of_a_topic_that_is_gone(run: Run, name: str) -> None:
+    for topic in (name, f"{name}-old"):
+        run("topics", "create", topic, "--partitions", "2")
+        run("offsets", "set", name, "--topic", topic, "--to", "0", "--yes")
+    clean = ("offsets", "cleanup", "--group", name)
+    shown = run("offsets", "list", name).stdout
+    assert shown.count("in 6 d 23 h") == 4
+    (first, *_) = in_json(run("offsets", "list", name, "--json"))
+    assert first["kept_by"] is None
+    assert first["expires_ms"] > 0
+    assert run(*clean, "--dry-run").stdout.count(name) == 4
+    assert "Add --yes" in run(*clean, "--topic", name, code=2).stderr
+    run(*clean, "--gone", "--yes", code=3)
+    run(*clean, "--topic", f"{name}:7", code=3)
+    (done,) = in_json(run(*clean, "--topic", f"{name}-old:1", "--yes", "--json"))
+    assert done == {"partition": f"{name}-old-1", "committed_offset": 0, "result": "removed"}
+    run(*clean, "--yes")
+    run("offsets", "list", name, code=3)
+    assert "there is no group" in run("offsets", "cleanup", "--group", f"{name}-none", "--yes", code=3).stderr

@@ -37,6 +37,9 @@ EXAMPLES: dict[tuple[str, str], list[Example]] = {
     ("POST", "/v1/groups/{group}/live-reset"): [
         Example("/v1/groups/moved/live-reset", {"offsets": [{"topic": "orders", "partition": 1, "offset": 3}]})
     ],
+    ("POST", "/v1/groups/{group}/offsets-cleanup"): [
+        Example("/v1/groups/idle/offsets-cleanup", {"offsets": [{"topic": "orders", "partition": 0, "offset": 5}]})
+    ],
     ("GET", "/v1/groups/{group}"): [Example("/v1/groups/billing")],
     ("GET", "/v1/groups/{group}/lag"): [Example("/v1/groups/billing/lag")],
     ("POST", "/v1/positions"): [
@@ -63,6 +66,7 @@ def prepare(world: Any) -> None:
     join(world, "billing")
     commit(world, "moved", "orders", partitions=2)
     join(world, "moved")
+    commit(world, "idle", "orders")
     rebalance(world, "restarted")
 
 

@@ -1,0 +1,79 @@
+"""Removes committed offsets of a group without members, also of topics that are gone.
+
+OffsetDelete refuses a topic that does not exist, and DeleteGroups removes all. An offset is removed only if it is still
+the one that the caller has seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from barnabas.groups.classic import State
+from barnabas.offsets.manager import Offsets
+from barnabas.offsets.records import TopicPartition, commit_error
+from barnabas.protocol.errors import ErrorCode
+from barnabas.runtime.pending import Pending
+
+if TYPE_CHECKING:
+    from barnabas.groups.coordinator import GroupCoordinator
+    from barnabas.groups.runtime import Shard
+
+
+def cleanup(
+    coordinator: GroupCoordinator, group_id: str, seen: Mapping[TopicPartition, int], origin: bytes
+) -> Pending[ErrorCode]:
+    """Remove these offsets, all or none. Completed when the removal is committed.
+
+    NON_EMPTY_GROUP: it has members. GROUP_ID_NOT_FOUND: it does not exist. INVALID_REQUEST: an offset is not as it was
+    seen.
+    """
+    outcome: Pending[ErrorCode] = Pending()
+    found = coordinator.shard_of(group_id)
+    if isinstance(found, ErrorCode):
+        outcome.complete(found)
+        return outcome
+    shard = found
+
+    def end(error: ErrorCode) -> None:
+        shard.release(group_id)
+        outcome.complete(error)
+
+    def act() -> None:
+        error = _refusal(shard, group_id)
+        if error:
+            end(error)
+            return
+        reply = coordinator.offsets.get(shard, group_id, None)
+        if isinstance(reply, Pending):
+            reply.then(remove)
+        else:
+            remove(reply)
+
+    def remove(offsets: Offsets) -> None:
+        known = offsets.committed
+        if offsets.error:
+            end(offsets.error)
+        elif not known and group_id not in shard.groups:
+            end(ErrorCode.GROUP_ID_NOT_FOUND)
+        elif any(
+            (committed := known.get(topic, {}).get(index)) is None or committed.offset != offset
+            for (topic, index), offset in seen.items()
+        ):
+            end(ErrorCode.INVALID_REQUEST)
+        else:
+            coordinator.offsets.remove(shard, group_id, list(seen), lambda error: end(commit_error(error)), origin)
+
+    shard.hold(group_id, act)
+    return outcome
+
+
+def _refusal(shard: Shard, group_id: str) -> ErrorCode:
+    if shard.closed:
+        return ErrorCode.NOT_COORDINATOR
+    if group_id in shard.foreign_groups:  # its members are not known here, so it cannot be called empty
+        return ErrorCode.NON_EMPTY_GROUP
+    group = shard.groups.get(group_id)
+    if group is not None and group.state not in (State.EMPTY, State.DEAD):
+        return ErrorCode.NON_EMPTY_GROUP
+    return ErrorCode.NONE

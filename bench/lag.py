@@ -116,7 +116,7 @@ def _look(folder: str) -> None:
     for number in range(GROUPS):
         shard = broker.group_coordinator.shards[partition_for(f"g{number}", len(broker.group_coordinator.shards))]
         offsets = {index: CommittedOffset(0) for index in range(PARTITIONS)}
-        shard.offsets.committed[f"g{number}"] = {topics[number % TOPICS]: offsets}
+        shard.offsets.decoded[f"g{number}"] = {topics[number % TOPICS]: offsets}
     sampling = broker.lag_sampling
     for situation in ("the first", "commits everywhere", "nothing changed", "records everywhere"):
         if situation == "records everywhere":

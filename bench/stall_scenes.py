@@ -306,7 +306,7 @@ async def deletion(bench: Bench) -> None:
     await bench.timed("delete-1990-topics", ApiKey.DELETE_TOPICS, 4, request)
 
     def remembered() -> bool:
-        return any(found for shard in shards_of(bench) for found in shard.offsets.committed.values())
+        return any(shard.offsets.has_offsets for shard in shards_of(bench))
 
     def is_gone() -> bool:
         return not remembered() and not any(log.topic in names for log in bench.broker.log_manager.all())
@@ -337,7 +337,7 @@ async def expiry(bench: Bench) -> None:
     async def expire() -> None:
         asyncio.get_running_loop().call_soon(manager.cleanup)
         await asyncio.sleep(1)
-        await until(lambda: not any(shard.offsets.committed for shard in shards_of(bench)))
+        await until(lambda: not any(shard.offsets.has_offsets for shard in shards_of(bench)))
 
     await bench.work("expiry", expire)
 

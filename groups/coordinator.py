@@ -270,7 +270,7 @@ class GroupCoordinator:
         self._loaders.pop(shard.partition, None)
         if self.journal is not None:
             shard.journal = self.journal.open(
-                shard.partition, shard.log, shard.log_end_offset, has_offsets=bool(shard.offsets.committed)
+                shard.partition, shard.log, shard.log_end_offset, has_offsets=shard.offsets.has_offsets
             )
         shard.loading = False
         self.turns.begin(self._start_sessions(shard))

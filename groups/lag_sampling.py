@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 from barnabas.groups.runtime import Shard
 from barnabas.offsets.lag_history import LagHistories, Point
-from barnabas.offsets.records import GroupOffsets
+from barnabas.offsets.table import Positions
 from barnabas.runtime.ports import Env
 from barnabas.runtime.turns import Pieces
 from barnabas.runtime.upkeep import Task, Work
@@ -90,7 +90,7 @@ class LagSampling:
     def _items(self) -> Iterator[Shard | None]:
         """First the logs elsewhere, then the groups, shard by shard."""
         shards = self._shards()
-        if not any(shard.offsets.committed for shard in shards):
+        if not any(shard.offsets.has_offsets for shard in shards):
             self._forget(set())
             return
         yield None
@@ -101,8 +101,8 @@ class LagSampling:
             if more > _LINES_MAX:
                 logger.warning("%d more groups: %s", more - _LINES_MAX, text)
         shards = self._shards()
-        if len(self.histories) > sum(len(shard.offsets.committed) for shard in shards):
-            self._forget({group_id for shard in shards for group_id in shard.offsets.committed})
+        if len(self.histories) > sum(shard.offsets.group_count for shard in shards):
+            self._forget({group_id for shard in shards for group_id in shard.offsets.group_ids()})
         self._ends = {shard: self._ends[shard] for shard in shards if shard in self._ends}
         self._topics = {name: topic for name, topic in self._topics.items() if topic.round == self._round}
         self._last_ms = self._env.clock.now_ms()
@@ -118,19 +118,21 @@ class LagSampling:
             yield from self._ranges.refresh()
             return
         has_commits = self._has_commits(shard)
-        for number, (group_id, offsets) in enumerate(list(shard.offsets.committed.items())):
+        for number, group_id in enumerate(shard.offsets.group_ids()):
             if number % _GROUPS_PER_PIECE == 0:
                 yield None
                 if shard.closed:
                     return
             is_due = has_commits or group_id not in self.histories
-            for name in list(offsets):
+            for name in shard.offsets.topics(group_id):
                 topic = self._topics.get(name)
                 if topic is None or topic.round != self._round:
                     topic = yield from self._look_at_topic(name)
                 is_due = is_due or topic.has_changed
             if is_due:
-                self._sample(group_id, offsets)
+                positions = shard.offsets.positions(group_id)
+                if positions:  # they may have gone since the last yield
+                    self._sample(group_id, positions)
 
     def _has_commits(self, shard: Shard) -> bool:
         """Whether offsets may have changed since the last look. What the log has may reach the table a bit later."""
@@ -148,17 +150,16 @@ class LagSampling:
         topic.ranges, topic.round = ranges, self._round
         return topic
 
-    def _sample(self, group_id: str, offsets: GroupOffsets) -> None:
+    def _sample(self, group_id: str, offsets: Positions) -> None:
         records = position = partitions = lost = threatened = goes_ms = 0
-        for topic, committed in offsets.items():
+        for topic, committed in offsets:
             known = self._topics.get(topic)
             ranges = {} if known is None else known.ranges
-            for index, each in committed.items():
+            for index, offset, _ in committed:
                 found = ranges.get(index)
                 if found is None:
                     continue
                 start, end, goes_below, begin_ms = found
-                offset = each.offset
                 if offset < start:
                     lost += start - offset
                     offset = start

@@ -26,8 +26,9 @@ from barnabas.offsets.records import (
     decode_value,
     key_version,
 )
+from barnabas.offsets.stored import Splitter
 from barnabas.protocol.errors import ErrorCode, ProtocolError
-from barnabas.protocol.record_batch import Record, batches, records
+from barnabas.protocol.record_batch import BatchHeader, Record, batches, records_in, unpacked
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Clock
 from barnabas.runtime.turns import Pieces, Turns
@@ -69,6 +70,7 @@ class Loader:
         self._metadata: dict[str, GroupMetadataValue] = {}
         self._unknown_versions: set[int] = set()
         self._record_count = 0
+        self._splitter = Splitter()
         self._started_ms = clock.monotonic_ms()
         self._stopped_by = ""
         self._work = turns.begin(self._load())
@@ -104,17 +106,34 @@ class Loader:
             return
         before = self._position
         for header, batch in batches(data):
-            producer_id = header.producer_id if header.is_transactional else -1
-            for record in records(batch, max_bytes=BATCH_BYTES_MAX):
-                yield
-                if record.offset >= before:
-                    self._record_count += 1
-                    if header.is_control:
-                        self._replay_control(header.producer_id, record)
-                    else:
-                        self._replay_record(record, producer_id)
+            yield
+            records = unpacked(batch, header, BATCH_BYTES_MAX)
+            if header.base_offset < before or header.is_transactional or not self._store(records, header):
+                yield from self._replay_records(records, header, before)
             self._position = header.next_offset
         assert self._position > before
+
+    def _store(self, records: bytes, header: BatchHeader) -> bool:
+        """Store what a batch commits, without decoding it. False: it has other records, too."""
+        runs = self._splitter.runs(records, header.base_offset, header.record_count)
+        if runs is None:
+            return False
+        for group_id, run in runs:
+            self._shard.offsets.store(group_id, run)
+        self._record_count += header.record_count
+        return True
+
+    def _replay_records(self, records: bytes, header: BatchHeader, before: int) -> Pieces[None]:
+        """Replay the records of a batch from an offset on, one by one."""
+        producer_id = header.producer_id if header.is_transactional else -1
+        for record in records_in(records, header):
+            yield
+            if record.offset >= before:
+                self._record_count += 1
+                if header.is_control:
+                    self._replay_control(header.producer_id, record)
+                else:
+                    self._replay_record(record, producer_id)
 
     def _log_failure(self, error: Exception) -> None:
         """Log an error once. The rest is not served, because consumers would get older offsets, or none."""
@@ -180,7 +199,7 @@ class Loader:
     def _restore_groups(self) -> Pieces[None]:
         shard = self._shard
         now_ms = self._clock.now_ms()
-        for group_id in dict.fromkeys([*self._metadata, *shard.offsets.committed, *shard.offsets.pending_counts]):
+        for group_id in dict.fromkeys([*self._metadata, *shard.offsets.group_ids(), *shard.offsets.pending_counts]):
             yield
             if group_id in shard.foreign_groups:
                 continue

@@ -486,7 +486,7 @@ class Shard:
 
     def group_ids(self) -> list[str]:
         """All groups with a state or offsets here."""
-        return list(dict.fromkeys([*self.groups, *self.offsets.committed]))
+        return list(dict.fromkeys([*self.groups, *self.offsets.group_ids()]))
 
     def run_effects(self, group: ClassicGroup, effects: Effects) -> None:
         """Do what a transition has requested: first records, then the timer, then replies."""

@@ -229,7 +229,7 @@ class PartitionJournal:
                 self._lose(_FULL, records.count, position, end_position, now_ms)
                 return
         group_id = records.group_id
-        known = table.committed.get(group_id, _NOTHING)
+        known = table.decoded.get(group_id) or table.to_change(group_id)
         origin = records.origin or form.UNNAMED
         key = form.key_of(group_id)
         if type(records) is OffsetCommits:

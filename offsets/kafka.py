@@ -138,7 +138,7 @@ class KafkaOffsetManager:
     ) -> Offsets | Pending[Offsets]:
         """The offsets in the table. With `require_stable`: after the writes that are now in flight in the partition."""
         if not require_stable:
-            return Offsets(ErrorCode.NONE, shard.offsets.of_group(group_id))
+            return Offsets(ErrorCode.NONE, shard.offsets.asked_by_client(group_id))
         if shard.is_quiet(group_id):
             return _stable(shard.offsets, group_id)
         pending: Pending[Offsets] = Pending()
@@ -323,4 +323,4 @@ class KafkaOffsetManager:
 
 
 def _stable(table: OffsetTable, group_id: str) -> Offsets:
-    return Offsets(ErrorCode.NONE, table.of_group(group_id), table.pending_of_group(group_id))
+    return Offsets(ErrorCode.NONE, table.asked_by_client(group_id), table.pending_of_group(group_id))

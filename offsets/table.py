@@ -1,31 +1,126 @@
 """The committed offsets of one partition of `__consumer_offsets`: its log up to the high watermark, as a table.
 
-Only the `replay` methods change the table, at commit or while loading, so it holds only committed records. Offsets of
-an open transaction wait in `pending`, by producer, until the control record of the transaction decides.
+Only the `replay` methods and `store` change the table, at commit or while loading, so it holds only committed records.
+Offsets of an open transaction wait in `pending`, by producer, until the control record of the transaction decides.
+
+What was loaded stays as it is in the log (stored.py) until the group changes, or a client asks for it a second time. A
+group is in `decoded` or in `stored`, never in both; each partition of a group in `stored` is there once.
 """
 
 from collections.abc import Collection, Iterator, Mapping
 
 from barnabas.offsets.records import CommittedOffset, GroupOffsets, OffsetCommits, OffsetRemovals, TopicPartition
+from barnabas.offsets.stored import StoredRun
+
+Positions = list[tuple[str, list[tuple[int, int, int]]]]
+
+RUNS_MAX = 8  # of a group; one that has more is decoded
+_NOTHING: GroupOffsets = {}
 
 
 class OffsetTable:
     """Committed offsets by group, and those of open transactions by producer id and group."""
 
-    __slots__ = ("committed", "pending", "pending_counts")
+    __slots__ = ("_asked", "decoded", "pending", "pending_counts", "stored")
 
     def __init__(self) -> None:
-        self.committed: dict[str, GroupOffsets] = {}
+        self.decoded: dict[str, GroupOffsets] = {}
+        self.stored: dict[str, list[StoredRun]] = {}
         self.pending: dict[int, dict[str, GroupOffsets]] = {}
         self.pending_counts: dict[str, int] = {}  # open transactions by group; usually none, found by one look-up
+        self._asked: set[str] = set()  # groups in `stored` that a client has asked for
+
+    @property
+    def committed(self) -> dict[str, GroupOffsets]:
+        """All committed offsets, by group. Costs as much as decoding all that is stored."""
+        return self.decoded | {group_id: _decode(runs) for group_id, runs in self.stored.items()}
+
+    @property
+    def has_offsets(self) -> bool:
+        """Whether anything is committed."""
+        return bool(self.decoded or self.stored)
+
+    @property
+    def group_count(self) -> int:
+        """How many groups have committed offsets."""
+        return len(self.decoded) + len(self.stored)
+
+    def group_ids(self) -> list[str]:
+        """The groups that have committed offsets."""
+        return [*self.decoded, *self.stored]
 
     def get(self, group_id: str, topic: str, partition: int) -> CommittedOffset | None:
         """The committed offset; None: there is none."""
-        return self.committed.get(group_id, {}).get(topic, {}).get(partition)
+        return self.of_group(group_id).get(topic, {}).get(partition)
 
     def of_group(self, group_id: str) -> GroupOffsets:
-        """All committed offsets of a group, in the order of their first commit. The caller must not change them."""
-        return self.committed.get(group_id, {})
+        """All committed offsets of a group, in the order of their first commit. The caller must not change them.
+
+        They may be a copy, so the caller must not keep them either.
+        """
+        found = self.decoded.get(group_id)
+        if found is not None:
+            return found
+        runs = self.stored.get(group_id)
+        return _NOTHING if runs is None else _decode(runs)
+
+    def asked_by_client(self, group_id: str) -> GroupOffsets:
+        """As `of_group`. What a client asks for again and again is decoded once only."""
+        found = self.decoded.get(group_id)
+        if found is not None:
+            return found
+        if group_id in self._asked:
+            return self._open(group_id) or _NOTHING
+        if group_id in self.stored:
+            self._asked.add(group_id)
+        return self.of_group(group_id)
+
+    def to_change(self, group_id: str) -> GroupOffsets:
+        """All committed offsets of a group that is about to change: decoded for good."""
+        return self._open(group_id) or _NOTHING
+
+    def count(self, group_id: str) -> int:
+        """How many committed offsets a group has."""
+        found = self.decoded.get(group_id)
+        return sum(map(len, self.stored.get(group_id, ()) if found is None else found.values()))
+
+    def topics(self, group_id: str) -> list[str]:
+        """The topics of which a group has committed offsets."""
+        found = self.decoded.get(group_id)
+        if found is None:
+            return list(dict.fromkeys([run.topic for run in self.stored.get(group_id, ())]))
+        return list(found)
+
+    def positions(self, group_id: str) -> Positions:
+        """The partitions of a group with offset and commit time, by topic. A topic may be there more than once."""
+        found = self.decoded.get(group_id)
+        if found is None:
+            return [(run.topic, run.positions()) for run in self.stored.get(group_id, ())]
+        return [
+            (topic, [(index, each.offset, each.commit_timestamp) for index, each in offsets.items()])
+            for topic, offsets in found.items()
+        ]
+
+    def store(self, group_id: str, run: StoredRun) -> None:
+        """Apply a run of the log, in which each partition is once."""
+        runs = self.stored.get(group_id)
+        if runs is None:
+            if group_id not in self.decoded:
+                self.stored[group_id] = [run]
+                return
+        elif _put(runs, run):
+            return
+        group = self._open(group_id)
+        assert group is not None
+        group.setdefault(run.topic, {}).update(run.offsets())
+
+    def _open(self, group_id: str) -> GroupOffsets | None:
+        """The group's offsets in `decoded`, from now on; None: it has none."""
+        runs = self.stored.pop(group_id, None)
+        if runs is not None:
+            self._asked.discard(group_id)
+            self.decoded[group_id] = _decode(runs)
+        return self.decoded.get(group_id)
 
     def pending_of_group(self, group_id: str) -> set[TopicPartition]:
         """The partitions of a group for which an open transaction has an offset."""
@@ -56,11 +151,13 @@ class OffsetTable:
                 partitions.update(offsets)
 
     def _make_group(self, group_id: str, producer_id: int) -> GroupOffsets:
-        """The group's offsets in `committed`, or in `pending` for a transaction; made empty when there are none."""
+        """The group's offsets in `decoded`, or in `pending` for a transaction; made empty when there are none."""
         if producer_id < 0:
-            group = self.committed.get(group_id)
+            group = self.decoded.get(group_id)
             if group is None:
-                group = self.committed[group_id] = {}
+                group = self._open(group_id)
+                if group is None:
+                    group = self.decoded[group_id] = {}
             return group
         groups = self.pending.setdefault(producer_id, {})
         if group_id not in groups:
@@ -81,7 +178,7 @@ class OffsetTable:
                 continue
             changed.append(group_id)
             newer = self.newer_than_committed(group_id, offsets)
-            group = self.committed.setdefault(group_id, {})
+            group = self._make_group(group_id, -1)
             for topic, partitions in newer.items():
                 group.setdefault(topic, {}).update(partitions)
         return changed
@@ -100,7 +197,7 @@ class OffsetTable:
 
     def groups(self) -> list[str]:
         """The groups that have offsets, committed or pending."""
-        return list(dict.fromkeys([*self.committed, *self.pending_counts]))
+        return list(dict.fromkeys([*self.decoded, *self.stored, *self.pending_counts]))
 
     def partitions_before(
         self, group_id: str, partitions: Mapping[str, Collection[int]], before_offset: int
@@ -121,7 +218,8 @@ class OffsetTable:
         return sorted(found)
 
     def _remove(self, group_id: str, topic: str, partition: int) -> None:
-        _take_out(self.committed, group_id, topic, partition)
+        self._open(group_id)
+        _take_out(self.decoded, group_id, topic, partition)
         if group_id not in self.pending_counts:
             return
         for groups in self.pending.values():  # a tombstone also removes the pending offset of a transaction
@@ -147,6 +245,32 @@ def _take_out(groups: dict[str, GroupOffsets], group_id: str, topic: str, partit
     if not offsets:
         del groups[group_id]
     return not offsets
+
+
+def _decode(runs: list[StoredRun]) -> GroupOffsets:
+    offsets: GroupOffsets = {}
+    for run in runs:
+        known = offsets.get(run.topic)
+        if known is None:
+            offsets[run.topic] = run.offsets()
+        else:
+            known.update(run.offsets())
+    return offsets
+
+
+def _put(runs: list[StoredRun], run: StoredRun) -> bool:
+    """Put a run to others of its group; False: it has some partitions of another, or there are too many."""
+    for position, older in enumerate(runs):
+        if older.topic == run.topic:
+            if run.replaces(older):
+                runs[position] = run
+                return True
+            if not run.is_disjoint(older):
+                return False
+    if len(runs) >= RUNS_MAX:
+        return False
+    runs.append(run)
+    return True
 
 
 def partitions_of(offsets: GroupOffsets) -> Iterator[TopicPartition]:

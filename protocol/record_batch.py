@@ -257,7 +257,7 @@ def check_records(batch: Buffer, header: BatchHeader, *, max_bytes: int = UNPACK
     CorruptBatchError; its code is INVALID_RECORD for wrong offsets. Timestamps in the result are those of the records,
     whatever the batch's timestamp type; −1 if there are none.
     """
-    return batch_records.check(_payload(batch, header, max_bytes), header.record_count, header.base_timestamp)
+    return batch_records.check(unpacked(batch, header, max_bytes), header.record_count, header.base_timestamp)
 
 
 def check_lengths(batch: Buffer, header: BatchHeader) -> None:
@@ -271,8 +271,13 @@ def check_lengths(batch: Buffer, header: BatchHeader) -> None:
 def records(batch: Buffer, *, max_bytes: int = UNPACKED_BYTES_MAX) -> Iterator[Record]:
     """The records of one whole batch, unpacked to at most `max_bytes`. CorruptBatchError when anything is broken."""
     header = read_header(batch)
+    return records_in(unpacked(batch, header, max_bytes), header)
+
+
+def records_in(data: bytes, header: BatchHeader) -> Iterator[Record]:
+    """The records of a batch whose unpacked records are `data`. CorruptBatchError when anything is broken."""
     return batch_records.iterate(
-        _payload(batch, header, max_bytes),
+        data,
         header.record_count,
         header.base_offset,
         header.base_timestamp,
@@ -280,7 +285,7 @@ def records(batch: Buffer, *, max_bytes: int = UNPACKED_BYTES_MAX) -> Iterator[R
     )
 
 
-def _payload(batch: Buffer, header: BatchHeader, max_bytes: int) -> bytes:
+def unpacked(batch: Buffer, header: BatchHeader, max_bytes: int) -> bytes:
     """The unpacked records as bytes, which are faster to read than a view, and of which keys and values are slices."""
     packed = memoryview(batch)[HEADER_BYTES : header.size_bytes]
     codec = header.attributes & CODEC_MASK

@@ -116,7 +116,7 @@ def _group_rows(shards: list[Shard], states: tuple[str, ...]) -> Generator[dict[
                 "protocol_type": group.protocol_type or "",
                 "generation": group.generation,
                 "members": len(group.members),
-                "partitions": sum(map(len, shard.offsets.of_group(group.group_id).values())),
+                "partitions": shard.offsets.count(group.group_id),
             }
 
 

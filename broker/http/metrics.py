@@ -249,21 +249,20 @@ def position(shard: Shard, group_id: str, bounds: Bounds) -> Position:
     """Where a group is, by the logs whose bounds are known. A hundred nanoseconds for each offset."""
     lag = most = count = without = 0
     last_ms = 0
-    for topic, committed in shard.offsets.of_group(group_id).items():
+    for topic, committed in shard.offsets.positions(group_id):
         count += len(committed)
         of_topic = bounds.get(topic)
         if of_topic is None:
             without += len(committed)
             continue
-        for index, each in committed.items():
+        for index, offset, committed_ms in committed:
             found = of_topic.get(index)
-            if each.commit_timestamp > last_ms:
-                last_ms = each.commit_timestamp
+            if committed_ms > last_ms:
+                last_ms = committed_ms
             if found is None:
                 without += 1
                 continue
             start, end = found
-            offset = each.offset
             behind = end - (offset if offset > start else start)
             if behind > 0:
                 lag += behind

@@ -1,0 +1,194 @@
+"""Committed offsets as they stand in the log, which are decoded when somebody asks for them.
+
+A coordinator loads millions of offsets, and nobody asks for most of them. What coordinators write has one form: the
+offsets of one commit for one topic are records of one size, which differ only in the offset delta, the partition and
+the numbers of the value. A regular expression checks such a run as a whole, byte by byte, and finds its group and
+topic. After that decoding cannot fail, so it can wait. Anything else (metadata, expiry times, tombstones, groups,
+delete horizons) is no run, and is decoded at once, record by record.
+
+Runs have key version 1, and value version 4 (with or without a topic id) or 3 (of Kafka).
+"""
+
+import re
+from functools import lru_cache
+from struct import Struct
+from sys import intern
+from typing import NamedTuple
+
+from barnabas.offsets.records import NO_TOPIC_ID, CommittedOffset
+from barnabas.protocol.varint import encode_signed
+
+_KEY_BYTES_MIN = 2 + 2 + 2 + 4  # version, group, topic, partition, without names
+
+
+class _Form(NamedTuple):
+    """A value without metadata: what it looks like, and where its numbers are."""
+
+    size_bytes: int
+    first: bytes  # as a regular expression, in the first record of a run
+    others: bytes  # in those behind it, which have the same topic id
+    numbers: str  # offset, leader epoch, commit time, as a struct
+
+
+_PLAIN = _Form(24, rb"\x00\x04.{12}\x01.{8}\x00", rb"\x00\x04.{12}\x01.{8}\x00", "2x q i x q x")
+_WITH_TOPIC_ID = _Form(
+    42,
+    rb"\x00\x04.{12}\x01.{8}\x01\x00\x10(?P<topic_id>.{16})",
+    rb"\x00\x04.{12}\x01.{8}\x01\x00\x10(?P=topic_id)",
+    "2x q i x q 19x",
+)
+_VERSION_3 = _Form(24, rb"\x00\x03.{12}\x00\x00.{8}", rb"\x00\x03.{12}\x00\x00.{8}", "2x q i 2x q")
+_FORMS = {(24, b"\4"): _PLAIN, (42, b"\4"): _WITH_TOPIC_ID, (24, b"\3"): _VERSION_3}  # by size and version
+
+
+class Layout:
+    """The layout of the records of a run. `numbers` reads offset delta, partition, offset, leader epoch, commit time;
+    `positions` reads partition, offset, commit time.
+    """
+
+    __slots__ = ("delta_bytes", "has_topic_id", "numbers", "partition_at", "positions", "records", "size_bytes")
+
+    def __init__(self, delta_bytes: int, key_start_bytes: int, form: _Form) -> None:
+        key_length = encode_signed(key_start_bytes + 4)
+        value_length = encode_signed(form.size_bytes)
+        behind_delta = len(key_length) + key_start_bytes + 4 + len(value_length) + form.size_bytes + 1
+        length = encode_signed(2 + delta_bytes + behind_delta)
+        before = re.escape(length) + rb"\x00\x00"  # attributes, timestamp delta
+        before += rb"[\x00-\x7f]" if delta_bytes == 1 else rb"[\x80-\xff][\x00-\x7f]"
+        before += re.escape(key_length)
+        between = rb".{4}" + re.escape(value_length)
+        first = before + rb"(?P<key_start>.{%d})" % key_start_bytes + between + form.first + rb"\x00"
+        others = before + rb"(?P=key_start)" + between + form.others + rb"\x00"
+        self.records = re.compile(first + rb"(?:" + others + rb")*+", re.DOTALL)
+        self.delta_bytes = delta_bytes
+        self.has_topic_id = form is _WITH_TOPIC_ID
+        start = len(length) + 2
+        to_partition = len(key_length) + key_start_bytes
+        delta = "B" if delta_bytes == 1 else "H"
+        behind = f"{len(value_length)}x"
+        self.numbers = Struct(f">{start}x {delta} {to_partition}x i {behind} {form.numbers} x")
+        positions = form.numbers.replace(" i ", " 4x ")
+        self.positions = Struct(f">{start + delta_bytes + to_partition}x i {behind} {positions} x")
+        self.partition_at = start + delta_bytes + to_partition
+        self.size_bytes = len(length) + 2 + delta_bytes + behind_delta
+        assert self.numbers.size == self.positions.size == self.size_bytes
+
+
+_layout = lru_cache(maxsize=1024)(Layout)
+
+
+class StoredRun:
+    """Offsets of one group for one topic, each partition once."""
+
+    __slots__ = ("_base_offset", "_data", "_layout", "_topic_id", "topic")
+
+    def __init__(self, layout: Layout, base_offset: int, data: bytes, topic: str, topic_id: bytes) -> None:
+        self._layout = layout
+        self._base_offset = base_offset
+        self._data = data
+        self._topic_id = topic_id
+        self.topic = topic
+
+    def __len__(self) -> int:
+        return len(self._data) // self._layout.size_bytes
+
+    def positions(self) -> list[tuple[int, int, int]]:
+        """Each partition, its committed offset, and when it was committed."""
+        return list(self._layout.positions.iter_unpack(self._data))
+
+    def offsets(self) -> dict[int, CommittedOffset]:
+        """The offsets by partition."""
+        base_offset, topic_id = self._base_offset, self._topic_id
+        is_short = self._layout.delta_bytes == 1
+        offsets = {}
+        time = -1  # offsets of one commit share one number
+        for delta, partition, offset, leader_epoch, commit_timestamp in self._layout.numbers.iter_unpack(self._data):
+            if not is_short:
+                delta = delta >> 8 & 0x7F | (delta & 0xFF) << 7
+            record_offset = base_offset + (delta >> 1 ^ -(delta & 1))
+            if commit_timestamp != time:
+                time = commit_timestamp
+            offsets[partition] = CommittedOffset(offset, leader_epoch, "", time, -1, topic_id, record_offset)
+        return offsets
+
+    @property
+    def is_distinct(self) -> bool:
+        """Whether each partition is there once."""
+        layout = self._layout
+        count = len(self)
+        if len(set(self._data[layout.partition_at + 3 :: layout.size_bytes])) == count:
+            return True
+        return len({partition for partition, _, _ in self.positions()}) == count
+
+    def replaces(self, older: "StoredRun") -> bool:
+        """Whether this run of the same topic has the same partitions, in the same order."""
+        mine, other = self._layout, older._layout
+        if len(self) != len(older):
+            return False
+        return all(
+            self._data[mine.partition_at + byte :: mine.size_bytes]
+            == older._data[other.partition_at + byte :: other.size_bytes]
+            for byte in (3, 2, 1, 0)
+        )
+
+    def is_disjoint(self, other: "StoredRun") -> bool:
+        """Whether no partition of another run of the same topic is in this one."""
+        return {row[0] for row in self.positions()}.isdisjoint(row[0] for row in other.positions())
+
+
+class Splitter:
+    """Splits batches into runs. It tries the layout of the run before first, because it is usually the same."""
+
+    __slots__ = ("_last",)
+
+    def __init__(self) -> None:
+        self._last: Layout | None = None
+
+    def runs(self, data: bytes, base_offset: int, record_count: int) -> list[tuple[str, StoredRun]] | None:
+        """The runs of a batch's unpacked records, each with its group; None: the records are not all in runs."""
+        found: list[tuple[str, StoredRun]] = []
+        position, end = 0, len(data)
+        while position < end:
+            layout = self._last
+            match = None if layout is None else layout.records.match(data, position)
+            if layout is None or match is None:
+                layout = self._last = _layout_at(data, position)
+                match = None if layout is None else layout.records.match(data, position)
+                if layout is None or match is None:
+                    return None
+            key_start = match["key_start"]
+            topic_at = 4 + int.from_bytes(key_start[2:4], "big") + 2
+            topic_bytes = int.from_bytes(key_start[topic_at - 2 : topic_at], "big")
+            if key_start[:2] != b"\0\1" or topic_at + topic_bytes != len(key_start):
+                self._last = None
+                return None
+            topic_id = match["topic_id"] if layout.has_topic_id else NO_TOPIC_ID
+            try:
+                group_id, topic = key_start[4 : topic_at - 2].decode(), intern(key_start[topic_at:].decode())
+            except UnicodeDecodeError:
+                return None
+            run = StoredRun(layout, base_offset, data[position : match.end()], topic, topic_id)
+            if not run.is_distinct:
+                return None
+            record_count -= len(run)
+            found.append((group_id, run))
+            position = match.end()
+        return found if not record_count else None
+
+
+def _layout_at(data: bytes, position: int) -> Layout | None:
+    """The layout that the record at `position` may have: its match is checked. None: it has none."""
+    try:
+        at = position + (1 if data[position] < 128 else 2) + 2
+        delta_bytes = 1 if data[at] < 128 else 2
+        at += delta_bytes
+        length = data[at]
+        at += 1
+        if length > 127:
+            length = length & 127 | data[at] << 7
+            at += 1
+        at += length >> 1
+        form = _FORMS.get((data[at] >> 1, data[at + 2 : at + 3]))
+    except IndexError:
+        return None
+    return None if form is None or length < 2 * _KEY_BYTES_MIN else _layout(delta_bytes, (length >> 1) - 4, form)

@@ -20,7 +20,7 @@ from barnabas.groups.classic import ClassicGroup
 from barnabas.groups.events import EventBook
 from barnabas.groups.hashing import partition_for
 from barnabas.groups.live_reset import LiveReset
-from barnabas.groups.loading import Loader
+from barnabas.groups.loading import Loader, Progress
 from barnabas.groups.member import Effects, join_error
 from barnabas.groups.rebalance import State
 from barnabas.groups.records import store_error
@@ -317,6 +317,10 @@ class GroupCoordinator:
     def owned_shards(self) -> list[Shard]:
         """All shards that are loaded."""
         return [shard for shard in self.shards.values() if not shard.loading]
+
+    def loading(self) -> list[Progress]:
+        """How far the partitions are that are being loaded."""
+        return [self._loaders[partition].progress for partition in sorted(self._loaders)]
 
     def _gate(self, group_id: str | None) -> Shard | ErrorCode:
         if not self.is_active:

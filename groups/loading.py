@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable
 from functools import partial
 from sys import intern
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from barnabas.groups.classic import ClassicGroup
 from barnabas.groups.records import GROUP_KEY_VERSION, decode_group
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("barnabas.groups")
 
+TELL_MS = 5_000.0  # how often the log says how far a partition is
 RETRY_MS = 5_000  # after the log could not be read
 SLICE_BYTES = 64 * 1024  # how much of the log is read at a time
 BATCH_BYTES_MAX = 256 * 1024 * 1024
@@ -46,6 +47,20 @@ _COMMIT_MARKER = 1
 # Key version -> type of the group. A group of that type exists if its record of that key has a value.
 _FOREIGN_GROUP_KEYS = {3: "consumer", 11: "share", 17: "streams"}
 _OTHER_KNOWN_KEYS = frozenset(range(3, 24)) - {9, 18}
+
+
+class Progress(NamedTuple):
+    """How far a partition is loaded. `end_offset`: where it ends when its loading began."""
+
+    partition: int
+    start_offset: int
+    loaded_offset: int
+    end_offset: int
+
+    @property
+    def percent(self) -> int:
+        """Of the offsets. Compaction leaves gaps, so it is no measure of time."""
+        return 100 * (self.loaded_offset - self.start_offset) // max(1, self.end_offset - self.start_offset)
 
 
 class Loader:
@@ -65,13 +80,13 @@ class Loader:
         self._config = config
         self._slice_bytes = min(buffer_bytes, SLICE_BYTES)
         self._done = done
-        self._position = shard.log.log_start_offset
+        self._start = self._position = shard.log.log_start_offset
         self._end = shard.log.log_end_offset
         self._metadata: dict[str, GroupMetadataValue] = {}
         self._unknown_versions: set[int] = set()
         self._record_count = 0
         self._splitter = Splitter()
-        self._started_ms = clock.monotonic_ms()
+        self._started_ms = self._told_ms = clock.monotonic_ms()
         self._stopped_by = ""
         self._work = turns.begin(self._load())
 
@@ -79,8 +94,14 @@ class Loader:
         """Stop loading: this broker does not lead the partition any more."""
         self._work.cancel()
 
+    @property
+    def progress(self) -> Progress:
+        """How far it is."""
+        return Progress(self._shard.partition, self._start, min(self._position, self._end), self._end)
+
     def _load(self) -> Pieces[None]:
         while self._position < self._end:
+            self._tell()
             try:
                 yield from self._replay_slice()
             except (OSError, ProtocolError, ValueError) as error:
@@ -134,6 +155,21 @@ class Loader:
                     self._replay_control(header.producer_id, record)
                 else:
                     self._replay_record(record, producer_id)
+
+    def _tell(self) -> None:
+        """Log now and then how far it is."""
+        now_ms = self._clock.monotonic_ms()
+        if now_ms - self._told_ms >= TELL_MS:
+            self._told_ms = now_ms
+            logger.info(
+                "offsets partition %d: loading, %d%% (offset %d of %d, %d records, %d groups so far)",
+                self._shard.partition,
+                self.progress.percent,
+                self._position,
+                self._end,
+                self._record_count,
+                self._shard.offsets.group_count,
+            )
 
     def _log_failure(self, error: Exception) -> None:
         """Log an error once. The rest is not served, because consumers would get older offsets, or none."""

@@ -93,8 +93,10 @@ def send(client: Any, request: Any, node_id: int | None = None, within_ms: int |
     return client._manager.run(client._manager.send, request, node_id, within_ms)
 
 
-def answered(client: Any | None, ask: Callable[[], T]) -> T:
+def answered(client: Any | None, ask: Callable[[], T], on_wait: Callable[[Exception], None] | None = None) -> T:
     """What brokers answer to a question. While one of them does not answer, again, with fresh metadata of the client.
+
+    `on_wait` is told once why it takes longer.
 
     A broker that stands still leads, coordinates and is controller until its session is over. `ask` must do no harm
     when it is done twice, because a question without an answer may have been heard.
@@ -112,6 +114,7 @@ def answered(client: Any | None, ask: Callable[[], T]) -> T:
             errors.NotLeaderForPartitionError,
             errors.RequestTimedOutError,
         ),
+        on_wait,
     )
 
 
@@ -139,14 +142,22 @@ def _coordinator_moves() -> tuple[type[Exception], ...]:
     return errors.CoordinatorLoadInProgressError, errors.CoordinatorNotAvailableError, errors.NotCoordinatorError
 
 
-def _again(client: Any | None, ask: Callable[[], T], passing: tuple[type[Exception], ...]) -> T:
+def _again(
+    client: Any | None,
+    ask: Callable[[], T],
+    passing: tuple[type[Exception], ...],
+    on_wait: Callable[[Exception], None] | None = None,
+) -> T:
     """What `ask` returns. While it raises what passes, again; after a while that is raised."""
     clock = RealClock()
     last_ms = clock.monotonic_ms() + ONE_ANSWERS_WITHIN_MS
     while True:
         try:
             return ask()
-        except passing:
+        except passing as error:
+            if on_wait is not None:
+                on_wait(error)
+                on_wait = None
             if clock.monotonic_ms() > last_ms:
                 raise
             if client is not None:
@@ -269,10 +280,16 @@ def out_of_sync(row: dict[str, Any]) -> str:
     return ", ".join(words)
 
 
-def describe_groups(client: Any, names: list[str], *, may_be_missing: bool = False) -> dict[str, Any]:
+def describe_groups(
+    client: Any,
+    names: list[str],
+    *,
+    may_be_missing: bool = False,
+    on_wait: Callable[[Exception], None] | None = None,
+) -> dict[str, Any]:
     """Descriptions by name; a group that does not exist ends the command, or is left out."""
     described = {}
-    for name, group in answered(client, lambda: _described(client, names)).items():
+    for name, group in answered(client, lambda: _described(client, names), on_wait).items():
         # Before version 6 of DescribeGroups, a missing group is answered as a dead one without members.
         if group["group_state"] == "Dead":
             if not may_be_missing:

@@ -1,12 +1,13 @@
 """`barnabas groups`: list, describe, lag, explain, delete."""
 
+from contextlib import suppress
 from enum import StrEnum
 from functools import partial
 from typing import Annotated, Any
 
 import typer
 from barnabas.broker.cli.client import admin, answered, await_coordinators, changed, describe_groups, positions
-from barnabas.broker.cli.exits import say
+from barnabas.broker.cli.exits import Failure, say
 from barnabas.broker.cli.http_client import HttpApi
 from barnabas.broker.cli.lag import add_true_lag, lag, true_lag_cells
 from barnabas.broker.cli.target import Target
@@ -90,7 +91,8 @@ def describe(target: Target, groups: Names, as_json: AsJson = False) -> None:
     """
     with admin(target) as client:
         documents = []
-        for name, group in describe_groups(client, groups).items():
+        tell = partial(tell_loading, HttpApi(client, target))
+        for name, group in describe_groups(client, groups, on_wait=tell).items():
             members = [
                 {
                     "member_id": member["member_id"],
@@ -213,6 +215,29 @@ def delete(target: Target, groups: Names, yes: Yes = False, as_json: AsJson = Fa
         rows.append(row)
     missing = all(result in ("OK", "GroupIdNotFoundError") for result in results.values())
     print_outcomes("group", rows, as_json, nothing_there=missing)
+
+
+def tell_loading(api: HttpApi, reason: Exception) -> None:
+    """Say that a coordinator loads committed offsets, and how far it is; nothing for another reason to wait."""
+    if type(reason).__name__ != "CoordinatorLoadInProgressError":
+        return
+    with suppress(Failure):  # a cluster without the HTTP API
+        for answer in api.of_each_broker("/v1/groups", {"state": State.DEAD.value}):
+            line = loading_line(answer)
+            if line:
+                say(line)
+
+
+def loading_line(answer: dict[str, Any]) -> str | None:
+    """What a broker loads, in words; None: nothing."""
+    rows = answer["loading"]
+    if not rows:
+        return None
+    loaded = sum(row["loaded_offset"] - row["start_offset"] for row in rows)
+    count = sum(row["end_offset"] - row["start_offset"] for row in rows)
+    percent = 100 * loaded // count if count else 0
+    partitions = ", ".join(str(row["partition"]) for row in rows[:10]) + (", …" if len(rows) > 10 else "")
+    return f"broker {answer['node_id']} loads committed offsets: {percent} % of partition {partitions}. Waiting."
 
 
 ERRORS = {

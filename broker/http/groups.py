@@ -31,12 +31,20 @@ GROUP_ROW = record(
     members=integer("How many members it has."),
     partitions=integer("Of how many partitions it has committed offsets in __consumer_offsets."),
 )
+LOADING = record(
+    "A partition of __consumer_offsets that is being loaded.",
+    partition=integer("Its number."),
+    start_offset=integer("Where its log begins."),
+    loaded_offset=integer("Everything before it is loaded."),
+    end_offset=integer("Where its log ended when the loading began."),
+)
 GROUPS = record(
     "The groups of one broker.",
     node_id=integer("The broker. Others coordinate other groups."),
     loading_partitions=array(
         integer("A partition of __consumer_offsets."), "Groups of these partitions are missing: they are being loaded."
     ),
+    loading=array(LOADING, "How far they are."),
     groups=array(GROUP_ROW, "Ordered by partition of __consumer_offsets."),
 )
 MEMBER = record(
@@ -98,6 +106,7 @@ def list_groups(broker: Broker, request: HttpRequest) -> HttpAnswer:
         {
             "node_id": broker.node_id,
             "loading_partitions": sorted(partition for partition, shard in shards.items() if shard.loading),
+            "loading": [progress._asdict() for progress in broker.group_coordinator.loading()],
             "groups": _group_rows(broker.group_coordinator.owned_shards(), request.query["state"]),
         }
     )

@@ -23,7 +23,7 @@ class Example(NamedTuple):
 
 
 # Arrays that have no item in these examples.
-EMPTY = {"loading_partitions"}
+EMPTY = {"loading", "loading_partitions"}
 
 EXAMPLES: dict[tuple[str, str], list[Example]] = {
     ("GET", "/metrics"): [Example("/metrics")],

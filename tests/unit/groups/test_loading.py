@@ -382,3 +382,32 @@ def test_a_group_that_cannot_be_forgotten_now_holds_up_no_other_partition() -> N
     world.logs[0].release()
     world.settle()
     assert world.fetch(groups[0]) == {("events", 0): 2}
+
+
+def test_how_far_a_load_is_can_be_asked_and_is_in_the_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    monkeypatch.setattr(loading, "SLICE_BYTES", 1)
+    world = GroupWorld()
+    for offset in range(4):
+        world.commit("g", {("t", offset): offset})
+    read = world.logs[0].read
+    fails = False
+
+    def read_some(offset: int, max_bytes: int) -> bytes:
+        if fails and offset == 2:
+            raise OSError(24, "simulated")
+        return read(offset, max_bytes)
+
+    monkeypatch.setattr(world.logs[0], "read", read_some)
+    fails = True
+    begin_load(world)
+    assert world.coordinator.loading() == [(0, 0, 0, 4)]
+    world.clock.advance(loading.RETRY_MS + 1)
+    assert world.coordinator.loading() == [(0, 0, 2, 4)]
+    assert "offsets partition 0: loading, 50% (offset 2 of 4, 2 records, 1 groups so far)" in caplog.text
+    fails = False
+    world.clock.advance(loading.RETRY_MS)
+    assert world.coordinator.loading() == []
+    assert world.fetch("g") == {("t", offset): offset for offset in range(4)}

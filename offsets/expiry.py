@@ -91,6 +91,14 @@ def expired_offsets(
     return expired
 
 
+def may_have_expired(situation: GroupSituation, oldest_ms: int, now_ms: int, retention_ms: int) -> bool:
+    """Whether any offset of a group may have expired. `oldest_ms`: when the oldest was committed; none has an expiry
+    time of its own.
+    """
+    rule = _rule(situation)
+    return not rule.keeps_all and now_ms - (oldest_ms if rule.base_ms is None else rule.base_ms) >= retention_ms
+
+
 class Kept(StrEnum):
     """Why an offset does not expire."""
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from barnabas.offsets.expiry import GroupSituation, expired_offsets, warning_ms
+from barnabas.offsets.expiry import GroupSituation, expired_offsets, may_have_expired, warning_ms
 from barnabas.offsets.journal import Cause, encode_origin
 from barnabas.offsets.manager import Offsets
 from barnabas.offsets.records import GroupOffsets, OffsetCommits, OffsetRemovals, TopicPartition, commit_error
@@ -138,7 +138,7 @@ class KafkaOffsetManager:
     ) -> Offsets | Pending[Offsets]:
         """The offsets in the table. With `require_stable`: after the writes that are now in flight in the partition."""
         if not require_stable:
-            return Offsets(ErrorCode.NONE, shard.offsets.asked_by_client(group_id))
+            return Offsets(ErrorCode.NONE, shard.offsets.asked_for(group_id))
         if shard.is_quiet(group_id):
             return _stable(shard.offsets, group_id)
         pending: Pending[Offsets] = Pending()
@@ -287,9 +287,12 @@ class KafkaOffsetManager:
         situation = shard.situation(group_id)
         if situation is None:
             return None
+        ahead_ms = warning_ms(retention_ms, self._config.offsets_retention_check_interval_ms)
+        oldest_ms = shard.offsets.oldest_ms(group_id)
+        if oldest_ms is not None and not may_have_expired(situation, oldest_ms, now_ms + ahead_ms, retention_ms):
+            return None
         offsets = shard.offsets.of_group(group_id)
         pending = shard.offsets.pending_of_group(group_id)
-        ahead_ms = warning_ms(retention_ms, self._config.offsets_retention_check_interval_ms)
         expired = expired_offsets(situation, offsets, pending, now_ms + ahead_ms, retention_ms)
         if expired:
             soon, expired = expired, expired_offsets(situation, offsets, pending, now_ms, retention_ms)
@@ -323,4 +326,4 @@ class KafkaOffsetManager:
 
 
 def _stable(table: OffsetTable, group_id: str) -> Offsets:
-    return Offsets(ErrorCode.NONE, table.asked_by_client(group_id), table.pending_of_group(group_id))
+    return Offsets(ErrorCode.NONE, table.asked_for(group_id), table.pending_of_group(group_id))

@@ -80,13 +80,14 @@ _layout = lru_cache(maxsize=1024)(Layout)
 class StoredRun:
     """Offsets of one group for one topic, each partition once."""
 
-    __slots__ = ("_base_offset", "_data", "_layout", "_topic_id", "topic")
+    __slots__ = ("_base_offset", "_data", "_layout", "_oldest_ms", "_topic_id", "topic")
 
     def __init__(self, layout: Layout, base_offset: int, data: bytes, topic: str, topic_id: bytes) -> None:
         self._layout = layout
         self._base_offset = base_offset
         self._data = data
         self._topic_id = topic_id
+        self._oldest_ms: int | None = None
         self.topic = topic
 
     def __len__(self) -> int:
@@ -110,6 +111,13 @@ class StoredRun:
                 time = commit_timestamp
             offsets[partition] = CommittedOffset(offset, leader_epoch, "", time, -1, topic_id, record_offset)
         return offsets
+
+    @property
+    def oldest_ms(self) -> int:
+        """When the oldest of the offsets was committed. None of them has an expiry time of its own."""
+        if self._oldest_ms is None:
+            self._oldest_ms = min(row[2] for row in self.positions())
+        return self._oldest_ms
 
     @property
     def is_distinct(self) -> bool:

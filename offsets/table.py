@@ -3,7 +3,7 @@
 Only the `replay` methods and `store` change the table, at commit or while loading, so it holds only committed records.
 Offsets of an open transaction wait in `pending`, by producer, until the control record of the transaction decides.
 
-What was loaded stays as it is in the log (stored.py) until the group changes, or a client asks for it a second time. A
+What was loaded stays as it is in the log (stored.py) until the group changes, or somebody asks for it a second time. A
 group is in `decoded` or in `stored`, never in both; each partition of a group in `stored` is there once.
 """
 
@@ -28,7 +28,7 @@ class OffsetTable:
         self.stored: dict[str, list[StoredRun]] = {}
         self.pending: dict[int, dict[str, GroupOffsets]] = {}
         self.pending_counts: dict[str, int] = {}  # open transactions by group; usually none, found by one look-up
-        self._asked: set[str] = set()  # groups in `stored` that a client has asked for
+        self._asked: set[str] = set()  # groups in `stored` that somebody has asked for
 
     @property
     def committed(self) -> dict[str, GroupOffsets]:
@@ -51,7 +51,7 @@ class OffsetTable:
 
     def get(self, group_id: str, topic: str, partition: int) -> CommittedOffset | None:
         """The committed offset; None: there is none."""
-        return self.of_group(group_id).get(topic, {}).get(partition)
+        return self.asked_for(group_id).get(topic, {}).get(partition)
 
     def of_group(self, group_id: str) -> GroupOffsets:
         """All committed offsets of a group, in the order of their first commit. The caller must not change them.
@@ -64,8 +64,8 @@ class OffsetTable:
         runs = self.stored.get(group_id)
         return _NOTHING if runs is None else _decode(runs)
 
-    def asked_by_client(self, group_id: str) -> GroupOffsets:
-        """As `of_group`. What a client asks for again and again is decoded once only."""
+    def asked_for(self, group_id: str) -> GroupOffsets:
+        """As `of_group`, for those who may soon ask again: at the second time, it is decoded for good."""
         found = self.decoded.get(group_id)
         if found is not None:
             return found
@@ -83,6 +83,11 @@ class OffsetTable:
         """How many committed offsets a group has."""
         found = self.decoded.get(group_id)
         return sum(map(len, self.stored.get(group_id, ()) if found is None else found.values()))
+
+    def oldest_ms(self, group_id: str) -> int | None:
+        """When the oldest of a group's offsets was committed; None: it is not known without looking at all of them."""
+        runs = self.stored.get(group_id)
+        return None if runs is None else min(run.oldest_ms for run in runs)
 
     def topics(self, group_id: str) -> list[str]:
         """The topics of which a group has committed offsets."""
@@ -205,7 +210,9 @@ class OffsetTable:
         """The partitions among these whose offset of the group, committed or pending, has a record before
         `before_offset`. Sorted.
         """
-        sources = [self.of_group(group_id)]
+        sources = []
+        if any(topic in partitions for topic in self.topics(group_id)):
+            sources.append(self.of_group(group_id))
         if group_id in self.pending_counts:
             sources += [groups[group_id] for groups in self.pending.values() if group_id in groups]
         found = {

@@ -177,11 +177,12 @@ def _offset_rows(
     situation = shard.situation(group_id)
     pending = shard.offsets.pending_of_group(group_id)
     retention_ms = _retention_ms(coordinator)
+    in_topic = shard.offsets.of_group(group_id)
     expires: int | Kept
     for topic in sorted(committed):
         topic_id = coordinator.topics.topic_id(topic)
         for partition, offset in sorted(committed.get(topic, {}).items()):
-            if shard.offsets.get(group_id, topic, partition) is None:
+            if partition not in in_topic.get(topic, {}):
                 expires = Kept.TREE
             else:
                 expires = forecast(situation, topic, offset, (topic, partition) in pending, retention_ms)

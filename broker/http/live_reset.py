@@ -107,7 +107,8 @@ def _committed(broker: Broker, group: str, rows: list[dict[str, Any]]) -> list[i
     shard = broker.group_coordinator.shard_of(group)
     if isinstance(shard, ErrorCode):
         return [None] * len(rows)
-    found = [shard.offsets.get(group, row["topic"], row["partition"]) for row in rows]
+    offsets = shard.offsets.of_group(group)
+    found = [offsets.get(row["topic"], {}).get(row["partition"]) for row in rows]
     return [None if committed is None else committed.offset for committed in found]
 
 

@@ -1,7 +1,15 @@
 """KIP-211 row by row, each limit at -1, 0, +1."""
 
 import pytest
-from barnabas.offsets.expiry import SIMPLE, GroupSituation, expired_offsets
+from barnabas.offsets.expiry import (
+    SIMPLE,
+    GroupSituation,
+    Kept,
+    expired_offsets,
+    forecast,
+    may_have_expired,
+    warning_ms,
+)
 from barnabas.offsets.records import CommittedOffset
 
 RETENTION = 1000
@@ -60,3 +68,44 @@ def test_explicit_expiry_counts_instead(now: int, expected: bool) -> None:
 
 def test_pending_transactional_offsets_do_not_expire() -> None:
     assert not is_expired(SIMPLE, 10**9, pending=True)
+
+
+@pytest.mark.parametrize(
+    ("situation", "oldest", "now", "expected"),
+    [
+        (SIMPLE, 0, 999, False),
+        (SIMPLE, 0, 1000, True),
+        (GroupSituation("consumer", True, False, 5000, frozenset()), 0, 5999, False),
+        (GroupSituation("consumer", True, False, 5000, frozenset()), 5500, 6000, True),
+        (GroupSituation("consumer", False, False, 0, frozenset()), 0, 10**9, False),
+        (GroupSituation("consumer", False, True, 0, frozenset({"t"})), 0, 1000, True),
+    ],
+)
+def test_whether_any_may_have_expired(situation: GroupSituation, oldest: int, now: int, expected: bool) -> None:
+    assert may_have_expired(situation, oldest, now, RETENTION) is expected
+    assert expected or not is_expired(situation, now, committed=oldest)
+
+
+def test_a_forecast_says_when_or_why_not() -> None:
+    plain, explicit = (
+        CommittedOffset(1, commit_timestamp=50),
+        CommittedOffset(1, commit_timestamp=50, expire_timestamp=70),
+    )
+    empty = GroupSituation("consumer", True, False, 5000, frozenset())
+    reads_t = GroupSituation("consumer", False, True, 0, frozenset({"t"}))
+    assert forecast(SIMPLE, "t", plain, False, RETENTION) == 1050
+    assert forecast(SIMPLE, "t", explicit, False, RETENTION) == 70
+    assert forecast(empty, "t", plain, False, RETENTION) == 6000
+    assert forecast(reads_t, "u", plain, False, RETENTION) == 1050
+    assert forecast(reads_t, "t", plain, False, RETENTION) is Kept.MEMBERS
+    assert forecast(None, "t", plain, False, RETENTION) is Kept.MEMBERS
+    assert forecast(SIMPLE, "t", plain, True, RETENTION) is Kept.TRANSACTION
+
+
+def test_a_warning_comes_a_day_before_or_a_seventh_of_the_retention_and_two_checks_at_least() -> None:
+    hour = 3_600_000
+    assert warning_ms(7 * 24 * hour, hour // 6) == 24 * hour
+    assert warning_ms(70 * 24 * hour, hour // 6) == 24 * hour
+    assert warning_ms(7 * hour, hour // 6) == hour
+    assert warning_ms(hour, hour // 6) == 2 * (hour // 6)
+    assert warning_ms(hour, hour) == hour

@@ -117,18 +117,17 @@ def test_a_table_keeps_what_it_was_given_until_somebody_needs_it() -> None:
     load(table, [batch_of(OffsetCommits("g", {"t": {0: committed(1), 1: committed(2)}}))])
     assert table.group_ids() == ["g"]
     assert (table.group_count, table.count("g"), table.topics("g"), table.has_offsets) == (1, 2, ["t"], True)
+    assert table.of_group("g")["t"][1].offset == 2
     found = table.get("g", "t", 1)
     assert found is not None
     assert found.offset == 2
     assert not table.decoded
-    assert table.asked_by_client("g") == table.of_group("g")
-    assert not table.decoded
-    assert table.asked_by_client("g") is table.of_group("g"), "a client that asks again has it decoded"
+    assert table.asked_for("g") is table.of_group("g"), "a client that asks again has it decoded"
     assert table.group_ids() == ["g"]
     load(table, [batch_of(OffsetCommits("h", {"t": {0: committed(1)}}))])
     assert table.to_change("h") is table.decoded["h"]
     assert not table.stored
-    assert table.asked_by_client("none") == table.to_change("none") == {}
+    assert table.asked_for("none") == table.to_change("none") == {}
 
 
 def test_a_commit_of_the_same_partitions_replaces_the_run() -> None:
@@ -238,6 +237,9 @@ def test_a_table_of_runs_equals_a_replay_after_any_legal_compaction_and_truncati
         assert stored.count(group_id) == whole.count(group_id)
         assert sorted(stored.topics(group_id)) == sorted(whole.topics(group_id))
         assert by_key(stored, group_id) == by_key(whole, group_id)
+        if group_id in stored.stored:
+            times = [each.commit_timestamp for of in whole.of_group(group_id).values() for each in of.values()]
+            assert stored.oldest_ms(group_id) == min(times)
         assert stored.partitions_before(group_id, {"t": range(300)}, base // 2) == whole.partitions_before(
             group_id, {"t": range(300)}, base // 2
         )

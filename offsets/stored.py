@@ -3,10 +3,11 @@
 A coordinator loads millions of offsets, and nobody asks for most of them. What coordinators write has one form: the
 offsets of one commit for one topic are records of one size, which differ only in the offset delta, the partition and
 the numbers of the value. A regular expression checks such a run as a whole, byte by byte, and finds its group and
-topic. After that decoding cannot fail, so it can wait. Anything else (metadata, expiry times, tombstones, groups,
-delete horizons) is no run, and is decoded at once, record by record.
+topic. After that decoding cannot fail, so it can wait. Anything else (expiry times, tombstones, groups, delete
+horizons) is no run, and is decoded at once, record by record.
 
-Runs have key version 1, and value version 4 (with or without a topic id) or 3 (of Kafka).
+Runs have key version 1, and value version 4 (with or without a topic id) or 3 (of Kafka). Metadata is short, and the
+same in all records.
 """
 
 import re
@@ -19,26 +20,41 @@ from barnabas.offsets.records import NO_TOPIC_ID, CommittedOffset
 from barnabas.protocol.varint import encode_signed
 
 _KEY_BYTES_MIN = 2 + 2 + 2 + 4  # version, group, topic, partition, without names
+_SMALLEST_VALUE_BYTES = 24  # version, offset, leader epoch, time; length of metadata and tags, or only a longer length
+_TOPIC_ID_BYTES = 3 - 1 + 16  # more than no tags: number of tags, tag, size, id
+_METADATA_BYTES_MAX = 126  # its length is a varint of one byte
 
 
 class _Form(NamedTuple):
-    """A value without metadata: what it looks like, and where its numbers are."""
+    """A kind of values. `metadata_bytes` of all values of a run are the same, and so is the topic id."""
 
-    size_bytes: int
-    first: bytes  # as a regular expression, in the first record of a run
-    others: bytes  # in those behind it, which have the same topic id
-    numbers: str  # offset, leader epoch, commit time, as a struct
+    version: int
+    metadata_bytes: int
+    has_topic_id: bool
 
+    @property
+    def size_bytes(self) -> int:
+        """The size of such a value."""
+        return _SMALLEST_VALUE_BYTES + self.metadata_bytes + (_TOPIC_ID_BYTES if self.has_topic_id else 0)
 
-_PLAIN = _Form(24, rb"\x00\x04.{12}\x01.{8}\x00", rb"\x00\x04.{12}\x01.{8}\x00", "2x q i x q x")
-_WITH_TOPIC_ID = _Form(
-    42,
-    rb"\x00\x04.{12}\x01.{8}\x01\x00\x10(?P<topic_id>.{16})",
-    rb"\x00\x04.{12}\x01.{8}\x01\x00\x10(?P=topic_id)",
-    "2x q i x q 19x",
-)
-_VERSION_3 = _Form(24, rb"\x00\x03.{12}\x00\x00.{8}", rb"\x00\x03.{12}\x00\x00.{8}", "2x q i 2x q")
-_FORMS = {(24, b"\4"): _PLAIN, (42, b"\4"): _WITH_TOPIC_ID, (24, b"\3"): _VERSION_3}  # by size and version
+    def pattern(self, *, is_first: bool) -> bytes:
+        """As a regular expression: in the first record of a run, and in those behind it."""
+        metadata, topic_id = rb"(?P<metadata>.{%d})" % self.metadata_bytes, rb"(?P<topic_id>.{16})"
+        if not is_first:
+            metadata, topic_id = rb"(?P=metadata)", rb"(?P=topic_id)"
+        if self.version == 3:
+            length = re.escape(self.metadata_bytes.to_bytes(2, "big"))
+            return rb"\x00\x03.{12}" + length + metadata + rb".{8}"
+        tags = rb"\x01\x00\x10" + topic_id if self.has_topic_id else rb"\x00"
+        return rb"\x00\x04.{12}" + re.escape(bytes([self.metadata_bytes + 1])) + metadata + rb".{8}" + tags
+
+    @property
+    def numbers(self) -> str:
+        """Where offset, leader epoch and commit time are, as a struct."""
+        if self.version == 3:
+            return f"2x q i {2 + self.metadata_bytes}x q"
+        tags = _TOPIC_ID_BYTES + 1 if self.has_topic_id else 1
+        return f"2x q i {1 + self.metadata_bytes}x q {tags}x"
 
 
 class Layout:
@@ -57,11 +73,11 @@ class Layout:
         before += rb"[\x00-\x7f]" if delta_bytes == 1 else rb"[\x80-\xff][\x00-\x7f]"
         before += re.escape(key_length)
         between = rb".{4}" + re.escape(value_length)
-        first = before + rb"(?P<key_start>.{%d})" % key_start_bytes + between + form.first + rb"\x00"
-        others = before + rb"(?P=key_start)" + between + form.others + rb"\x00"
+        first = before + rb"(?P<key_start>.{%d})" % key_start_bytes + between + form.pattern(is_first=True) + rb"\x00"
+        others = before + rb"(?P=key_start)" + between + form.pattern(is_first=False) + rb"\x00"
         self.records = re.compile(first + rb"(?:" + others + rb")*+", re.DOTALL)
         self.delta_bytes = delta_bytes
-        self.has_topic_id = form is _WITH_TOPIC_ID
+        self.has_topic_id = form.has_topic_id
         start = len(length) + 2
         to_partition = len(key_length) + key_start_bytes
         delta = "B" if delta_bytes == 1 else "H"
@@ -80,13 +96,16 @@ _layout = lru_cache(maxsize=1024)(Layout)
 class StoredRun:
     """Offsets of one group for one topic, each partition once."""
 
-    __slots__ = ("_base_offset", "_data", "_layout", "_oldest_ms", "_topic_id", "topic")
+    __slots__ = ("_base_offset", "_data", "_layout", "_metadata", "_oldest_ms", "_topic_id", "topic")
 
-    def __init__(self, layout: Layout, base_offset: int, data: bytes, topic: str, topic_id: bytes) -> None:
+    def __init__(
+        self, layout: Layout, base_offset: int, data: bytes, topic: str, topic_id: bytes, metadata: str
+    ) -> None:
         self._layout = layout
         self._base_offset = base_offset
         self._data = data
         self._topic_id = topic_id
+        self._metadata = metadata
         self._oldest_ms: int | None = None
         self.topic = topic
 
@@ -99,7 +118,7 @@ class StoredRun:
 
     def offsets(self) -> dict[int, CommittedOffset]:
         """The offsets by partition."""
-        base_offset, topic_id = self._base_offset, self._topic_id
+        base_offset, topic_id, metadata = self._base_offset, self._topic_id, self._metadata
         is_short = self._layout.delta_bytes == 1
         offsets = {}
         time = -1  # offsets of one commit share one number
@@ -109,7 +128,7 @@ class StoredRun:
             record_offset = base_offset + (delta >> 1 ^ -(delta & 1))
             if commit_timestamp != time:
                 time = commit_timestamp
-            offsets[partition] = CommittedOffset(offset, leader_epoch, "", time, -1, topic_id, record_offset)
+            offsets[partition] = CommittedOffset(offset, leader_epoch, metadata, time, -1, topic_id, record_offset)
         return offsets
 
     @property
@@ -173,9 +192,10 @@ class Splitter:
             topic_id = match["topic_id"] if layout.has_topic_id else NO_TOPIC_ID
             try:
                 group_id, topic = key_start[4 : topic_at - 2].decode(), intern(key_start[topic_at:].decode())
+                metadata = match["metadata"].decode()
             except UnicodeDecodeError:
                 return None
-            run = StoredRun(layout, base_offset, data[position : match.end()], topic, topic_id)
+            run = StoredRun(layout, base_offset, data[position : match.end()], topic, topic_id, metadata)
             if not run.is_distinct:
                 return None
             record_count -= len(run)
@@ -187,16 +207,29 @@ class Splitter:
 def _layout_at(data: bytes, position: int) -> Layout | None:
     """The layout that the record at `position` may have: its match is checked. None: it has none."""
     try:
-        at = position + (1 if data[position] < 128 else 2) + 2
+        _, at = _length(data, position)
+        at += 2
         delta_bytes = 1 if data[at] < 128 else 2
-        at += delta_bytes
-        length = data[at]
-        at += 1
-        if length > 127:
-            length = length & 127 | data[at] << 7
-            at += 1
-        at += length >> 1
-        form = _FORMS.get((data[at] >> 1, data[at + 2 : at + 3]))
+        key_bytes, at = _length(data, at + delta_bytes)
+        value_bytes, at = _length(data, at + key_bytes)
+        version = data[at + 1]
+        if version == 4:
+            metadata_bytes = data[at + 14] - 1
+            has_topic_id = data[at + 15 + metadata_bytes + 8] > 0
+        else:
+            metadata_bytes = int.from_bytes(data[at + 14 : at + 16], "big")
+            has_topic_id = False
     except IndexError:
         return None
-    return None if form is None or length < 2 * _KEY_BYTES_MIN else _layout(delta_bytes, (length >> 1) - 4, form)
+    form = _Form(version, metadata_bytes, has_topic_id)
+    if version not in (3, 4) or not 0 <= metadata_bytes <= _METADATA_BYTES_MAX or form.size_bytes != value_bytes:
+        return None
+    return None if key_bytes < _KEY_BYTES_MIN else _layout(delta_bytes, key_bytes - 4, form)
+
+
+def _length(data: bytes, position: int) -> tuple[int, int]:
+    """A length of up to two bytes, and where it ends. A longer one makes a layout that does not match."""
+    length = data[position]
+    if length < 128:
+        return length >> 1, position + 1
+    return (length & 127 | data[position + 1] << 7) >> 1, position + 2

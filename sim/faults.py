@@ -340,9 +340,9 @@ FAULTS = (
     Fault(
         "the first commit wins in loading",
         "world",
-        "groups.loading:Loader._replay_record",
-        "shard.offsets.replay(",
-        "shard.offsets.get(group_id, topic, partition) or shard.offsets.replay(",
+        "offsets.table:_put",
+        "runs[position] = run",
+        "pass",
         "commits outlive the broker",
         9,
     ),

@@ -140,3 +140,21 @@ def test_a_wall_clock_that_jumps_expires_nothing_at_once(caplog: pytest.LogCaptu
     world.clock.step_wall_clock(365 * 24 * 60 * MINUTE)
     world.clock.advance(3 * MINUTE)
     assert world.fetch("g") == {}, "it stays so"
+
+
+def test_offsets_that_were_loaded_expire_as_if_there_had_been_no_restart() -> None:
+    world = make_world()
+    world.commit("g", {("t", 0): 1, ("t", 1): 2})
+    world.clock.advance(3 * MINUTE)
+    world.commit("h", {("t", 0): 3})
+    world.restart()
+    table = world.coordinator.shards[0].offsets
+    world.clock.advance(6 * MINUTE)
+    assert sorted(table.stored) == ["g", "h"], "looking whether they expire does not decode them"
+    world.clock.advance(2 * MINUTE)
+    assert world.fetch("g") == {}
+    assert world.fetch("h") == {("t", 0): 3}
+    world.clock.advance(3 * MINUTE)
+    assert world.fetch("h") == {}
+    assert not table.has_offsets
+    assert world.coordinator.shards[0].groups == {}

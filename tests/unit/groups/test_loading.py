@@ -108,12 +108,12 @@ def test_a_new_leader_goes_on_loading_until_its_high_watermark_is_there() -> Non
     assert world.fetch("g") == {("t", 0): 2}
 
 
-@pytest.mark.parametrize("metadata", ["", "m"])
+@pytest.mark.parametrize("metadata", ["", "m" * 130])
 @pytest.mark.parametrize("partitions", [1, 50])
 def test_all_loads_together_have_the_budget_of_one_pass(
     monkeypatch: pytest.MonkeyPatch, partitions: int, metadata: str
 ) -> None:
-    """Fifty partitions are not allowed fifty times as much as one. Batches without metadata are a piece as a whole."""
+    """Fifty partitions are not allowed fifty times as much as one. A batch of runs is one piece."""
     world = GroupWorld(count=partitions)
     count = 6 * PIECES_PER_PASS
     for log in world.logs:

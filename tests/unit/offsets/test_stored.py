@@ -49,12 +49,13 @@ def version_3(offset: int, metadata: bytes = b"") -> bytes:
 @pytest.mark.parametrize("count", [1, 63, 64, 65, 500])
 @pytest.mark.parametrize("topic_id", [NO_TOPIC_ID, TOPIC_ID])
 @pytest.mark.parametrize("names", [("g", "t"), ("gruppe-ü", "t" * 200)])
+@pytest.mark.parametrize("metadata", ["", "m" * 40, "ü" * 63])
 @pytest.mark.parametrize("codec", [0, 1])
 def test_a_commit_is_a_run_until_its_deltas_have_another_size(
-    count: int, topic_id: bytes, names: tuple[str, str], codec: int
+    count: int, topic_id: bytes, names: tuple[str, str], metadata: str, codec: int
 ) -> None:
     group_id, topic = names
-    offsets = {index: committed(index, topic_id) for index in range(count)}
+    offsets = {index: committed(index, topic_id, metadata) for index in range(count)}
     found = runs_of(batch_of(OffsetCommits(group_id, {topic: offsets}), base=1_000, codec=codec))
     assert found is not None
     assert [len(run) for _, run in found] == ([count] if count <= 64 else [64, count - 64])
@@ -76,11 +77,17 @@ def test_values_of_kafka_are_runs_and_others_are_not() -> None:
     assert found(version_3(5)) == 1
     assert found(encode_value(committed(5))) == 1
     assert found(encode_value(committed(5, TOPIC_ID))) == 1
+    assert found(version_3(5, b"m")) == 1
+    assert found(encode_value(committed(5, metadata="m"))) == 1
+    assert found(encode_value(committed(5, TOPIC_ID, "m" * 126))) == 1
     for value in (
         None,
         b"",
-        version_3(5, b"m"),
-        encode_value(committed(5, metadata="m")),
+        version_3(5, b"m" * 127),
+        version_3(5, b"\xff"),
+        b"\0\2" + version_3(5)[2:],
+        encode_value(committed(5, metadata="m" * 127)),
+        encode_value(committed(5))[:14] + b"\0" + encode_value(committed(5))[15:],
         encode_value(CommittedOffset(5, commit_timestamp=1, expire_timestamp=9)),
         b"\0\5" + encode_value(committed(5))[2:],
         encode_value(committed(5)) + b"\0",
@@ -102,7 +109,10 @@ def test_a_run_ends_where_something_else_begins() -> None:
     assert found is not None
     assert [(group_id, run.topic, len(run)) for group_id, run in found] == [("g", "t", 2), ("g", "u", 1), ("h", "t", 1)]
     assert runs_of(batch_of(one, OffsetRemovals("g", [("t", 0)]))) is None
-    assert runs_of(batch_of(one, OffsetCommits("h", {"t": {0: committed(1, metadata="m")}}))) is None
+    expiring = CommittedOffset(1, commit_timestamp=1, expire_timestamp=9)
+    assert runs_of(batch_of(one, OffsetCommits("h", {"t": {0: expiring}}))) is None
+    noted = OffsetCommits("g", {"t": {index: committed(index, metadata="ab"[index > 1]) for index in range(3)}})
+    assert [len(run) for _, run in runs_of(batch_of(noted)) or ()] == [2, 1]
     whole = batch_of(one)
     header = read_header(whole)
     data = unpacked(whole, header, 1 << 20)
@@ -191,7 +201,7 @@ def random_changes(chance: random.Random) -> list[OffsetCommits | OffsetRemovals
             changes.append(OffsetRemovals(group_id, [(topics[0], index) for index in range(chance.choice((1, 4)))]))
             continue
         first, count = chance.choice(((0, 4), (0, 4), (2, 4), (250, 12), (0, 80)))
-        metadata = "note" if chance.random() < 0.1 else ""
+        metadata = chance.choice(("", "", "", "note", "x" * 130))
         topic_id = chance.choice((NO_TOPIC_ID, TOPIC_ID))
         offsets = {
             topic: {

@@ -36,10 +36,10 @@ def cleanup(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Remove what a group without members has committed, also for topics that are gone.
+    """Remove what a group has committed, also for topics that are gone.
 
-    Shows the offsets and asks, removes them, and reads back. A group with members is
-    refused: stop its consumers first.
+    Shows the offsets and asks, removes them, and reads back.
+    A group with members is refused: stop its consumers first.
 
     \b
     barnabas offsets cleanup --group billing --dry-run

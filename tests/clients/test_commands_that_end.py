@@ -43,6 +43,7 @@ COMPLETE: dict[tuple[str, ...], list[str]] = {
     ("offsets", "diff"): ["g", "--from", "2026-01-01"],
     ("offsets", "restore"): ["g", "--at", "2026-01-01", "--yes"],
     ("offsets", "undo"): ["g", "--yes"],
+    ("offsets", "cleanup"): ["--group", "g", "--yes"],
     ("offsets", "migrate"): ["--from", "zookeeper", "--group", "g", "--yes"],
     ("configs", "describe"): ["broker", "0", "--all"],
     ("configs", "set"): ["topic", "t", "retention.ms=1"],

@@ -70,6 +70,11 @@ async def fetch_all(target: Target) -> None:
     close([connection])
 
 
+def _seconds(spans: list[float]) -> str:
+    each = " ".join(f"{span:.2f}" for span in spans)
+    return f"{statistics.median(spans):.2f} s ({each})"
+
+
 def main(kafka: bool) -> None:
     """Print the figures."""
     folder = tempfile.mkdtemp(prefix="barnabas-bench-")
@@ -81,15 +86,18 @@ def main(kafka: bool) -> None:
             flush=True,
         )
         for number, what in ((signal.SIGTERM, "clean stop"), (signal.SIGKILL, "SIGKILL")):
-            spans = []
+            spans, processor_seconds = [], []
             for _ in range(ROUNDS):
                 broker.stop(number)
                 began = time.perf_counter()
                 broker = Barnabas(f"{folder}/data")
                 uvloop.run(served(broker))
                 spans.append(time.perf_counter() - began)
-            each = " ".join(f"{span:.2f}" for span in spans)
-            print(f"  barnabas: exec to all served, {what}: {statistics.median(spans):.2f} s  ({each})", flush=True)
+                processor_seconds.append(broker.cpu_seconds())
+            print(
+                f"  barnabas: exec to all served, {what}: {_seconds(spans)}, processor {_seconds(processor_seconds)}",
+                flush=True,
+            )
         loaded_mb = broker.resident_mb()
         uvloop.run(fetch_all(broker))
         print(f"  barnabas: {loaded_mb:.0f} MB, {broker.resident_mb():.0f} MB when all were fetched", flush=True)

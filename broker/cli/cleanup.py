@@ -4,7 +4,7 @@ from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
-from barnabas.broker.cli.client import admin, await_coordinators
+from barnabas.broker.cli.client import admin, answered, await_coordinators
 from barnabas.broker.cli.exits import ExitCode, Failure, fail, say
 from barnabas.broker.cli.http_client import HttpApi
 from barnabas.broker.cli.lag import duration
@@ -53,6 +53,8 @@ def cleanup(
         document = api.get(GROUP_PATH, group=group)
         refuse_members(group, document)
         rows = chosen(document["offsets"], wanted, gone)
+        if gone:
+            rows = really_gone(client, rows)
         if not rows:
             fail(f"{group} has committed nothing of that kind.", ExitCode.NOTHING_THERE)
         if not as_json:
@@ -73,19 +75,31 @@ def cleanup(
             if as_json:
                 print_outcomes("partition", [outcome(row, "not removed (dry run)") for row in rows], as_json)
             return
-        confirm(f"Remove these {len(rows)} committed offsets of {group}?", yes)
-        for start in range(0, len(rows), AT_ONCE):
-            seen = [{name: row[name] for name in ("topic", "partition", "offset")} for row in rows[start:][:AT_ONCE]]
-            api.post(CLEANUP_PATH, {"offsets": seen}, group=group)
+        what = "this committed offset" if len(rows) == 1 else f"these {len(rows)} committed offsets"
+        confirm(f"Remove {what} of {group}?", yes)
+        refusal = remove(api, group, rows)
         left = {(row["topic"], row["partition"]): row["offset"] for row in offsets_now(api, group)}
     outcomes = []
     for row in rows:
         committed = left.get((row["topic"], row["partition"]))
         done = outcome(row, "removed" if committed is None else "not removed")
         if committed is not None:
-            done["error"] = f"{committed} is committed now: another client has written"
+            done["error"] = f"{committed} is committed now: {refusal}"
         outcomes.append(done)
     print_outcomes("partition", outcomes, as_json)
+
+
+def remove(api: HttpApi, group: str, rows: list[dict[str, Any]]) -> str:
+    """Remove them, up to `AT_ONCE` together. Returns the reason for those that are still there afterwards."""
+    for start in range(0, len(rows), AT_ONCE):
+        seen = [{name: row[name] for name in ("topic", "partition", "offset")} for row in rows[start:][:AT_ONCE]]
+        try:
+            api.post(CLEANUP_PATH, {"offsets": seen}, group=group)
+        except Failure as failure:
+            if not start:
+                raise
+            return f"the request for it was refused, or not made: {failure.message}"
+    return "another client has written"
 
 
 def outcome(row: dict[str, Any], result: str) -> dict[str, Any]:
@@ -108,7 +122,7 @@ def refuse_members(group: str, document: dict[str, Any]) -> None:
     """End the command if the group has members."""
     count = len(document["members"])
     if count or document["state"] != "Empty":
-        who = f"{count} members" if count else "members that are joining"
+        who = f"{count} {'member' if count == 1 else 'members'}" if count else "members that are joining"
         fail(f"{group} has {who}, which would commit again. Stop its consumers first.")
 
 
@@ -134,6 +148,14 @@ def chosen(
         )
         and (not gone or row["topic_state"] != "there")
     ]
+
+
+def really_gone(client: Any, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those whose partition no broker that is asked knows: a coordinator may not have heard of a new topic yet."""
+    names = sorted({row["topic"] for row in rows})
+    topics = answered(client, lambda: client.describe_topics(names)) if names else []
+    there = {(topic["name"], partition["partition_index"]) for topic in topics for partition in topic["partitions"]}
+    return [row for row in rows if row["topic_state"] == "another" or (row["topic"], row["partition"]) not in there]
 
 
 # ---- expiry ----

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from barnabas.broker.cli.cleanup import add_expiry, chosen, expires, named, refuse_members
+from barnabas.broker.cli.cleanup import AT_ONCE, add_expiry, chosen, expires, named, really_gone, refuse_members, remove
 from barnabas.broker.cli.exits import Failure
 
 NOW_MS = 1_700_000_000_000
@@ -48,6 +48,43 @@ def test_what_is_chosen() -> None:
     assert chosen(rows, [named("orders")], True) == rows[3:]
     with pytest.raises(Failure, match="--topic wants"):
         named("orders:x")
+
+
+def test_a_topic_that_any_broker_knows_is_not_gone() -> None:
+    class Client:
+        def describe_topics(self, names: list[str]) -> list[Any]:
+            assert names == ["new", "old"]
+            return [
+                {"name": "old", "error_code": 3, "partitions": []},
+                {"name": "new", "error_code": 0, "partitions": [{"partition_index": 0}]},
+            ]
+
+    rows = [
+        offset(0, topic="old", topic_state="gone"),
+        offset(0, topic="new", topic_state="gone"),
+        offset(1, topic="new", topic_state="gone"),
+        offset(0, topic="new", topic_state="another"),
+    ]
+    assert really_gone(Client(), rows) == [rows[0], rows[2], rows[3]]
+    assert really_gone(None, []) == []
+
+
+def test_a_request_that_is_refused_after_others_were_done_does_not_hide_them() -> None:
+    class Refusing:
+        def __init__(self, after: int) -> None:
+            self.left = after
+
+        def post(self, path: str, body: Any, group: str) -> None:
+            assert len(body["offsets"]) <= AT_ONCE
+            if not self.left:
+                raise Failure("CHANGED: Nothing was removed.", 1)
+            self.left -= 1
+
+    rows = [offset(index) for index in range(AT_ONCE + 1)]
+    assert remove(Refusing(2), "g", rows) == "another client has written"  # type: ignore[arg-type]
+    assert "CHANGED" in remove(Refusing(1), "g", rows)  # type: ignore[arg-type]
+    with pytest.raises(Failure, match="CHANGED"):
+        remove(Refusing(0), "g", rows)  # type: ignore[arg-type]
 
 
 def test_a_group_with_members_is_refused() -> None:

@@ -664,20 +664,32 @@ class GroupCoordinator:
         self.kafka_offsets.forget(gone)
         self.legacy_offsets.forget(gone)
 
-    def complete_transaction(self, partition: int, producer_id: int, committed: bool) -> None:
-        """Commit or drop the pending offsets of a producer, whose control record was appended to an offsets partition.
+    def has_loaded(self, partition: int) -> bool:
+        """Whether this broker is the coordinator of an offsets partition, and has loaded it."""
+        shard = self.shards.get(partition)
+        return shard is not None and not shard.loading
 
-        This happens when everything before the control record is committed.
+    def complete_transaction(self, partition: int, producer_id: int, committed: bool) -> Pending[ErrorCode]:
+        """Commit or drop the pending offsets of a producer. Its control record is committed in the offsets partition.
+
+        Everything before the control record is replayed first. NOT_LEADER_OR_FOLLOWER: the partition has moved.
         """
         shard = self.shards.get(partition)
-        if shard is None or shard.loading:
-            return  # the loader reads the control record from the log
+        ended: Pending[ErrorCode] = Pending()
+        if shard is None:
+            ended.complete(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            return ended
+        if shard.loading:  # of a later epoch than the control record, which the loader reads from the log
+            ended.complete(ErrorCode.NONE)
+            return ended
 
         def decide(error: ErrorCode) -> None:
             if not error:
                 shard.end_transaction(producer_id, committed)
+            ended.complete(error)
 
         shard.write("", None, decide, patient=True)
+        return ended
 
     def live_reset(self, group_id: str, offsets: GroupOffsets, asker: Asker) -> ErrorCode | Pending[LiveReset]:
         """Commit these offsets for a group whose members read on, and make them read on from there."""

@@ -24,6 +24,7 @@ ATTRIBUTES_AT = 21
 """From here on the CRC counts."""
 LAST_OFFSET_DELTA_AT = 23
 MAX_TIMESTAMP_AT = 35
+PRODUCER_ID_AT = 43
 RECORD_COUNT_AT = 57
 
 INT64 = Struct(">q")

@@ -18,6 +18,7 @@ from barnabas.replication.parked import Parked, Ticket
 from barnabas.replication.wakes import Wakes
 from barnabas.runtime.ports import Buffer, Clock
 from barnabas.storage.log import Log
+from barnabas.storage.producer_state import Verification
 from barnabas.storage.validation import Appendable, AppendOrigin, AppendResult
 
 logger = logging.getLogger("barnabas.replication")
@@ -282,6 +283,29 @@ class Partition:
             if self.fetch_waiters or self._parked:
                 self._host.wakes.mark(self)
         return result
+
+    # --- transactions ---
+
+    def is_in_transaction(self, producer_id: int, producer_epoch: int) -> bool:
+        """Whether the producer has a transaction open here, in this epoch."""
+        return self.log.producers.is_in_transaction(producer_id, producer_epoch)
+
+    def begin_verification(
+        self, producer_id: int, producer_epoch: int, first_sequence: int, *, raises_epochs: bool = False
+    ) -> Verification | None:
+        """What the producer's coordinator must confirm before a transactional batch is taken; None: nothing.
+
+        `raises_epochs`: the client speaks transaction version 2.
+        """
+        return self.log.producers.begin_verification(
+            producer_id, producer_epoch, first_sequence, self._host.clock.now_ms(), raises_epochs=raises_epochs
+        )
+
+    def confirm_verification(self, asked: Verification) -> bool:
+        """The coordinator has confirmed it. False if that came too late, after a marker: ask anew."""
+        return self.log.producers.confirm(asked)
+
+    # --- following ---
 
     def append_as_follower(
         self, records: Buffer, leader_epoch: int, leader_high_watermark: int, leader_log_start_offset: int

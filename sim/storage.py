@@ -44,6 +44,13 @@ def settings_of(topic: str, policy: str) -> dict[str, str]:
     return settings | {"cleanup.policy": policy} if topic == "compacted" else settings
 
 
+def take_part(log: Log, producer_id: int, producer_epoch: int) -> None:
+    """As if the producer's coordinator had confirmed that the partition is in its transaction."""
+    asked = log.producers.begin_verification(producer_id, producer_epoch, 2**31 - 1, 0, raises_epochs=False)
+    if asked is not None:
+        log.producers.confirm(asked)
+
+
 class Stored(NamedTuple):
     """One record that was appended."""
 
@@ -244,6 +251,7 @@ class Workload:
             base_sequence=sequence,
             transactional=True,
         )
+        take_part(log, producer_id, 0)
         result = log.append_as_leader(data, leader_epoch=self._epoch, origin=AppendOrigin.CLIENT, now_ms=now_ms)
         assert not result.error, result.error
         self._sequences["plain", producer_id] = sequence + 1

@@ -337,7 +337,10 @@ class Log:
         entry = self.producers.entries.get(header.producer_id)
         if marker is not None:
             error = check_marker(
-                entry, producer_epoch=header.producer_epoch, coordinator_epoch=marker.coordinator_epoch
+                entry,
+                producer_epoch=header.producer_epoch,
+                coordinator_epoch=marker.coordinator_epoch,
+                raises_epochs=origin is AppendOrigin.COORDINATOR_OF_VERSION_2,
             )
         else:
             is_client = origin is AppendOrigin.CLIENT
@@ -353,12 +356,19 @@ class Log:
                         log_start_offset=self.log_start_offset,
                         duplicate=True,
                     )
+            is_transactional = bool(header.attributes & TRANSACTIONAL)
+            verification = None
+            if is_transactional and not self.producers.is_in_transaction(header.producer_id, header.producer_epoch):
+                verification = self.producers.confirmed_verification(header.producer_id, header.producer_epoch)
+                if verification is None:
+                    return AppendResult(ErrorCode.INVALID_TXN_STATE)
             error = check_data(
                 entry,
                 producer_epoch=header.producer_epoch,
                 base_sequence=header.base_sequence,
-                is_transactional=bool(header.attributes & TRANSACTIONAL),
+                is_transactional=is_transactional,
                 check_sequence=is_client,
+                verification=verification,
             )
         if error is ErrorCode.NONE:
             return None

@@ -91,6 +91,27 @@ class ProducerEntry:
         return None
 
 
+class Verification:
+    """The question to a transaction coordinator whether this partition is in a producer's transaction (KIP-890).
+
+    It is asked before the first batch of a transaction is appended. A marker takes the question away, so an answer that
+    comes late says nothing about the next transaction. When the coordinator has said yes, it will write a marker here.
+    So the producer's batches are taken until then.
+    """
+
+    __slots__ = ("is_confirmed", "lowest_sequence", "producer_epoch", "producer_id", "raises_epochs", "started_ms")
+
+    def __init__(
+        self, producer_id: int, producer_epoch: int, first_sequence: int, now_ms: int, raises_epochs: bool
+    ) -> None:
+        self.producer_id = producer_id
+        self.producer_epoch = producer_epoch
+        self.lowest_sequence = first_sequence  # of all batches that wait for the answer
+        self.started_ms = now_ms
+        self.raises_epochs = raises_epochs  # each end of a transaction raises the epoch (transaction version 2)
+        self.is_confirmed = False
+
+
 class EndTransactionMarker(NamedTuple):
     """What a control batch that ends a transaction says."""
 
@@ -129,8 +150,19 @@ def check_data(
     base_sequence: int,
     is_transactional: bool,
     check_sequence: bool,
+    verification: Verification | None = None,
 ) -> ErrorCode:
-    """Whether a producer may append this batch now, which is no duplicate."""
+    """Whether a producer may append this batch now, which is no duplicate.
+
+    `verification`: of the transaction that this batch begins. Of several requests in flight, the one with the lowest
+    sequence must come first.
+    """
+    if verification is not None and check_sequence and (entry is None or producer_epoch >= entry.producer_epoch):
+        is_unknown = entry is None or not entry.batches
+        if base_sequence > verification.lowest_sequence or (
+            base_sequence != 0 and is_unknown and verification.raises_epochs
+        ):
+            return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     if entry is None:
         return ErrorCode.NONE
     if producer_epoch < entry.producer_epoch:
@@ -148,11 +180,19 @@ def check_data(
     return ErrorCode.NONE
 
 
-def check_marker(entry: ProducerEntry | None, *, producer_epoch: int, coordinator_epoch: int) -> ErrorCode:
-    """Whether a coordinator may write this marker now."""
+def check_marker(
+    entry: ProducerEntry | None, *, producer_epoch: int, coordinator_epoch: int, raises_epochs: bool = False
+) -> ErrorCode:
+    """Whether a coordinator may write this marker now.
+
+    `raises_epochs`: a marker has a higher epoch than its transaction (transaction version 2). So one with the epoch of
+    an open transaction is late: it belongs to the transaction before.
+    """
     if entry is None:
         return ErrorCode.NONE
     if producer_epoch < entry.producer_epoch:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    if raises_epochs and producer_epoch == entry.producer_epoch and entry.current_transaction_first_offset != _NONE:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     if coordinator_epoch < entry.coordinator_epoch:
         return ErrorCode.TRANSACTION_COORDINATOR_FENCED
@@ -166,6 +206,7 @@ class ProducerStateManager:
         "_disk",
         "_ended",
         "_ongoing",
+        "_verifications",
         "directory",
         "entries",
         "last_snapshot_offset",
@@ -179,6 +220,7 @@ class ProducerStateManager:
         self.entries: dict[int, ProducerEntry] = {}
         self._ongoing: dict[int, int] = {}  # first offset -> producer id, in rising order of offsets
         self._ended: dict[int, int] = {}  # first offset -> offset of the marker, until that is replicated
+        self._verifications: dict[int, Verification] = {}  # producer id -> what its coordinator was asked
         self.snapshots: list[int] = sorted(snapshots)
         self.last_snapshot_offset = _NONE
         self.map_end_offset = 0
@@ -206,6 +248,44 @@ class ProducerStateManager:
     def has_open_transactions(self) -> bool:
         """Whether any transaction is open."""
         return bool(self._ongoing)
+
+    def is_in_transaction(self, producer_id: int, producer_epoch: int) -> bool:
+        """Whether the producer has a transaction open here, in this epoch."""
+        entry = self.entries.get(producer_id)
+        return (
+            entry is not None
+            and entry.current_transaction_first_offset != _NONE
+            and entry.producer_epoch == producer_epoch
+        )
+
+    def confirmed_verification(self, producer_id: int, producer_epoch: int) -> Verification | None:
+        """The coordinator's yes that this partition is in the producer's transaction, if there is one."""
+        found = self._verifications.get(producer_id)
+        return found if found is not None and found.is_confirmed and found.producer_epoch == producer_epoch else None
+
+    # -- verification
+
+    def begin_verification(
+        self, producer_id: int, producer_epoch: int, first_sequence: int, now_ms: int, *, raises_epochs: bool
+    ) -> Verification | None:
+        """What the coordinator must confirm (`confirm`) before a transactional batch is taken. None: nothing."""
+        if self.is_in_transaction(producer_id, producer_epoch):
+            return None
+        known = self._verifications.get(producer_id)
+        if known is not None and known.producer_epoch == producer_epoch:
+            known.lowest_sequence = min(known.lowest_sequence, first_sequence)
+            return known
+        asked = Verification(producer_id, producer_epoch, first_sequence, now_ms, raises_epochs)
+        if known is None or producer_epoch > known.producer_epoch:
+            self._verifications[producer_id] = asked
+        return asked
+
+    def confirm(self, asked: Verification) -> bool:
+        """The coordinator has said yes. False if a marker or a higher epoch has come meanwhile: ask anew."""
+        if self._verifications.get(asked.producer_id) is not asked:
+            return False
+        asked.is_confirmed = True
+        return True
 
     # -- changing
 
@@ -235,11 +315,13 @@ class ProducerStateManager:
         if is_transactional and entry.current_transaction_first_offset == _NONE:
             entry.current_transaction_first_offset = base_offset
             self._ongoing[base_offset] = producer_id
+            self._verifications.pop(producer_id, None)
 
     def update_marker(
         self, producer_id: int, producer_epoch: int, marker: EndTransactionMarker, offset: int, timestamp: int
     ) -> AbortedTransaction | None:
         """A marker was appended at `offset`; the index entry to write if it aborted a transaction."""
+        self._verifications.pop(producer_id, None)
         entry = self.entries.get(producer_id)
         if entry is None:
             entry = self.entries[producer_id] = ProducerEntry(producer_id, producer_epoch)
@@ -269,6 +351,9 @@ class ProducerStateManager:
         idle = [key for key, entry in self.entries.items() if _is_expired(entry, now_ms, expiration_ms)]
         for producer_id in idle:
             del self.entries[producer_id]
+        for asked in list(self._verifications.values()):
+            if now_ms - asked.started_ms >= expiration_ms:
+                del self._verifications[asked.producer_id]
         return len(idle)
 
     def clear(self) -> None:
@@ -276,6 +361,7 @@ class ProducerStateManager:
         self.entries.clear()
         self._ongoing.clear()
         self._ended.clear()
+        self._verifications.clear()
         self.map_end_offset = 0
 
     # -- from the log

@@ -43,6 +43,7 @@ class AppendOrigin(Enum):
 
     CLIENT = "client"
     COORDINATOR = "coordinator"
+    COORDINATOR_OF_VERSION_2 = "coordinator of transaction version 2"  # its markers raise the producer's epoch
     REPLICATION = "replication"
 
 

@@ -19,4 +19,5 @@ from barnabas.broker.api import (  # noqa: F401
     metadata,
     produce,
     topics,
+    write_txn_markers,
 )

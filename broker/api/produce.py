@@ -2,7 +2,7 @@
 for version 0.
 
 acks=1 is answered without waiting. A request with acks=all is parked once for all its partitions. acks=0 gets no
-answer. Transactional batches are refused (INVALID_TXN_STATE), because no partition can be added to a transaction.
+answer. Transactional batches are taken if the partition is in the producer's transaction (`transactional_writes.py`).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from barnabas.broker import transactional_writes
 from barnabas.broker.context import CLOSE, Reply, RequestContext
 from barnabas.broker.dispatch import api
 from barnabas.config.topic import TopicConfig
@@ -88,7 +89,7 @@ def produce(broker: Broker, request: ProduceRequest, context: RequestContext) ->
     places: list[tuple[str, int]] = []  # topic and partition of each entry, for the answer
     answers: list[ProduceResponse.PartitionProduceResponse] = []  # of each entry
     topics: list[ProduceResponse.TopicProduceResponse] = []
-    has_error = has_large = False
+    has_error = has_large = has_transactional = False
     cache = broker.metadata_cache
     for topic in request.topic_data:
         name: str | None = topic.name
@@ -116,6 +117,8 @@ def produce(broker: Broker, request: ProduceRequest, context: RequestContext) ->
                     or INT32.unpack_from(records, RECORD_COUNT_AT)[0] > OPENED_AT_ONCE_MAX
                 ):
                     has_large = True
+                if records[ATTRIBUTES_LOW] & TRANSACTIONAL:
+                    has_transactional = True
                 entries.append((name, partition.index, records))
                 places.append((name, partition.index))
                 answers.append(answer)
@@ -123,6 +126,13 @@ def produce(broker: Broker, request: ProduceRequest, context: RequestContext) ->
             ProduceResponse.TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=of_topic)
         )
     response = ProduceResponse(responses=topics)
+    if has_transactional:
+        for slot, error in reversed(transactional_writes.refused(broker, request, version, entries)):
+            broker.refusals.note(context, error, REFUSED_RECORDS, *places[slot])
+            answers[slot].error_code = error
+            answers[slot].base_offset = -1
+            has_error = True
+            del entries[slot], places[slot], answers[slot]
     if not entries:
         return response if acks else CLOSE if has_error else None
     may_be_internal = context.client_id == ADMIN_CLIENT_ID
@@ -235,8 +245,6 @@ def unreadable(records: Buffer | None, version: int) -> ErrorCode:
         return ErrorCode.CORRUPT_MESSAGE if smallest is None or length < smallest else ErrorCode.INVALID_RECORD
     if version < FIRST_VERSION_WITH_ZSTD and attributes & CODEC_MASK == ZSTD:
         return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
-    if attributes & TRANSACTIONAL:
-        return ErrorCode.INVALID_TXN_STATE
     return ErrorCode.NONE
 
 

@@ -13,6 +13,7 @@ from barnabas.protocol.record_batch import CONTROL_ABORT, CONTROL_COMMIT, Record
 from barnabas.runtime.disk import RealDisk
 from barnabas.runtime.ports import Env, File
 from barnabas.sim.env import sim_env
+from barnabas.sim.storage import take_part
 from barnabas.storage.log import Log
 from barnabas.storage.log_manager import LogManager
 from barnabas.storage.validation import AppendOrigin
@@ -67,6 +68,8 @@ class DataDirectory:
         **fields: Any,
     ) -> int:
         """Append one batch. Returns its first offset; the high watermark follows if `is_committed`."""
+        if fields.get("transactional"):
+            take_part(log, fields["producer_id"], fields["producer_epoch"])
         batch = build(list(records), compression=codec, **fields)
         return self._append(log, batch, epoch, AppendOrigin.CLIENT, is_committed=is_committed)
 

@@ -19,6 +19,7 @@ from barnabas.protocol.messages import (
 )
 from barnabas.protocol.record_batch import Record
 from barnabas.sim.env import SimEnv, sim_env
+from barnabas.sim.storage import take_part
 from barnabas.storage.log import Log
 from barnabas.storage.log_manager import LogManager
 from barnabas.storage.validation import AppendOrigin
@@ -179,6 +180,7 @@ def begin_transaction(log: Log, producer_id: int, now_ms: int) -> None:
         base_sequence=0,
         transactional=True,
     )
+    take_part(log, producer_id, 3)
     result = log.append_as_leader(batch, leader_epoch=0, origin=AppendOrigin.CLIENT, now_ms=now_ms)
     assert result.error == 0
 

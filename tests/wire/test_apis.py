@@ -25,10 +25,15 @@ for _key, _version in ((2, 11), (8, 10), (9, 10)):  # came after Kafka 4.1: the 
     _frame = frames.encode_request(_key, _version, _header.correlation_id, _header.client_id, _message)
     REQUESTS[_key, _version] = _frame[4:]
 
+_MARKER = messages.WriteTxnMarkersRequest.WritableTxnMarker(
+    topics=[messages.WriteTxnMarkersRequest.WritableTxnMarkerTopic(name="t", partition_indexes=[0])]
+)
+_FILLED = {ApiKey.WRITE_TXN_MARKERS: messages.WriteTxnMarkersRequest(markers=[_MARKER])}
 for _key, _row in TABLE.items():  # what brokers send each other was not recorded
     for _version in range(_row.first_version, _row.last_version + 1):
         if (_key, _version) not in REQUESTS and _row.is_of_brokers is True:
-            _frame = frames.encode_request(_key, _version, 1, "1", frames.request_class(_key)())
+            _message = _FILLED.get(ApiKey(_key)) or frames.request_class(_key)()
+            _frame = frames.encode_request(_key, _version, 1, "1", _message)
             REQUESTS[_key, _version] = _frame[4:]
 
 REFUSED = {(ApiKey.PRODUCE, 0), (ApiKey.PRODUCE, 1), (ApiKey.PRODUCE, 2)}  # announced for the sake of librdkafka

@@ -101,7 +101,7 @@ def test_acks_zero_is_not_answered_and_an_error_closes(world: World) -> None:
         (bytes(61), ErrorCode.CORRUPT_MESSAGE),
         (
             batch(b"a", transactional=True, producer_id=1, producer_epoch=0, base_sequence=0),
-            ErrorCode.INVALID_TXN_STATE,
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,  # the request names no transactional id
         ),
     ],
     ids=["null", "empty", "cut", "two", "crc", "zeros", "transactional"],

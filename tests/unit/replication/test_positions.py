@@ -6,6 +6,7 @@ from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.record_batch import CONTROL_ABORT, CONTROL_COMMIT, Record, build, build_marker
 from barnabas.replication.positions import look_at
 from barnabas.runtime.turns import at_once
+from barnabas.sim.storage import take_part
 from barnabas.storage import truncation
 from barnabas.storage.validation import AppendOrigin
 from replication_world import TOPIC_ID
@@ -29,6 +30,8 @@ def produce(host, count=1, value=b"value", key=b"k", **fields):
     """Records with the present time, in one batch."""
     now_ms = host.env.clock.now_ms()
     records = [Record(timestamp=now_ms, key=key, value=value) for _ in range(count)]
+    if fields.get("transactional"):
+        take_part(host.manager.partitions["t", 0].log, fields["producer_id"], fields["producer_epoch"])
     assert not host.manager.append([("t", 0, build(records, **fields))], required_acks=1, timeout_ms=1)[0].error
     host.env.clock.advance(0)
 

@@ -12,6 +12,7 @@ from barnabas.protocol.messages import AlterPartitionResponse, StopReplicaReques
 from barnabas.replication.fetching import FetchParams, FetchPartition
 from barnabas.replication.isr import PROPOSED_AGAIN_MS
 from barnabas.runtime.pending import Pending
+from barnabas.sim.storage import take_part
 from barnabas.storage.validation import AppendOrigin
 from replication_world import TOPIC_ID, Host, Observed, batch, offsets_of
 
@@ -910,6 +911,7 @@ def test_read_committed(env, host):
         assert result.error is ErrorCode.NONE, result.error_message
 
     append(batch())
+    take_part(partition.log, 7, 0)
     append(transactional(7))
     committed = FetchParams(isolation_level=1, max_wait_ms=10_000, min_bytes=1)
     (result,) = host.manager.fetch(committed, [FetchPartition("t", 0, 0, 1 << 20)])
@@ -939,6 +941,7 @@ def test_a_read_committed_poll_counts_only_what_it_may_read(env, host):
         env.clock.advance(0)
 
     append(batch())
+    take_part(partition.log, 7, 0)
     append(transactional(7))
     for _ in range(20):
         append(batch())

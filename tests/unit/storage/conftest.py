@@ -6,6 +6,7 @@ from barnabas.protocol.compression import Compression
 from barnabas.protocol.record_batch import CONTROL_ABORT, CONTROL_COMMIT, Record, build, build_marker, records
 from barnabas.protocol.record_batch import batches as split
 from barnabas.sim.env import sim_env
+from barnabas.sim.storage import take_part
 from barnabas.storage.log_manager import LogManager
 from barnabas.storage.validation import AppendOrigin
 
@@ -56,6 +57,8 @@ class World:
         self, log, *pairs, origin=AppendOrigin.CLIENT, epoch=0, timestamp=None, codec=Compression.NONE, **fields
     ):
         timestamp = self.now() if timestamp is None else timestamp
+        if fields.get("transactional"):
+            take_part(log, fields["producer_id"], fields["producer_epoch"])
         batch = build([Record(timestamp=timestamp, key=k, value=v) for k, v in pairs], compression=codec, **fields)
         return log.append_as_leader(batch, leader_epoch=epoch, origin=origin, now_ms=self.now())
 

@@ -2,6 +2,7 @@ import pytest
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.record_batch import Record, build
 from barnabas.sim.env import sim_env
+from barnabas.sim.storage import take_part
 from barnabas.storage import truncation
 from barnabas.storage.checkpoints import CheckpointError
 from barnabas.storage.producer_state import (
@@ -236,6 +237,11 @@ def test_markers_are_fenced_by_epochs(world):
 def test_a_coordinator_writes_without_sequences(world):
     log = world.log()
     batch = build([Record(timestamp=1, key=b"k")], producer_id=9, producer_epoch=1, transactional=True)
+    assert (
+        log.append_as_leader(bytes(batch), leader_epoch=0, origin=AppendOrigin.COORDINATOR, now_ms=1).error
+        == ErrorCode.INVALID_TXN_STATE
+    )
+    take_part(log, 9, 1)
     for _ in range(2):
         result = log.append_as_leader(bytes(batch), leader_epoch=0, origin=AppendOrigin.COORDINATOR, now_ms=1)
         assert result.error == 0
@@ -257,3 +263,91 @@ def test_snapshot_files_have_kafkas_layout():
     times_and_epochs = f"{1795253260871:016x}" + "00000000" + "ffffffffffffffff"
     assert data[10:].hex() == producer + sequence + offset + delta + times_and_epochs
     assert state.take_snapshot() is None
+
+
+def begin(log, epoch=1, sequence=0, *, raises_epochs=False, producer_id=9):
+    return log.producers.begin_verification(producer_id, epoch, sequence, 0, raises_epochs=raises_epochs)
+
+
+def send(world, log, sequence, epoch=1, transactional=True):
+    batch = build(
+        [Record(timestamp=world.now(), key=b"k", value=b"v")],
+        producer_id=9,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+        transactional=transactional,
+    )
+    return log.append_as_leader(batch, leader_epoch=0, origin=AppendOrigin.CLIENT, now_ms=world.now()).error
+
+
+def test_a_transaction_begins_when_its_coordinator_has_confirmed_it(world):
+    log = world.log()
+    assert send(world, log, 0) == ErrorCode.INVALID_TXN_STATE
+    asked = begin(log)
+    assert send(world, log, 0) == ErrorCode.INVALID_TXN_STATE
+    assert log.producers.confirm(asked)
+    assert [send(world, log, sequence) for sequence in (0, 1)] == [0, 0]
+    assert log.producers.is_in_transaction(9, 1)
+    assert begin(log) is None
+    world.marker(log, 9, epoch=1)
+    assert not log.producers.is_in_transaction(9, 1)
+    assert send(world, log, 2) == ErrorCode.INVALID_TXN_STATE, "it may be of the transaction that has ended"
+    assert send(world, log, 1) == 0, "a duplicate is no write"
+
+
+def test_an_answer_that_a_marker_has_overtaken_does_not_count(world):
+    log = world.log()
+    asked = begin(log)
+    world.marker(log, 9, epoch=1, commit=False)
+    assert not log.producers.confirm(asked)
+    assert send(world, log, 0) == ErrorCode.INVALID_TXN_STATE
+    again = begin(log)
+    assert again is not asked
+    assert not log.producers.confirm(asked)
+    assert log.producers.confirm(again)
+    assert send(world, log, 0) == 0
+
+
+def test_of_several_batches_in_flight_the_first_one_begins_the_transaction(world):
+    log = world.log()
+    assert begin(log, sequence=5) is begin(log, sequence=6)
+    assert log.producers.confirm(begin(log, sequence=7))
+    assert send(world, log, 6) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert send(world, log, 5) == 0
+    assert send(world, log, 6) == 0
+
+
+@pytest.mark.parametrize(("raises_epochs", "error"), [(False, 0), (True, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)])
+def test_an_unknown_producer_begins_with_0_in_transaction_version_2(world, raises_epochs, error):
+    log = world.log()
+    assert log.producers.confirm(begin(log, sequence=3, raises_epochs=raises_epochs))
+    assert send(world, log, 3) == error
+
+
+def test_a_higher_epoch_has_a_question_of_its_own(world):
+    log = world.log()
+    old = begin(log, epoch=1)
+    new = begin(log, epoch=2)
+    assert not log.producers.confirm(old)
+    assert begin(log, epoch=1) is not new
+    assert log.producers.confirm(new)
+    assert send(world, log, 0, epoch=1) == ErrorCode.INVALID_TXN_STATE
+    assert send(world, log, 0, epoch=2) == 0
+    assert begin(log, epoch=2) is None
+
+
+def test_a_truncation_forgets_what_was_confirmed(world):
+    log = world.log()
+    world.fill(log, 3)
+    assert log.producers.confirm(begin(log))
+    truncation.truncate_to(log, 2)
+    assert send(world, log, 0) == ErrorCode.INVALID_TXN_STATE
+
+
+def test_questions_that_nobody_answers_expire(world):
+    log = world.log()
+    asked = begin(log)
+    log.producers.expire(999, 1000)
+    assert begin(log) is asked
+    log.producers.expire(1000, 1000)
+    assert begin(log) is not asked

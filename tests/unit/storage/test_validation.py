@@ -7,6 +7,7 @@ from barnabas.protocol.checksum import crc32c
 from barnabas.protocol.compression import Compression, compress
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.record_batch import Record, build
+from barnabas.sim.storage import take_part
 from barnabas.storage.validation import AppendOrigin
 
 DAY = 86_400_000
@@ -128,6 +129,7 @@ def test_timestamps_do_not_matter_with_log_append_time(world):
 
 def test_coordinators_may_write_control_batches_and_need_no_sequence(world):
     log = world.log()
+    take_part(log, 3, 0)
     batch = batch_of(world, producer_id=3, producer_epoch=0, transactional=True)
     assert send(world, log, batch, AppendOrigin.COORDINATOR).error == 0
     assert world.marker(log, 3).error == 0

@@ -1,0 +1,166 @@
+"""WriteTxnMarkers (key 27), versions 1-2: end a producer's transaction in partitions that this broker leads (KIP-98).
+
+Transaction coordinators send it, and an operator's tool that ends a transaction which hangs (KIP-664). Each marker is
+written as with acks=all, and answered when the in-sync replicas have it. Partitions are independent of each other.
+
+After a marker in `__consumer_offsets` the offsets of the transaction count, or are dropped, before it is answered. So
+the group coordinator must have loaded the partition. If it has not, the answer is NOT_LEADER_OR_FOLLOWER, which makes
+the sender try again. Version 2 says by which rules the transaction was made: in transaction version 2 (KIP-890) each
+end raises the producer's epoch, so a marker with the epoch of an open transaction is late. It is served but not
+announced, as in Kafka 4.1.
+
+Left out: authorization.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from barnabas.broker.context import Reply, RequestContext
+from barnabas.broker.dispatch import api
+from barnabas.cluster.topic_names import OFFSETS_TOPIC
+from barnabas.protocol import record_batch
+from barnabas.protocol.api_keys import ApiKey
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.messages import WriteTxnMarkersRequest, WriteTxnMarkersResponse
+from barnabas.protocol.record_batch import CONTROL_ABORT, CONTROL_COMMIT
+from barnabas.replication.partition import ALL_IN_SYNC
+from barnabas.runtime.pending import Pending
+from barnabas.runtime.turns import Pieces
+from barnabas.storage.validation import AppendOrigin, AppendResult
+
+if TYPE_CHECKING:
+    from barnabas.broker.broker import Broker
+
+MARKERS_PER_PIECE = 50  # about a millisecond
+VERSION_THAT_RAISES_EPOCHS = 2
+
+Marker = WriteTxnMarkersRequest.WritableTxnMarker
+Outcome = list[AppendResult] | Pending[list[AppendResult]]
+
+
+class _Place(NamedTuple):
+    """Where a marker is written."""
+
+    marker: Marker
+    topic: str
+    partition: int
+
+
+class _Answers:
+    """The error of each partition, by producer."""
+
+    def __init__(self) -> None:
+        self._errors: dict[int, dict[str, dict[int, ErrorCode]]] = {}
+
+    def add(self, place: _Place, error: ErrorCode) -> None:
+        """Add one. Of a partition that is named twice for a producer, the last one counts, as in Kafka."""
+        self._errors.setdefault(place.marker.producer_id, {}).setdefault(place.topic, {})[place.partition] = error
+
+    def response(self) -> WriteTxnMarkersResponse:
+        """The answer."""
+        response = WriteTxnMarkersResponse
+        return response(
+            markers=[
+                response.WritableTxnMarkerResult(
+                    producer_id=producer_id,
+                    topics=[
+                        response.WritableTxnMarkerTopicResult(
+                            name=topic,
+                            partitions=[
+                                response.WritableTxnMarkerPartitionResult(partition_index=index, error_code=error)
+                                for index, error in partitions.items()
+                            ],
+                        )
+                        for topic, partitions in topics.items()
+                    ],
+                )
+                for producer_id, topics in self._errors.items()
+            ]
+        )
+
+
+def write_txn_markers_failed(request: WriteTxnMarkersRequest, error: ErrorCode) -> WriteTxnMarkersResponse:
+    """The same error for every partition."""
+    answers = _Answers()
+    for marker in request.markers:
+        for topic in marker.topics:
+            for index in topic.partition_indexes:
+                answers.add(_Place(marker, topic.name, index), error)
+    return answers.response()
+
+
+@api(
+    ApiKey.WRITE_TXN_MARKERS,
+    versions=(1, 2),
+    announced=(1, 1),
+    failure=write_txn_markers_failed,
+    is_wide=True,
+    is_of_brokers=True,
+)
+def write_txn_markers(broker: Broker, request: WriteTxnMarkersRequest, context: RequestContext) -> Reply:
+    """Append the markers; the answer comes when the outcome of all is known, at the latest after request.timeout.ms."""
+    return broker.turns.run(_write(broker, request), to_the_end=True)
+
+
+def _write(broker: Broker, request: WriteTxnMarkersRequest) -> Pieces[WriteTxnMarkersResponse]:
+    answers = _Answers()
+    appended: list[tuple[list[_Place], Outcome]] = []
+    for marker in request.markers:
+        places: list[_Place] = []
+        for topic in marker.topics:
+            for index in topic.partition_indexes:
+                place = _Place(marker, topic.name, index)
+                refused = _refused(broker, place)
+                if refused:
+                    answers.add(place, refused)
+                    continue
+                places.append(place)
+                if len(places) == MARKERS_PER_PIECE:
+                    appended.append((places, _append(broker, marker, places)))
+                    places = []
+                    yield
+        if places:
+            appended.append((places, _append(broker, marker, places)))
+    for places, outcome in appended:
+        results = (yield outcome) if isinstance(outcome, Pending) else outcome
+        for place, result in zip(places, results, strict=True):
+            error = result.error
+            if not error and place.topic == OFFSETS_TOPIC:
+                error = yield broker.group_coordinator.complete_transaction(
+                    place.partition, place.marker.producer_id, place.marker.transaction_result
+                )
+            answers.add(place, error)
+    return answers.response()
+
+
+def _refused(broker: Broker, place: _Place) -> ErrorCode:
+    """Why a marker is not appended at all, if it is not."""
+    if place.marker.producer_id < 0:
+        return ErrorCode.UNKNOWN_SERVER_ERROR  # as Kafka, whose batch builder raises
+    if (place.topic, place.partition) not in broker.replica_manager.partitions:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION  # also if another broker has it: the sender looks where it is
+    if place.topic == OFFSETS_TOPIC and not broker.group_coordinator.has_loaded(place.partition):
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER
+    return ErrorCode.NONE
+
+
+def _append(broker: Broker, marker: Marker, places: Sequence[_Place]) -> Outcome:
+    batch = record_batch.build_marker(
+        CONTROL_COMMIT if marker.transaction_result else CONTROL_ABORT,
+        base_offset=0,
+        partition_leader_epoch=-1,
+        producer_id=marker.producer_id,
+        producer_epoch=marker.producer_epoch,
+        coordinator_epoch=marker.coordinator_epoch,
+        timestamp=broker.env.clock.now_ms(),
+    )
+    raises_epochs = marker.transaction_version >= VERSION_THAT_RAISES_EPOCHS
+    return broker.replica_manager.append(
+        [(place.topic, place.partition, bytearray(batch)) for place in places],
+        required_acks=ALL_IN_SYNC,
+        timeout_ms=broker.config.request_timeout_ms,
+        origin=AppendOrigin.COORDINATOR_OF_VERSION_2 if raises_epochs else AppendOrigin.COORDINATOR,
+        internal_topics_allowed=True,
+    )

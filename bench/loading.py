@@ -1,6 +1,6 @@
 """`python -m bench loading [--kafka]`: from exec to a million committed offsets served, and the memory that they take.
 
-20,000 groups commit 50 partitions each. Then the broker is stopped, or killed, and started again. Served means that
+20,000 groups commit 50 partitions each. Then the broker is killed, later stopped, and started again. Served means that
 ListGroups names all groups without an error, so every partition of `__consumer_offsets` is loaded. After the memory was
 measured, all offsets are fetched and compared, and the memory is measured again.
 """
@@ -85,7 +85,7 @@ def main(kafka: bool) -> None:
             f"  barnabas: {broker.resident_mb():.0f} MB after {GROUPS * PARTITIONS:,} offsets were committed",
             flush=True,
         )
-        for number, what in ((signal.SIGTERM, "clean stop"), (signal.SIGKILL, "SIGKILL")):
+        for number, what in ((signal.SIGKILL, "SIGKILL"), (signal.SIGTERM, "clean stop")):
             spans, processor_seconds = [], []
             for _ in range(ROUNDS):
                 broker.stop(number)

@@ -27,8 +27,15 @@ from barnabas.offsets.records import (
     key_version,
 )
 from barnabas.offsets.stored import Splitter
-from barnabas.protocol.errors import ErrorCode, ProtocolError
-from barnabas.protocol.record_batch import BatchHeader, Record, batches, records_in, unpacked
+from barnabas.protocol.errors import CorruptBatchError, ErrorCode, ProtocolError
+from barnabas.protocol.record_batch import (
+    BatchHeader,
+    Record,
+    batches,
+    crc_is_valid,
+    records_in,
+    unpacked,
+)
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Clock
 from barnabas.runtime.turns import Pieces, Turns
@@ -128,6 +135,11 @@ class Loader:
         before = self._position
         for header, batch in batches(data):
             yield
+            if not crc_is_valid(batch):  # it may be possible to decode it all the same, to other offsets
+                raise CorruptBatchError(
+                    "the batch there is damaged, its checksum is wrong. Let another replica lead this partition, or "
+                    "put its folder back from a backup"
+                )
             records = unpacked(batch, header, BATCH_BYTES_MAX)
             if header.base_offset < before or header.is_transactional or not self._store(records, header):
                 yield from self._replay_records(records, header, before)

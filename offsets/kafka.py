@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from barnabas.offsets.expiry import GroupSituation, expired_offsets, may_have_expired, warning_ms
+from barnabas.offsets.expiry import GroupSituation, Kept, expired_offsets, forecast, may_have_expired, warning_ms
 from barnabas.offsets.journal import Cause, encode_origin
 from barnabas.offsets.manager import Offsets
 from barnabas.offsets.records import GroupOffsets, OffsetCommits, OffsetRemovals, TopicPartition, commit_error
@@ -23,6 +23,7 @@ from barnabas.runtime.upkeep import Task
 logger = logging.getLogger("barnabas.offsets")
 
 REMOVALS_AT_ONCE = 1_000  # tombstones in one batch
+WARNINGS_MAX = 100  # groups that the log names in one look at all of them
 CLOCK_JUMP_MS = 3_600_000.0  # more than summer time, or a small correction
 
 Done = Callable[[ErrorCode], None]
@@ -114,6 +115,7 @@ class KafkaOffsetManager:
         self._expires_from_ms = 0.0
         self._warned: dict[str, None] = {}  # groups whose offsets will expire soon, as the log has said
         self._warned_before: dict[str, None] = {}  # in the round before
+        self._warnings = 0  # in this round
 
     def startup(self) -> None:
         """Start looking for expired offsets, every offsets.retention.check.interval.ms."""
@@ -234,11 +236,13 @@ class KafkaOffsetManager:
     def _all_groups(self) -> Iterator[GroupInShard[OffsetShard]]:
         if self._waits_after_a_jump():
             return
-        self._warned_before, self._warned = self._warned, {}
+        self._warned_before, self._warned, self._warnings = self._warned, {}, 0
         for shard in list(self._shards.values()):
             if not shard.loading:
                 for group_id in shard.group_ids():
                     yield GroupInShard(shard, group_id)
+        if self._warnings > WARNINGS_MAX:
+            logger.warning("committed offsets of %d more groups expire soon", self._warnings - WARNINGS_MAX)
 
     def _waits_after_a_jump(self) -> bool:
         """Whether the wall clock was set forward since the last check: a wrong one must not expire everything at once.
@@ -269,18 +273,25 @@ class KafkaOffsetManager:
             if cleaning is not None:
                 yield cleaning
 
-    def _warn(self, group_id: str, count: int, example: TopicPartition, ahead_ms: int) -> None:
-        """Say once that offsets of a group will expire soon."""
-        if group_id not in self._warned_before:
-            logger.warning(
-                "group %s: %d committed offsets (%s-%d and others) expire within %.1f hours: nobody commits them, "
-                "and no member reads the topic",
-                group_id,
-                count,
-                *example,
-                ahead_ms / 3_600_000,
-            )
+    def _warn(self, group_id: str, soon: list[TopicPartition], first_ms: int) -> None:
+        """Say once that offsets of a group will expire soon, the first of them in `first_ms`."""
         self._warned[group_id] = None
+        if group_id in self._warned_before:
+            return
+        self._warnings += 1
+        if self._warnings > WARNINGS_MAX:
+            return
+        topic, partition = soon[0]
+        logger.warning(
+            "group %s: %d committed offsets expire soon (%s-%d%s), the first in %s: no member reads the topic, and "
+            "nobody has committed for long. They stay if its consumers come back or commit",
+            group_id,
+            len(soon),
+            topic,
+            partition,
+            f" and {len(soon) - 1} more" if len(soon) > 1 else "",
+            f"{first_ms / 3_600_000:.1f} hours" if first_ms >= 3_600_000 else f"{first_ms / 60_000:.1f} minutes",
+        )
 
     def _clean_group(self, shard: OffsetShard, group_id: str, now_ms: int, retention_ms: int) -> Pending[None] | None:
         """Begin to remove the expired offsets of a group; completed at the end. None: nothing has expired."""
@@ -296,8 +307,13 @@ class KafkaOffsetManager:
         expired = expired_offsets(situation, offsets, pending, now_ms + ahead_ms, retention_ms)
         if expired:
             soon, expired = expired, expired_offsets(situation, offsets, pending, now_ms, retention_ms)
-            if len(expired) < len(soon):
-                self._warn(group_id, len(soon) - len(expired), soon[-1], ahead_ms)
+            gone = set(expired)
+            soon = [key for key in soon if key not in gone]
+            if soon:
+                times = (
+                    forecast(situation, topic, offsets[topic][index], False, retention_ms) for topic, index in soon
+                )
+                self._warn(group_id, soon, min(each for each in times if not isinstance(each, Kept)) - now_ms)
         group_ends = situation.is_empty and not pending and len(expired) == sum(map(len, offsets.values()))
         if not expired and not group_ends:
             return None

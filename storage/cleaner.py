@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from barnabas.protocol import record_batch
 from barnabas.protocol.batch_layout import CONTROL, DELETE_HORIZON, TRANSACTIONAL
+from barnabas.protocol.errors import CorruptBatchError
 from barnabas.protocol.record_batch import Record
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Env, may_pass
@@ -390,7 +391,7 @@ class Cleaner:
                 if marker is not None:
                     transactions.pass_marker(batch, marker.commit)
             elif not (batch.attributes & TRANSACTIONAL and transactions.pass_data(batch)) and batch.record_count:
-                for record in record_batch.records(segment.batch_bytes(batch)):
+                for record in record_batch.records(_intact_bytes(segment, batch)):
                     if record.key is not None and record.offset >= found.first_dirty:
                         if len(latest) >= keys_max and _map_key(record.key) not in latest:
                             return map_end
@@ -490,7 +491,7 @@ class Cleaner:
         now_ms: int,
     ) -> bytes | bytearray | None:
         """What stays of a batch: all, some, an empty one, or nothing. From the end of the map on, everything stays."""
-        whole = segment.batch_bytes(batch)
+        whole = _intact_bytes(segment, batch)
         has_horizon = bool(batch.attributes & DELETE_HORIZON)
         expired = has_horizon and batch.base_timestamp <= now_ms
         horizon_ms = None if has_horizon else min(now_ms + log.config.delete_retention_ms, _INT64_MAX)
@@ -532,6 +533,14 @@ class Cleaner:
         if len(kept) == len(records) and new_horizon_ms is None:
             return whole
         return record_batch.rebuild(record_batch.read_header(whole), kept, delete_horizon_ms=new_horizon_ms)
+
+
+def _intact_bytes(segment: Segment, batch: StoredBatch) -> bytes:
+    """The whole batch. CorruptBatchError if its checksum is wrong: that of a batch made from it would be right."""
+    whole = segment.batch_bytes(batch)
+    if not record_batch.crc_is_valid(whole):
+        raise CorruptBatchError(f"the checksum of the batch at offset {batch.base_offset} is wrong")
+    return whole
 
 
 def _emptied(batch: bytes) -> bytearray:

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from barnabas.offsets import kafka
 from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode
 from group_world import GroupWorld, answer_of
@@ -83,12 +84,25 @@ def test_the_log_warns_once_before_offsets_expire(caplog: pytest.LogCaptureFixtu
     world = GroupWorld(offsets_retention_minutes=700, offsets_retention_check_interval_ms=10 * MINUTE)
     world.commit("g", {("t", 0): 1, ("t", 1): 2})
     world.clock.advance(599 * MINUTE)
-    assert "expire within" not in caplog.text
+    assert "expire soon" not in caplog.text
     world.clock.advance(90 * MINUTE)
-    assert caplog.text.count("group g: 2 committed offsets (t-1 and others) expire within 1.7 hours") == 1
+    assert caplog.text.count("group g: 2 committed offsets expire soon (t-0 and 1 more), the first in 1.7 hours") == 1
     assert world.fetch("g") == {("t", 0): 1, ("t", 1): 2}
     world.commit("g", {("t", 0): 3, ("t", 1): 4})
     world.clock.advance(590 * MINUTE)
-    assert caplog.text.count("expire within") == 1
+    assert caplog.text.count("expire soon") == 1
     world.clock.advance(60 * MINUTE)
-    assert caplog.text.count("expire within") == 2, "a new warning, because it was out of danger meanwhile"
+    assert caplog.text.count("expire soon") == 2, "a new warning, because it was out of danger meanwhile"
+
+
+def test_the_log_names_a_bounded_number_of_groups(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.WARNING)
+    monkeypatch.setattr(kafka, "WARNINGS_MAX", 3)
+    world = GroupWorld(offsets_retention_minutes=700, offsets_retention_check_interval_ms=10 * MINUTE)
+    for number in range(8):
+        world.commit(f"g{number}", {("t", 0): 1})
+    world.clock.advance(650 * MINUTE)
+    assert caplog.text.count("offsets expire soon (t-0)") == 3
+    assert caplog.text.count("offsets of 5 more groups expire soon") == 1

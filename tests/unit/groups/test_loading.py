@@ -300,6 +300,30 @@ def test_what_cannot_be_read_is_waited_for_and_never_answered_with_half_of_the_o
     assert world.fetch("g") == {("t", 0): 2}
 
 
+@pytest.mark.parametrize("metadata", ["", "m" * 130], ids=["as it is in the log", "record by record"])
+def test_one_damaged_bit_is_noticed_and_never_served(metadata: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Its records can still be decoded: the group would be somewhere else."""
+    world = GroupWorld()
+    offsets = [CommittedOffset(number, -1, metadata, 1) for number in (1, 2)]
+    for offset in offsets:
+        world.logs[0].append(
+            record_batch.build([record_batch.Record(0, 0, encode_key("g", "t", 0), encode_value(offset), [])])
+        )
+    base, good = world.logs[0].batches[1]
+    value_at = good.index(encode_value(offsets[1]))
+    damaged = bytearray(good)
+    damaged[value_at + 7] ^= 0x40
+    world.logs[0].batches[1] = base, bytes(damaged)
+    begin_load(world)
+    world.clock.advance(60_000)
+    assert gate_errors(world)["fetch"] == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    (line,) = [record.message for record in caplog.records if "cannot be loaded" in record.message]
+    assert "offset 1: the batch there is damaged, its checksum is wrong" in line
+    world.logs[0].batches[1] = base, good
+    world.clock.advance(10_000)
+    assert world.fetch("g") == {("t", 0): 2}
+
+
 def test_a_log_that_ends_before_its_end_offset_is_loaded() -> None:
     """Compaction may take every record between a position and the end: there is nothing to wait for."""
     world = GroupWorld()

@@ -2,6 +2,7 @@ import random
 
 import pytest
 from barnabas.protocol.compression import Compression
+from barnabas.protocol.errors import CorruptBatchError
 from barnabas.protocol.record_batch import batches, records
 from barnabas.storage import truncation
 
@@ -454,3 +455,28 @@ def test_a_log_that_cannot_be_compacted_now_does_not_keep_others_waiting(world, 
     world.clock.advance(15_000 * 4)
     assert len(read(other)) < 15
     assert 1 <= tried.count("hindered") <= 4, "once a round"
+
+
+@pytest.mark.parametrize("was_compacted", [False, True])
+def test_a_damaged_batch_is_not_given_a_right_checksum(world, read, was_compacted):
+    log = compacted(world)
+    for number in range(30):
+        world.append(log, (b"k%d" % (number % 3), b"v" * 50))
+    if was_compacted:
+        clean(world, log)
+        for number in range(30):
+            world.append(log, (b"k%d" % (number % 3), b"w" * 50))
+    history = read(log)
+    segment, batch = next(log.segments.batches_from(0))
+    last = batch.position + batch.size - 10
+    whole = segment.batch_bytes(batch)
+    world.disk.open(segment.path).write(last, bytes([whole[-10] ^ 1]))
+    for _ in range(2):
+        with pytest.raises(CorruptBatchError, match=f"offset {batch.base_offset} is wrong"):
+            clean(world, log)
+    assert not log.cleaning
+    assert [row[0] for row in read(log)] == [row[0] for row in history], "nothing is lost"
+    assert [name for name in world.disk.list_directory("/data/t-0") if "clean" in name or "swap" in name] == []
+    world.disk.open(segment.path).write(last, whole[-10:-9])
+    clean(world, log)
+    assert len(read(log)) < len(history)

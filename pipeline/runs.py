@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from barnabas.pipeline import log_files
 from barnabas.pipeline.files import Files
 from barnabas.pipeline.history_folder import HistoryFolder
-from barnabas.pipeline.jobs import audit, capacity, export, health, lag, offsets, verify
+from barnabas.pipeline.jobs import audit, capacity, changes, export, health, lag, offsets, verify
 from barnabas.pipeline.jobs.health_stream import health_stream
 from barnabas.pipeline.jobs.lag_stream import lag_stream
 from barnabas.pipeline.once import GROUP_PREFIX
@@ -27,6 +27,10 @@ ROWS_MAX = 20  # of a summary
 COMMIT_COLUMNS = (
     *("group_id", "topic", "partition", "offset", "is_tombstone", "commit_timestamp", "expire_timestamp"),
     *("log_partition", "log_offset", "log_timestamp"),
+)
+JOURNAL_COLUMNS = (
+    *("is_gap", "at", "group_id", "topic", "partition", "old_offset", "new_offset", *changes.WHO),
+    *("change_offset", "end_offset", "log_partition", "log_offset"),
 )
 BATCH_COLUMNS = (
     *("directory", "segment", "position", "topic", "partition", "base_offset", "last_offset", "size_bytes"),
@@ -75,6 +79,11 @@ class Run:
     def batches(self, **options: str) -> "DataFrame":
         """What the jobs need of the batches of all topics."""
         return self._kept("batches", topics="*", columns=",".join(BATCH_COLUMNS), **options)
+
+    def journal(self) -> "DataFrame | None":
+        """Who has changed which offset; None: the source has no offset journal."""
+        journal = self._kept("journal", columns=",".join(JOURNAL_COLUMNS))
+        return None if journal.isEmpty() else journal.where("is_gap").union(of_readers(journal))
 
     def groups(self) -> "DataFrame":
         """The records of groups."""
@@ -191,18 +200,24 @@ def run_lag(run: Run) -> Summary:
 
 def run_audit(run: Run) -> Summary:
     """What the commits say that should not be."""
-    commits, groups, batches = run.commits(), run.groups(), run.batches()
-    rows = run.write("audit", audit.audit(commits, groups, batches, run.settings["clocks_differ_s"]))
+    commits, groups, batches, journal = run.commits(), run.groups(), run.batches(), run.journal()
+    rows = run.write("audit", audit.audit(commits, groups, batches, run.settings["clocks_differ_s"], journal))
+    last = (text(F.max("at")), F.max_by(changes.who(), F.struct("at", *changes.PLACE)))
     found = (
         rows.groupBy("group_id", "finding")
-        .agg(F.count("*").alias("times"), F.sum("records").alias("records"), text(F.max("at")))
+        .agg(F.count("*").alias("times"), F.sum("records").alias("records"), *last[: 1 if journal is None else 2])
         .orderBy("group_id", "finding")
     )
+    sentence = f"{rows.count():,} findings in {run.out}/audit."
+    columns: tuple[str, ...] = ("group", "finding", "#times", "#records", "last")
+    if journal is None:
+        sentence += " There is no offset journal, so nothing says who it was."
+    else:
+        columns = (*columns, "by")
+        gaps = journal.where("is_gap").count()
+        sentence += f" The offset journal has {gaps:,} gaps, of which nothing says who it was." if gaps else ""
     return Summary(
-        f"{rows.count():,} findings in {run.out}/audit.",
-        ("group", "finding", "#times", "#records", "last"),
-        [tuple(row) for row in found.take(ROWS_MAX)],
-        is_empty=commits.isEmpty(),
+        sentence, columns, [tuple(row) for row in found.take(ROWS_MAX)], is_empty=commits.isEmpty() and journal is None
     )
 
 

@@ -107,7 +107,10 @@ def audit(
     setting: Setting = None,
     as_json: AsJson = False,
 ) -> None:
-    """Records that a group read twice or never, and commits that it should not have made.
+    """Records that a group read twice or never, commits that it should not have made, and who moved what from where.
+
+    Who it was (client, host, principal, member, and why) says the offset journal, if the brokers write one
+    (offsets.journal.enable). With it, offsets that were deleted or have expired are named, too.
 
     \b
     barnabas pipeline audit --source ./data --out ./tables

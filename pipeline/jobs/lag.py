@@ -6,7 +6,7 @@
 | `group_id`, `topic`, `partition` | string, string, int | who reads what |
 | `committed_offset` | bigint | the committed offset |
 | `log_end_offset` | bigint | the offset of the next record; null: nothing is known of the topic's log |
-| `lag_records` | bigint | the records between the two |
+| `lag_records` | bigint | the offsets between the two: so many records at most |
 | `lag_seconds` | double | how old the first of them was; 0: there is none. Within a batch, times are taken as even; a record from the future is 0 seconds old |
 | `consumed_per_second` | double | by how much the committed offset grew in the window, a second |
 | `produced_per_second` | double | the same of the log |
@@ -14,6 +14,13 @@
 A partition whose offset was removed (expired or deleted) has no rows until the next commit. In the first window after
 that, and in the very first one, the rates are null. Records whose time cannot be right (it is in the future, or there is
 none) count from the last window on, or from the next record with a time.
+
+A broker counts what a consumer would be given now (`barnabas groups lag`, `/v1/groups/{group}/lag`). Both say the same of
+a log whose offsets all have records. Else this job says more, because it must say the same of a time today and after the
+next compaction: it also counts markers of transactions, records of aborted ones, what compaction took, and what was
+deleted before it was read. `lag_seconds` may be that of a marker; and within a batch it is exact only where the broker
+reads the record. Of an offset behind the end of the log this job says 0, and the broker that it is not known. Topics are
+known by their names here: of one that was made again, the broker says so, and this job compares with the new one.
 """  # noqa: E501
 
 from typing import TYPE_CHECKING

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import reduce
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from barnabas.pipeline.jobs.changes import WHO
 from barnabas.pipeline.jobs.offsets import GROUP_PARTITION
 from pyspark.sql import Window
 from pyspark.sql import functions as F
@@ -27,6 +28,7 @@ BUCKETS_MS = [
 ]
 STATUSES = ("OK", "EXPIRES_SOON", "WARN", "REWIND", "STORM", "NEVER", "REMOVED", "STALL", "STOP")  # the worst one last
 RESETS = ("jumped back", "skipped")  # of the findings of `audit`
+MOVES = (*RESETS, "set", "removed")
 
 
 @dataclass(frozen=True)
@@ -135,6 +137,25 @@ class Finding:
     times: int
     records: int
     last_ms: int
+
+
+@dataclass(frozen=True)
+class Move:
+    """Who has set or removed offsets of a group's topic at one time. `partition`: the only one, or the first."""
+
+    group: str
+    topic: str
+    partitions: int
+    partition: int
+    at_ms: int
+    from_offset: int | None  # of the first partition
+    to_offset: int | None
+    records: int
+    cause: str
+    client: str | None
+    host: str | None
+    principal: str | None
+    member: str | None
 
 
 @dataclass(frozen=True)
@@ -298,6 +319,31 @@ def findings(audit: "DataFrame", most: int) -> Top[Finding]:
     )
     rows = by_group.orderBy(F.col("records").desc(), "group_id", "finding").take(most)
     return Top([Finding(*row) for row in rows], by_group.count() - len(rows))
+
+
+def moves(audit: "DataFrame", most: int) -> Top[Move]:
+    """Where offsets were set or removed, by whom, the newest first; none without the offset journal."""
+    if "cause" not in audit.columns:  # a table of an earlier version
+        return Top([])
+    of_one = ("group_id", "topic", "at", *(name for name in WHO if name != "generation"))
+    first = F.min(F.struct("partition", "from_offset", "to_offset"))
+    by_operation = (
+        audit.where(F.col("finding").isin(*MOVES) & (F.col("cause") != "commit"))
+        .groupBy(*of_one)
+        .agg(F.count_distinct("partition").alias("partitions"), first.alias("first"), F.sum("records").alias("records"))
+    )
+    rows = (
+        by_operation.orderBy(F.col("at").desc(), "group_id", "topic").withColumn("at", F.unix_millis("at")).take(most)
+    )
+    found = [
+        Move(
+            *(row.group_id, row.topic, row.partitions, row.first.partition, row.at),
+            *(row.first.from_offset, row.first.to_offset, row.records or 0),
+            *(row.cause, row.client_id, row.host, row.principal, row.member_id),
+        )
+        for row in rows
+    ]
+    return Top(found, by_operation.count() - len(found))
 
 
 def damage(verify: "DataFrame", most: int) -> Top[Damage]:

@@ -113,6 +113,7 @@ def fill(report: Report, tables: "Mapping[str, DataFrame]", most: int) -> None:
             report.timelines = figures.timelines(health_changes, found, generations, report.span, most)
         if found is not None:
             report.findings = figures.findings(found, most)
+            report.moves = figures.moves(found, most)
     if "verify" in tables:
         report.damage = figures.damage(tables["verify"], most)
         if report.damage.rows:

@@ -30,6 +30,7 @@ from barnabas.pipeline.report.figures import (
     Finding,
     GroupLag,
     Growth,
+    Move,
     Mover,
     Span,
     Timeline,
@@ -74,6 +75,7 @@ class Report:
     timelines: Top[Timeline] | None = None
     movers: Top[Mover] | None = None
     findings: Top[Finding] | None = None
+    moves: Top[Move] | None = None
     damage: Top[Damage] | None = None
     topics: Top[Topic] | None = None
     growth: list[Growth] = field(default_factory=list)
@@ -321,7 +323,49 @@ def _findings(report: Report) -> Html | None:
         for one in report.findings.rows
     ]
     columns = ("Group", "Finding", "#Times", "#Records", "Last")
-    return join(_table(columns, rows, "What the audit has found"), _left_out(report.findings, "rows"))
+    return join(
+        _table(columns, rows, "What the audit has found"), _left_out(report.findings, "rows"), *_moves(report.moves)
+    )
+
+
+def _moves(moves: Top[Move] | None) -> Iterator[Html | None]:
+    """Who moved what from where: what the offset journal says."""
+    if moves is None or not moves.rows:
+        return
+    rows = [
+        (
+            named(one.group),
+            join(named(one.topic), f"-{one.partition}" if one.partitions == 1 else f", {one.partitions:,} partitions"),
+            join(*_way(one)),
+            one.cause,
+            join(*_who(one)),
+            _time(one.at_ms),
+        )
+        for one in moves.rows
+    ]
+    yield element("h3", "Who moved offsets")
+    yield _table(("Group", "Topic", "From and to", "Cause", "By", "At"), rows, "Who moved offsets")
+    yield _left_out(moves, "earlier ones")
+
+
+def _way(one: Move) -> Iterator[object]:
+    """From where to where; of several partitions the first, and how many records in all."""
+    before, after = ("none" if offset is None else f"{offset:,}" for offset in (one.from_offset, one.to_offset))
+    yield f"{before} → {after}"
+    if one.partitions > 1:
+        yield f" in partition {one.partition}"
+    if one.records:
+        yield f"; {one.records:,} records"
+
+
+def _who(one: Move) -> Iterator[object]:
+    if one.cause == "recovered":
+        yield "not known"
+    elif one.client is None and one.principal is None:
+        yield "the broker"
+    for name, text in (("", one.client), ("at ", one.host), ("as ", one.principal), ("member ", one.member)):
+        if text and one.cause != "recovered":
+            yield element("div", name, named(text))
 
 
 def _damage(report: Report) -> Html | None:

@@ -239,6 +239,42 @@ def test_findings_and_damage(spark: SparkSession) -> None:
     assert [(-one.records, one.group, one.finding, one.times, one.last_ms) for one in found.rows] == sorted(sums)[:4]
 
 
+def test_who_moved_what(spark: SparkSession) -> None:
+    """One row for all partitions that were moved at once; what consumers did is left out."""
+    columns = "at timestamp, group_id string, topic string, partition int, finding string, from_offset bigint, "
+    columns += "to_offset bigint, records bigint, cause string, client_id string, host string, principal string, "
+    columns += "member_id string, generation int"
+    admin, member = ("cli", "/h", "User:ann", None, None), ("app", "/i", "User:bob", "app-1", 4)
+
+    def row(
+        at: int, finding: str, partition: int, begin: int | None, end: int | None, cause: str | None, *who: Any
+    ) -> Any:
+        names = ("client_id", "host", "principal", "member_id", "generation")
+        records = None if begin is None or end is None else abs(end - begin)
+        offsets = {"from_offset": begin, "to_offset": end, "records": records}
+        place = {"at": START_MS + at, "group_id": "g", "topic": "t", "partition": partition}
+        return {**place, "finding": finding, **offsets, "cause": cause, **dict(zip(names, who or (None,) * 5))}
+
+    table = frame(
+        spark,
+        columns,
+        [
+            row(1, "jumped back", 3, 90, 40, "reset", *admin),
+            row(1, "jumped back", 2, 80, 10, "reset", *admin),
+            row(1, "set", 4, None, 6, "reset", *admin),
+            row(2, "removed", 0, 5, None, "expiry"),
+            row(3, "jumped back", 0, 9, 8, "commit", *member),
+            row(4, "read twice", 0, 9, 8, "reset", *admin),
+            row(5, "skipped", 0, 9, 80, None),
+        ],
+    )
+    expiry = figures.Move("g", "t", 1, 0, START_MS + 2, 5, None, 0, "expiry", None, None, None, None)
+    reset = figures.Move("g", "t", 3, 2, START_MS + 1, 80, 10, 120, "reset", "cli", "/h", "User:ann", None)
+    assert figures.moves(table, 5) == figures.Top([expiry, reset])
+    assert figures.moves(table, 1) == figures.Top([expiry], 1)
+    assert figures.moves(table.drop("cause"), 5) == figures.Top([]), "a table of an earlier version"
+
+
 def test_growth_shows_the_last_days_and_sums_up_small_topics(spark: SparkSession) -> None:
     random = Random(8)
     rows = [

@@ -20,6 +20,7 @@ from barnabas.pipeline.report.figures import (
     Finding,
     GroupLag,
     Growth,
+    Move,
     Mover,
     Reset,
     Span,
@@ -81,6 +82,13 @@ def report(names: list[str], left_out: int = 0) -> Report:
         ),
         movers=Top([Mover(name, name, START_MS, 10, 5 * number) for number, name in enumerate(names)], left_out),
         findings=Top([Finding(name, "skipped", 1, 2, START_MS) for name in names], left_out),
+        moves=Top(
+            [
+                *(Move(name, name, 1, 0, START_MS, 7, None, 0, "deletion", name, name, name, name) for name in names),
+                Move(names[0], names[0], 3, 1, START_MS, 1_000, 5, 2_985, "expiry", None, None, None, None),
+            ],
+            left_out,
+        ),
         damage=Top([Damage("corrupt batch", name, 0, name, 1, None, name) for name in names], left_out),
         topics=Top(
             [Topic(name, 3, 100, 10 * number, 5.0, 1.5, None) for number, name in zip(numbers, names)], left_out

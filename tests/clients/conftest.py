@@ -121,6 +121,14 @@ def own_broker(tmp_path: Path) -> Iterator[BrokerProcess]:
     yield from _served(tmp_path)
 
 
+@pytest.fixture(scope="session")
+def own_broker_on() -> Callable[[Path, Sequence[str]], Iterator[BrokerProcess]]:
+    """Makes a broker on a folder, perhaps with data in it; for `yield from`. None beside another broker."""
+    if OTHER_BROKER is not None:
+        pytest.skip("it needs this broker")
+    return _served
+
+
 @pytest.fixture
 def journal_broker(tmp_path: Path) -> Iterator[BrokerProcess]:
     """A broker with an offset journal, which the test may end. It looks often what retention takes."""

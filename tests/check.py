@@ -1,12 +1,14 @@
 """`python tests/check.py`: all checks, one after the other; the first that fails ends it with its exit code.
 
-Two parts of the tests run at once: one of them only waits, most of the time, for the processes that it starts. What it
-says is shown when both are done. Then come the tests of the pipeline: Spark takes all cores.
+Three parts of the tests run at once: two of them only wait, most of the time, for the processes that they start. What
+they say is shown when all are done. Then come the tests of the pipeline: Spark takes all cores.
 """
 
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,9 +21,10 @@ CHECKS = (
     ("tests/check_types.py",),
 )
 TESTS = ("-m", "pytest", "-rfEs")  # at the end it says what failed, and what was skipped and why
-OF_PROCESSES = ("tests/clients", "tests/cluster", "tests/crash", "tests/zookeeper")
+OF_CLIENTS = ("tests/clients", "tests/crash")
+OF_CLUSTERS = ("tests/cluster", "tests/zookeeper")
 OF_SPARK = ("tests/pipeline",)
-ALL_OTHERS = tuple(f"--ignore={folder}" for folder in (*OF_PROCESSES, *OF_SPARK))
+ALL_OTHERS = tuple(f"--ignore={folder}" for folder in (*OF_CLIENTS, *OF_CLUSTERS, *OF_SPARK))
 
 
 def main() -> int:
@@ -35,20 +38,32 @@ def main() -> int:
 
 
 def run_tests() -> int:
-    """Run all tests, and return the exit code of the first part that fails, or 0."""
-    of_processes, others, of_spark = ((*TESTS, *words) for words in (OF_PROCESSES, ALL_OTHERS, OF_SPARK))
+    """Run all tests, and return the exit code of a part that fails, or 0."""
+    codes: list[int] = []
+    with beside(OF_CLIENTS, codes), beside(OF_CLUSTERS, codes):
+        codes.append(run(ALL_OTHERS))
+    code_of_spark = run(OF_SPARK)
+    if code_of_spark != pytest.ExitCode.NO_TESTS_COLLECTED:  # without the extra `spark` all of them are skipped
+        codes.append(code_of_spark)
+    return next(filter(None, codes), 0)
+
+
+def run(words: tuple[str, ...]) -> int:
+    """Run tests, show what they say as they say it, and return their exit code."""
+    announce((*TESTS, *words))
+    return subprocess.call([sys.executable, *TESTS, *words], cwd=ROOT)
+
+
+@contextmanager
+def beside(words: tuple[str, ...], codes: list[int]) -> Iterator[None]:
+    """Run tests while the context lasts. At its end wait for them, show what they said, and note their exit code."""
     with tempfile.TemporaryFile() as output:
-        with subprocess.Popen([sys.executable, *of_processes], cwd=ROOT, stdout=output, stderr=output) as process:
-            announce(others)
-            code_of_others = subprocess.call([sys.executable, *others], cwd=ROOT)
-        announce(of_processes)
+        with subprocess.Popen([sys.executable, *TESTS, *words], cwd=ROOT, stdout=output, stderr=output) as process:
+            yield
+        announce((*TESTS, *words))
         output.seek(0)
         print(output.read().decode(errors="replace"), flush=True)
-    announce(of_spark)
-    code_of_spark = subprocess.call([sys.executable, *of_spark], cwd=ROOT)
-    if code_of_spark == pytest.ExitCode.NO_TESTS_COLLECTED:  # without the extra `spark` all of them are skipped
-        code_of_spark = 0
-    return process.returncode or code_of_others or code_of_spark
+    codes.append(process.returncode)
 
 
 def announce(words: tuple[str, ...]) -> None:

@@ -1,11 +1,13 @@
-"""`barnabas offsets`: list, set, delete, migrate the committed offsets of a group. What looks back is in journal.py,
-what removes them also for topics that are gone, in cleanup.py.
+"""`barnabas offsets`: list, set, delete, migrate the committed offsets of a group.
+
+The commands that look back are in journal.py, what removes offsets also for topics that are gone in cleanup.py, those
+that write and read files in backup.py.
 """
 
 from typing import Annotated, Any
 
 import typer
-from barnabas.broker.cli import journal
+from barnabas.broker.cli import backup, journal
 from barnabas.broker.cli.cleanup import add_expiry, cleanup, warn
 from barnabas.broker.cli.client import admin, changed, describe_groups, positions, reason
 from barnabas.broker.cli.exits import ExitCode, fail
@@ -24,7 +26,7 @@ from barnabas.broker.cli.terminal import (
     print_table,
 )
 
-app = new_app("""Committed offsets of a group: list, set, delete, clean up, look back, put back, migrate.
+app = new_app("""Committed offsets of a group: list, set, delete, clean up, look back, put back, migrate, back up.
 
     \b
     barnabas offsets list billing
@@ -36,6 +38,8 @@ app = new_app("""Committed offsets of a group: list, set, delete, clean up, look
     barnabas offsets log billing --since 2h
     barnabas offsets undo billing
     barnabas offsets migrate --from zookeeper --group billing --dry-run
+    barnabas offsets export offsets.jsonl
+    barnabas offsets import offsets.jsonl --dry-run
     """)
 app.command("log")(journal.log)
 app.command("diff")(journal.diff)
@@ -43,6 +47,8 @@ app.command("restore")(journal.restore)
 app.command("undo")(journal.undo)
 app.command()(migrate)
 app.command()(cleanup)
+app.command()(backup.export)
+app.command("import")(backup.import_)
 
 Group = Annotated[str, typer.Argument(metavar="GROUP")]
 Topics = Annotated[

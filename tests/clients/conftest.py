@@ -115,6 +115,12 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     yield from _served(tmp_path_factory.mktemp("broker"))
 
 
+@pytest.fixture(scope="session")
+def other_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """A second cluster, for all tests that leave it running."""
+    yield from _served(tmp_path_factory.mktemp("other-broker"))
+
+
 @pytest.fixture
 def own_broker(tmp_path: Path) -> Iterator[BrokerProcess]:
     """A broker that the test may end."""

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from barnabas.broker.cli import cluster, configs, consume, groups, offsets, prod
 pytestmark = pytest.mark.timeout(110)
 
 COMMAND = [sys.executable, "-m", "barnabas.broker.main"]
+BACKUP = str(Path(__file__).resolve().parents[1] / "golden" / "offsets-backup-1.jsonl")
 NUMBERS = {"integer", "integer range", "float", "float range", "int", "number"}
 
 # What each command needs to be complete, in a cluster that has the topic t.
@@ -45,6 +47,8 @@ COMPLETE: dict[tuple[str, ...], list[str]] = {
     ("offsets", "undo"): ["g", "--yes"],
     ("offsets", "cleanup"): ["--group", "g", "--yes"],
     ("offsets", "migrate"): ["--from", "zookeeper", "--group", "g", "--yes"],
+    ("offsets", "export"): ["-"],
+    ("offsets", "import"): [BACKUP, "--yes"],
     ("configs", "describe"): ["broker", "0", "--all"],
     ("configs", "set"): ["topic", "t", "retention.ms=1"],
     ("configs", "delete"): ["topic", "t", "retention.ms"],

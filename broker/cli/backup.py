@@ -1,0 +1,420 @@
+"""`barnabas offsets export|import`: committed offsets as a file that another cluster understands, and back.
+
+Both commands use nothing but Kafka's protocol, so either cluster may be an Apache Kafka.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import Annotated, Any, NamedTuple
+
+import typer
+from barnabas.broker.cli import backup_file
+from barnabas.broker.cli.client import admin, answered, await_coordinators, changed, reason
+from barnabas.broker.cli.exits import ExitCode, fail, key_values, say
+from barnabas.broker.cli.log_headers import Key, Log, LogHeaders
+from barnabas.broker.cli.target import Target
+from barnabas.broker.cli.terminal import AsJson, Yes, confirm, print_json, print_table, progress
+from barnabas.offsets import backup
+from barnabas.offsets.backup import Backup, Position
+from barnabas.offsets.backup_places import Found, How, Placement, There, place, prove, refuse_early
+from barnabas.offsets.backup_search import Around, Searched, Wanted, hits_of
+from barnabas.runtime.clock import RealClock
+
+GROUPS_PER_REQUEST = 100
+ROWS_SHOWN = 200
+WITHOUT_MEMBERS = {"Empty", "Dead"}
+NOT_LOOKED = Placement(How.REFUSED, None)
+
+File = Annotated[str, typer.Argument(metavar="FILE", help="The file; - for standard output or input.")]
+Groups = Annotated[list[str] | None, typer.Option("--group", "-g", metavar="GROUP", help="Only this group; repeat.")]
+
+
+class _Committed(NamedTuple):
+    offset: int
+    leader_epoch: int
+    metadata: str
+
+
+def export(target: Target, file: File, group: Groups = None, as_json: AsJson = False) -> None:
+    """Write the committed offsets of all groups, or of some, into a file.
+
+    With each offset goes what the log has there, so that `import` recognises the place in another log.
+    The file is whole or not there. Consumers may run meanwhile.
+
+    \b
+    barnabas offsets export offsets.jsonl
+    barnabas offsets export offsets.jsonl --group billing --group audit
+    barnabas offsets export - --group billing | gzip > billing.jsonl.gz
+    """
+    backup_file.check_writable(file)
+    with admin(target) as client:
+        cluster_id = answered(client, client.describe_cluster)["cluster_id"]
+        time_ms = RealClock().now_ms()
+        names = _groups_to_export(client, group)
+        committed = _committed(client, target, names)
+        logs = LogHeaders(client, target)
+        logs.look(topic for offsets in committed.values() for topic, _ in offsets)
+        places: dict[Key, set[int]] = {}
+        for offsets in committed.values():
+            for key, one in offsets.items():
+                if key in logs.logs:
+                    places.setdefault(key, set()).add(one.offset)
+        with progress("Reading batches", sum(map(len, places.values()))) as advance:
+            around = logs.around(places, advance)
+    doubts: dict[str, int] = {}
+    count = sum(map(len, committed.values()))
+    with progress("Writing positions", count) as advance:
+        backup_file.write(file, backup.lines(cluster_id, time_ms, _positions(committed, logs, around, doubts, advance)))
+    _tell_export(file, committed, count, doubts, as_json)
+
+
+def _groups_to_export(client: Any, wanted: Sequence[str] | None) -> list[str]:
+    listed = {row["group_id"]: row for row in answered(client, client.list_groups)}
+    for name in wanted or ():
+        if name not in listed:
+            fail(f"there is no group {name}.", ExitCode.NOTHING_THERE)
+        if listed[name].get("group_type") == "share":
+            fail(f"{name} is a share group: it has no committed offsets.", ExitCode.NOT_VALID)
+    found = sorted({*wanted} if wanted else (name for name in listed if listed[name].get("group_type") != "share"))
+    if not found:
+        fail("there are no groups.", ExitCode.NOTHING_THERE)
+    return found
+
+
+def _committed(client: Any, target: Target, names: Sequence[str]) -> dict[str, dict[Key, _Committed]]:
+    """What groups have committed, without those that have nothing. A hundred groups share a request."""
+    found: dict[str, dict[Key, _Committed]] = {}
+    with progress("Reading offsets of groups", len(names)) as advance:
+        for start in range(0, len(names), GROUPS_PER_REQUEST):
+            some = list(names[start : start + GROUPS_PER_REQUEST])
+            for group, offsets in answered(client, partial(client.list_group_offsets, some)).items():
+                rows = {
+                    (key.topic, key.partition): _Committed(one.offset, one.leader_epoch, one.metadata or "")
+                    for key, one in sorted(offsets.items())
+                    if one.offset >= 0
+                }
+                if rows:
+                    found[group] = rows
+            target.renew()
+            advance(len(some))
+    return found
+
+
+def _positions(
+    committed: dict[str, dict[Key, _Committed]],
+    logs: LogHeaders,
+    around: dict[Key, dict[int, Around] | str],
+    doubts: dict[str, int],
+    advance: Any,
+) -> Iterator[Position]:
+    """The positions to write. `doubts` counts those that cannot be recognised elsewhere, by the reason."""
+    for group in sorted(committed):
+        for key, one in committed[group].items():
+            topic, partition = key
+            log: Log | None = logs.logs.get(key)
+            seen = around.get(key, {})
+            if isinstance(seen, str):
+                log, why = None, seen
+            elif topic not in logs.topic_ids:
+                why = "the topic is gone"
+            else:
+                why = "" if log else "the partition is gone, or has no leader"
+            place = Around(None, None) if isinstance(seen, str) else seen.get(one.offset, Around(None, None))
+            position = Position(
+                group=group,
+                topic=topic,
+                topic_id=logs.topic_ids.get(topic),
+                partition=partition,
+                offset=one.offset,
+                leader_epoch=one.leader_epoch,
+                metadata=one.metadata,
+                log_start=log.start if log else None,
+                log_end=log.end if log else None,
+                batch=place.batch,
+                before=place.before,
+            )
+            if refused := refuse_early(position):
+                why = why or refused.note
+                doubts[why] = doubts.get(why, 0) + 1
+            advance(1)
+            yield position
+
+
+def _tell_export(
+    file: str, committed: dict[str, dict[Key, _Committed]], count: int, doubts: dict[str, int], as_json: bool
+) -> None:
+    where = "standard output" if file == backup_file.STANDARD else file
+    if as_json and file != backup_file.STANDARD:
+        print_json({"file": file, "groups": len(committed), "positions": count, "without_proof": doubts})
+    elif not as_json:
+        say(f"{count:,} positions of {len(committed):,} groups are in {where}.")
+    for why, number in sorted(doubts.items()):
+        if not as_json:
+            say(f"{number:,} of them cannot be found again by `import`: {why}.")
+
+
+# ---- import ----
+
+
+@dataclass
+class _Row:
+    """A position of the file, and what becomes of it here."""
+
+    position: Position
+    key: Key  # as the topic is called here
+    placement: Placement
+    wanted: _Committed | None = None  # what is to be committed
+    now: _Committed | None = None
+    result: str = ""
+    error: str = ""
+    epoch: int = -1  # the leader epoch of the file, where it means something here
+
+    @property
+    def name(self) -> str:
+        return f"{self.position.group} {self.key[0]}-{self.key[1]}"
+
+
+def import_(
+    target: Target,
+    file: File,
+    group: Groups = None,
+    rename: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TOPIC=TOPIC", help="What a topic of the file is called here; repeat."),
+    ] = None,
+    search_mb: Annotated[
+        int,
+        typer.Option(
+            "--search-mb", min=1, max=1_000_000, metavar="MB", help="How much of a log to search for a position."
+        ),
+    ] = 64,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be committed, change nothing.")] = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Commit the offsets of such a file, in this cluster or another one, where each is the same next record.
+
+    A position is proved by the batch at its offset, or found again by the batch's time and CRC.
+    What cannot be placed is said and left as it is; the exit code is 1 then.
+    Shows the plan first and asks; reads back at the end. Groups that have members are left as they are.
+
+    \b
+    barnabas offsets import offsets.jsonl --dry-run
+    barnabas offsets import offsets.jsonl --group billing --yes
+    barnabas offsets import offsets.jsonl --rename orders=primary.orders
+    gunzip < billing.jsonl.gz | barnabas offsets import - --yes
+    """
+    names = key_values(rename or (), "--rename")
+    found = backup_file.read(file)
+    with admin(target) as client:
+        positions = _chosen(found, group)
+        cluster_id = answered(client, client.describe_cluster)["cluster_id"]
+        rows = [_Row(one, (names.get(one.topic, one.topic), one.partition), NOT_LOOKED) for one in positions]
+        _refuse_two_places(rows)
+        logs = LogHeaders(client, target)
+        logs.look(row.key[0] for row in rows)
+        _place(rows, logs, found.cluster_id == cluster_id and cluster_id is not None, search_mb)
+        _compare(client, target, rows)
+        todo = [row for row in rows if row.result == ""]
+        if not as_json:
+            _show_plan(found, rows)
+        if todo and not dry_run:
+            groups = len({row.position.group for row in todo})
+            confirm(f"Commit {len(todo):,} offsets of {groups:,} groups?", yes)
+            _commit(client, target, todo)
+            _verify(client, target, todo)
+    _tell_import(found, rows, as_json, dry_run)
+
+
+def _chosen(found: Backup, wanted: Sequence[str] | None) -> list[Position]:
+    if not wanted:
+        if not found.positions:
+            fail("the file has no positions.", ExitCode.NOTHING_THERE)
+        return found.positions
+    chosen = [one for one in found.positions if one.group in wanted]
+    for name in wanted:
+        if not any(one.group == name for one in chosen):
+            fail(f"the file has no group {name}.", ExitCode.NOTHING_THERE)
+    return chosen
+
+
+def _refuse_two_places(rows: list[_Row]) -> None:
+    seen = set()
+    for row in rows:
+        if (row.position.group, row.key) in seen:
+            fail(f"{row.name} is there twice, perhaps because of --rename.", ExitCode.NOT_VALID)
+        seen.add((row.position.group, row.key))
+
+
+def _place(rows: list[_Row], logs: LogHeaders, is_same_cluster: bool, search_mb: int) -> None:
+    """Decide for each row where it is in the log here."""
+    readable = []
+    for row in rows:
+        topic, partition = row.key
+        if refused := refuse_early(row.position):
+            row.placement = refused
+        elif row.key in logs.logs:
+            readable.append(row)
+        elif topic not in logs.partition_counts:
+            row.placement = Placement(How.REFUSED, None, f"there is no topic {topic} here")
+        elif partition >= (count := logs.partition_counts[topic]):
+            row.placement = Placement(How.REFUSED, None, f"{topic} has only {count} partitions here")
+        else:
+            row.placement = Placement(How.REFUSED, None, "the partition has no leader")
+    offsets: dict[Key, set[int]] = {}
+    for row in readable:
+        offsets.setdefault(row.key, set()).add(row.position.offset)
+    with progress("Comparing batches", sum(map(len, offsets.values()))) as advance:
+        around = logs.around(offsets, advance)
+    wanted: dict[Key, set[Wanted]] = {}
+    theres: dict[int, There] = {}
+    left = []
+    for row in readable:
+        seen = around[row.key]
+        if isinstance(seen, str):
+            row.placement = Placement(How.REFUSED, None, seen)
+            continue
+        position = row.position
+        topic_id = logs.topic_ids[row.key[0]]
+        is_same_log = is_same_cluster and topic_id is not None and topic_id == position.topic_id
+        there = There(is_same_log, *logs.logs[row.key], *seen[position.offset])
+        if proved := prove(position, there):
+            row.placement = proved
+        else:
+            theres[id(row)] = there
+            wanted.setdefault(row.key, set()).add(Wanted(position.batch, position.before))
+            left.append(row)
+        if is_same_log:
+            row.epoch = position.leader_epoch
+    with progress("Searching batches", sum(map(len, wanted.values()))) as advance:
+        searched = logs.search(wanted, search_mb * 2**20, advance)
+    for row in left:
+        result = searched[row.key]
+        if isinstance(result, str):
+            row.placement = Placement(How.REFUSED, None, result)
+        else:
+            row.placement = place(row.position, theres[id(row)], _found(row.position, result, search_mb))
+    for row in rows:
+        if row.placement.offset is not None:
+            epoch = row.epoch if row.placement.offset == row.position.offset else -1
+            row.wanted = _Committed(row.placement.offset, epoch, row.position.metadata)
+
+
+def _found(position: Position, searched: Searched, search_mb: int) -> Found:
+    limit = searched.limits[Wanted(position.batch, position.before)]
+    why = "" if limit is None else f"{search_mb} MB were searched, up to offset {limit} (see --search-mb)"
+    return Found(hits_of(position.batch, searched), hits_of(position.before, searched), why)
+
+
+def _compare(client: Any, target: Target, rows: list[_Row]) -> None:
+    """Look what the groups have here, and say of each row that is not to be committed why."""
+    listed = {row["group_id"]: row for row in answered(client, client.list_groups)}
+    groups = sorted({row.position.group for row in rows})
+    known = [name for name in groups if name in listed]
+    living = {name for name in known if (listed[name].get("group_state") or "") not in WITHOUT_MEMBERS}
+    now = _committed(client, target, known)
+    for row in rows:
+        group = row.position.group
+        row.now = now.get(group, {}).get(row.key)
+        if row.wanted is None:
+            row.result, row.error = "not placed", row.placement.note
+        elif group in living:
+            row.result, row.error = "left as it is", "the group has members, which would commit over it: stop them"
+        elif row.now is not None and (row.now.offset, row.now.metadata) == (row.wanted.offset, row.wanted.metadata):
+            row.result = "there already"
+
+
+def _commit(client: Any, target: Target, rows: list[_Row]) -> None:
+    """Commit, one request for each group."""
+    from kafka.structs import OffsetAndMetadata, TopicPartition
+
+    of_group: dict[str, list[_Row]] = {}
+    for row in rows:
+        of_group.setdefault(row.position.group, []).append(row)
+    await_coordinators(client, list(of_group)[:1])  # makes the offsets topic
+    with progress("Committing", len(of_group)) as advance:
+        for group, some in of_group.items():
+            offsets = {
+                TopicPartition(*row.key): OffsetAndMetadata(
+                    row.wanted.offset, row.wanted.metadata, row.wanted.leader_epoch
+                )
+                for row in some
+                if row.wanted is not None
+            }
+            errors = changed(client, partial(client.alter_group_offsets, group, offsets))
+            for row in some:
+                if error := errors[TopicPartition(*row.key)].errno:
+                    row.result, row.error = "not committed", reason(error)
+            target.renew()
+            advance(1)
+
+
+def _verify(client: Any, target: Target, rows: list[_Row]) -> None:
+    """Read back what was committed."""
+    after = _committed(client, target, sorted({row.position.group for row in rows}))
+    for row in rows:
+        assert row.wanted is not None
+        if row.error:
+            continue
+        seen = after.get(row.position.group, {}).get(row.key)
+        row.result = "committed"
+        if seen is None or (seen.offset, seen.metadata) != (row.wanted.offset, row.wanted.metadata):
+            row.result = "not committed"
+            row.error = f"{'nothing' if seen is None else seen.offset} is committed now: another client has written"
+
+
+def _show_plan(found: Backup, rows: list[_Row]) -> None:
+    time = datetime.fromtimestamp(found.time_ms / 1000).astimezone().isoformat(timespec="seconds")
+    say(f"A backup of cluster {found.cluster_id}, made {time}.")
+    placed = [row for row in rows if row.wanted is not None]
+    print_table(
+        ["group", "topic", "#partition", "#in the file", "#now", "#new", "how", "note"],
+        [
+            (
+                *(row.position.group, *row.key, row.position.offset, row.now and row.now.offset),
+                *(row.wanted and row.wanted.offset, row.placement.how, row.error or row.result or row.placement.note),
+            )
+            for row in placed[:ROWS_SHOWN]
+        ],
+    )
+    if len(placed) > ROWS_SHOWN:
+        print(f"… and {len(placed) - ROWS_SHOWN:,} more; --json shows all.")
+
+
+def _tell_import(found: Backup, rows: list[_Row], as_json: bool, dry_run: bool) -> None:
+    for row in rows:
+        row.result = row.result or "to be committed"
+    if as_json:
+        print_json(
+            {
+                "cluster_id": found.cluster_id,
+                "time_ms": found.time_ms,
+                "dry_run": dry_run,
+                "results": Counter(row.result for row in rows),
+                "positions": [_as_json(row) for row in rows],
+            }
+        )
+    else:
+        for result, count in Counter(row.result for row in rows).items():
+            say(f"{count:,} {result}")
+    errors = [f"{row.name}: {row.result}: {row.error}" for row in rows if row.error]
+    if errors:
+        fail("\n".join(errors))
+
+
+def _as_json(row: _Row) -> dict[str, Any]:
+    return {
+        "group": row.position.group,
+        "topic": row.key[0],
+        "partition": row.key[1],
+        "in_the_file": row.position.offset,
+        "committed_offset": row.now and row.now.offset,
+        "new_offset": row.wanted and row.wanted.offset,
+        "how": row.placement.how,
+        "note": row.placement.note,
+        "result": row.result,
+        "error": row.error or None,
+    }

@@ -1,0 +1,169 @@
+"""How batches are looked for in a log, as generators that yield what to ask and are sent the answer. No IO.
+
+`around` finds the batches at known offsets, `search` those with known CRCs behind a time. Both read headers only, and
+never more of the log than they need or are allowed.
+"""
+
+from bisect import bisect_right
+from collections.abc import Generator, Iterable, Sequence
+from typing import NamedTuple
+
+from barnabas.offsets.backup import Batch
+from barnabas.offsets.backup_places import Hit
+
+FEW_BYTES, MANY_BYTES = 16 * 1024, 1024 * 1024
+MOST_BYTES = 90 * 2**20  # as much as the client takes in one answer, nearly; the limits of batches are far below
+NEAR_OFFSETS = 1_000  # a next offset so near is worth more bytes in one answer
+KEPT_BATCHES = 4_096
+
+
+class Ask(NamedTuple):
+    """The batches from this offset on, as Fetch gives them: the first has it or is behind it. Answer: list[Batch]."""
+
+    offset: int
+    bytes_max: int
+
+
+class AskTime(NamedTuple):
+    """The first offset whose record is not older. Answer: int, or None if all are older."""
+
+    timestamp: int
+
+
+class Around(NamedTuple):
+    """The batch that has an offset, or the next one, and the one before."""
+
+    batch: Batch | None
+    before: Batch | None
+
+
+class _Run:
+    """Batches that follow each other, as far as they were read."""
+
+    def __init__(self, end: int) -> None:
+        self.begin = 0
+        self.batches: list[Batch] = []
+        self._end = end
+
+    @property
+    def next_offset(self) -> int:
+        return self.batches[-1].last_offset + 1 if self.batches else self.begin
+
+    def read(self, begin: int, offset: int, bytes_max: int) -> Generator[Ask, list[Batch], list[Batch]]:
+        """The batches from `begin` on, as far as one has `offset` or is behind it, or the log ends."""
+        if len(self.batches) > KEPT_BATCHES:
+            del self.batches[:-KEPT_BATCHES]
+            self.begin = self.batches[0].base_offset
+        if not self.begin <= begin <= self.next_offset:
+            self.begin, self.batches = begin, []
+        while self.next_offset <= offset and self.next_offset < self._end:
+            seen = yield Ask(self.next_offset, bytes_max)
+            if not seen:  # the first batch is larger
+                if bytes_max == MOST_BYTES:
+                    break
+                bytes_max = min(bytes_max * 8, MOST_BYTES)
+            self.batches += seen
+        first = bisect_right(self.batches, begin - 1, key=lambda batch: batch.last_offset)
+        return self.batches[first:]
+
+
+def around(offsets: Iterable[int], start: int, end: int) -> Generator[Ask, list[Batch], dict[int, Around]]:
+    """What is at these offsets of a log from `start` to `end`. An offset outside is taken as the nearest end."""
+    found: dict[int, Around] = {}
+    run = _Run(end)
+    ordered = sorted(set(offsets))
+    for index, offset in enumerate(ordered):
+        at = min(max(offset, start), end)
+        is_dense = index + 1 < len(ordered) and ordered[index + 1] - offset < NEAR_OFFSETS
+        bytes_max = MANY_BYTES if is_dense else FEW_BYTES
+        begin, step = max(start, at - 1), 1
+        while True:
+            seen = yield from run.read(begin, at, bytes_max)
+            cut = bisect_right(seen, at - 1, key=lambda batch: batch.last_offset)
+            batch = seen[cut] if cut < len(seen) else None
+            if cut or begin == start:
+                found[offset] = Around(batch, seen[cut - 1] if cut else None)
+                break
+            # Compaction has left a gap there, or `batch` begins before `begin`.
+            begin = max(start, min(begin, at if batch is None else batch.base_offset) - step)
+            step *= 4
+    return found
+
+
+class Wanted(NamedTuple):
+    """What to look for: these batches (any of them), behind the oldest of their times."""
+
+    batch: Batch | None
+    before: Batch | None
+
+    @property
+    def timestamp(self) -> int:
+        """The time from which on it can be."""
+        return min(batch.timestamp for batch in self if batch is not None)
+
+
+class Searched(NamedTuple):
+    """The hits by CRC, and for each that was wanted up to which offset was searched (None: all that could be)."""
+
+    hits: dict[int, list[Hit]]
+    limits: dict[Wanted, int | None]
+
+
+def search(
+    wanted: Iterable[Wanted], start: int, end: int, bytes_each: int
+) -> Generator[Ask | AskTime, "list[Batch] | int | None", Searched]:
+    """Look for batches, at most `bytes_each` behind the time of each. A stretch of the log is read once for all."""
+    ordered = sorted(set(wanted), key=lambda one: one.timestamp)
+    hits: dict[int, list[Hit]] = {batch.crc: [] for one in ordered for batch in one if batch is not None}
+    limits: dict[Wanted, int | None] = {}
+    offsets, totals = [start], [0]  # how many bytes were read up to an offset
+    at = start
+    last: Batch | None = None
+    for one in ordered:
+        limits[one] = None
+        if _is_settled(one, hits):
+            continue
+        begin = start
+        if one.timestamp >= 0:
+            found = yield AskTime(one.timestamp)
+            if found is None:
+                continue
+            assert isinstance(found, int)
+            begin = max(start, found)
+        if begin > at:
+            at, last = begin, None
+            offsets.append(at)
+            totals.append(totals[-1])
+        allowed = totals[bisect_right(offsets, begin) - 1] + bytes_each
+        bytes_max = MANY_BYTES
+        while at < end and not _is_settled(one, hits):
+            if totals[-1] >= allowed:
+                limits[one] = at
+                break
+            seen = yield Ask(at, bytes_max)
+            assert isinstance(seen, list)
+            if not seen:
+                if bytes_max == MOST_BYTES:
+                    limits[one] = at
+                    break
+                bytes_max = min(bytes_max * 8, MOST_BYTES)
+                continue
+            for batch in seen:
+                if batch.crc in hits:
+                    hits[batch.crc].append(Hit(batch, last))
+                last = batch
+            at = seen[-1].last_offset + 1
+            offsets.append(at)
+            totals.append(totals[-1] + sum(batch.size_bytes for batch in seen))
+    return Searched(hits, limits)
+
+
+def _is_settled(one: Wanted, hits: dict[int, list[Hit]]) -> bool:
+    """Whether it was found and cannot be anywhere else."""
+    batch = one.batch or one.before
+    return batch is not None and batch.has_sequence and any(batch.is_same(hit.batch) for hit in hits[batch.crc])
+
+
+def hits_of(batch: Batch | None, searched: Searched) -> Sequence[Hit]:
+    """The places of a batch."""
+    return [] if batch is None else [hit for hit in searched.hits.get(batch.crc, ()) if batch.is_same(hit.batch)]

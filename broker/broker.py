@@ -134,7 +134,9 @@ class Broker:
             OffsetJournal(env, JournalOfBroker(self)) if config.offsets_journal_enable else None,
         )
         self.log_ranges = KnownLogRanges(self)
-        self.lag_sampling = LagSampling(env, self.group_coordinator.owned_shards, self.log_ranges)
+        self.lag_sampling = LagSampling(
+            env, self.group_coordinator.owned_shards, self.log_ranges, lambda: config.offsets_lag_check_interval_ms
+        )
         self.waited_groups = WaitedGroups(self)
         self.log_manager.hold_of = self.waited_groups.hold_of
         self.replica_manager.on_leadership.append(self.group_coordinator.on_leadership)

@@ -187,6 +187,7 @@ class BrokerAttributes:
     offsets_journal_retention_bytes: int
     offsets_journal_retention_ms: int
     offsets_journal_segment_bytes: int
+    offsets_lag_check_interval_ms: int
     offsets_load_buffer_size: int
     offsets_retention_check_interval_ms: int
     offsets_retention_minutes: int

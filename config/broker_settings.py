@@ -170,6 +170,7 @@ offsets.journal.enable | BOOLEAN | false | - | - hidden | Write every change of 
 offsets.journal.retention.bytes | LONG | 67108864 | - | - hidden | Size of each partition of __offset_journal; -1: any.
 offsets.journal.retention.ms | LONG | 2592000000 | >= -1 | - hidden | How long __offset_journal keeps a change.
 offsets.journal.segment.bytes | INT | 16777216 | >= 1048576 | - hidden | Segment size of __offset_journal.
+offsets.lag.check.interval.ms | INT | 30000 | >= 100 | - hidden | How often the coordinator looks at the lag of its groups.
 offsets.load.buffer.size | INT | 5242880 | >= 1 | - | Bytes read at once when offsets are loaded.
 offsets.retention.check.interval.ms | LONG | 600000 | >= 1 | - | How often old offsets are looked for.
 offsets.retention.minutes | INT | 10080 | >= 1 | - | How long offsets of an empty group stay.

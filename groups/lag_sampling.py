@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple, Protocol
 
 from barnabas.groups.runtime import Shard
+from barnabas.groups.standstill import Key, Standstills
 from barnabas.offsets.lag_history import LagHistories, Point
 from barnabas.offsets.table import Positions
 from barnabas.runtime.ports import Env
@@ -45,6 +46,14 @@ class LogRanges(Protocol):
         """Ask the leaders of the partitions elsewhere that `of_topic` was asked for."""
 
 
+class Threat(NamedTuple):
+    """So many records of a group go before long, the first at `goes_ms`, of `topic`."""
+
+    records: int
+    goes_ms: int
+    topic: str
+
+
 class _Ends(NamedTuple):
     log_end_offset: int
     high_watermark: int
@@ -63,23 +72,29 @@ class _Topic:
 class LagSampling:
     """The row of the upkeep, and what it has found."""
 
-    def __init__(self, env: Env, shards: Callable[[], list[Shard]], ranges: LogRanges) -> None:
+    def __init__(
+        self, env: Env, shards: Callable[[], list[Shard]], ranges: LogRanges, interval_ms: Callable[[], float]
+    ) -> None:
         self._env = env
+        self._interval_ms = interval_ms
         self._shards = shards
         self._ranges = ranges
         self.histories = LagHistories()
+        self.standstills = Standstills()
+        self.past_end: dict[str, int] = {}  # group -> partitions where more is committed than there is
+        self.lost: dict[str, int] = {}  # group -> records that went before it read them
+        self.threatened: dict[str, Threat] = {}
+        self.since_ms: int | None = None  # when the first look was over
         self._topics: dict[str, _Topic] = {}
         self._round = 0
         self._last_ms = 0
         self._ends: dict[Shard, _Ends] = {}  # of the offsets partitions, at the last look
-        self._lost: dict[str, int] = {}  # group -> records that went before it read them
-        self._threatened: dict[str, int] = {}  # group -> records that it has not read and that go before long
         self._lines: dict[str, int] = {}
         self._task: Task[Shard | None] | None = None
 
     def start(self) -> None:
         """Begin to look."""
-        self._task = self._env.upkeep.every("lag", lambda: SAMPLE_MS, self._items, self._look)
+        self._task = self._env.upkeep.every("lag", self._interval_ms, self._items, self._look)
 
     def stop(self) -> None:
         """Look no more."""
@@ -92,6 +107,7 @@ class LagSampling:
         shards = self._shards()
         if not any(shard.offsets.has_offsets for shard in shards):
             self._forget(set())
+            self._look_is_over()
             return
         yield None
         self._round += 1
@@ -105,13 +121,19 @@ class LagSampling:
             self._forget({group_id for shard in shards for group_id in shard.offsets.group_ids()})
         self._ends = {shard: self._ends[shard] for shard in shards if shard in self._ends}
         self._topics = {name: topic for name, topic in self._topics.items() if topic.round == self._round}
+        self._look_is_over()
+
+    def _look_is_over(self) -> None:
         self._last_ms = self._env.clock.now_ms()
+        if self.since_ms is None:
+            self.since_ms = self._last_ms
 
     def _forget(self, group_ids: set[str]) -> None:
         self.histories.keep_only(group_ids)
-        for counts in (self._lost, self._threatened):
-            for group_id in counts.keys() - group_ids:
-                del counts[group_id]
+        self.standstills.keep_only(group_ids)
+        for known in (self.lost, self.threatened, self.past_end):
+            for group_id in known.keys() - group_ids:
+                del known[group_id]
 
     def _look(self, shard: Shard | None) -> Work:
         if shard is None:
@@ -151,11 +173,14 @@ class LagSampling:
         return topic
 
     def _sample(self, group_id: str, offsets: Positions) -> None:
-        records = position = partitions = lost = threatened = goes_ms = 0
+        records = position = partitions = lost = threatened = goes_ms = past_end = 0
+        going = ""
+        unread: list[tuple[Key, int]] = []
         for topic, committed in offsets:
             known = self._topics.get(topic)
             ranges = {} if known is None else known.ranges
-            for index, offset, _ in committed:
+            for index, at, _ in committed:
+                offset = at
                 found = ranges.get(index)
                 if found is None:
                     continue
@@ -165,35 +190,49 @@ class LagSampling:
                     offset = start
                 if offset < goes_below:
                     threatened += goes_below - offset
-                    goes_ms = min(goes_ms or begin_ms, begin_ms)
+                    if not going or begin_ms < goes_ms:
+                        goes_ms, going = begin_ms, topic
                 partitions += 1
                 position += offset
                 if offset < end:
                     records += end - offset
+                    unread.append(((topic, index), at))
+                elif offset > end:
+                    past_end += 1
+        now_ms = self._env.clock.now_ms()
+        self.standstills.seen(group_id, unread, now_ms)
+        _keep(self.past_end, group_id, past_end)
         last = self.histories.last(group_id)
         if last is None or last[1:] != (records, position, partitions):
-            now_ms = self._env.clock.now_ms()
             interval_ms = max(now_ms - self._last_ms, 1) if self._last_ms else SAMPLE_MS
             self.histories.add(group_id, Point(now_ms, records, position, partitions), interval_ms)
-        if lost or threatened or group_id in self._lost or group_id in self._threatened:
-            minutes = max(goes_ms - self._env.clock.now_ms(), 0) // 60_000
-            self._tell(group_id, lost, threatened, minutes, is_new=last is None)
+        if lost or threatened or group_id in self.lost or group_id in self.threatened:
+            self._tell(group_id, lost, Threat(threatened, goes_ms, going), now_ms, is_new=last is None)
 
-    def _tell(self, group_id: str, lost: int, threatened: int, minutes: int, *, is_new: bool) -> None:
+    def _tell(self, group_id: str, lost: int, threat: "Threat", now_ms: int, *, is_new: bool) -> None:
         """Say what was lost since the last look, and what will be. What was lost before the first look is no news."""
-        known = self._lost.get(group_id, 0)
+        known = self.lost.get(group_id, 0)
         if lost > known and not is_new:
             self._warn("records were deleted that the group had not read", group_id, f"{lost - known} at most")
-        if threatened and group_id not in self._threatened:
+        if threat.records and group_id not in self.threatened:
             text = "retention will delete records that the group has not read"
-            self._warn(text, group_id, f"{threatened} at most, the first in {minutes} minutes")
-        for counts, count in ((self._lost, lost), (self._threatened, threatened)):
-            if count:
-                counts[group_id] = count
-            else:
-                counts.pop(group_id, None)
+            minutes = max(threat.goes_ms - now_ms, 0) // 60_000
+            self._warn(text, group_id, f"{threat.records} at most, the first in {minutes} minutes")
+        _keep(self.lost, group_id, lost)
+        if threat.records:
+            self.threatened[group_id] = threat
+        else:
+            self.threatened.pop(group_id, None)
 
     def _warn(self, text: str, group_id: str, how_many: str) -> None:
         lines = self._lines[text] = self._lines.get(text, 0) + 1
         if lines <= _LINES_MAX:
             logger.warning("group %s: %s, %s (barnabas groups lag %s)", group_id, text, how_many, group_id)
+
+
+def _keep(counts: dict[str, int], group_id: str, count: int) -> None:
+    """Keep a number that is not 0."""
+    if count:
+        counts[group_id] = count
+    else:
+        counts.pop(group_id, None)

@@ -32,6 +32,8 @@ from barnabas.storage.directory_plan import (
     check_node,
     plan_directories,
 )
+from barnabas.storage.disk_space import LOOK_MS as SPACE_LOOK_MS
+from barnabas.storage.disk_space import FreeSpace
 from barnabas.storage.log import Log, close_together
 from barnabas.storage.log_directory import LogDirectory
 from barnabas.storage.open_files import OpenFiles, share_out
@@ -84,6 +86,7 @@ class LogManager:
         self._plan: DirectoryPlan | None = None
         self.on_failed: list[Callable[[Log], None]] = []
         self.on_hindered: list[Callable[[Log], None]] = []  # a write was not possible, and may be later
+        self.free_space: dict[str, FreeSpace] = {}  # by the path of the directory
         self._hindered: dict[Log, None] = {}
         self.cleaner = Cleaner(env, self._files, self)
         self.hold_of: Callable[[Log], retention.Hold | None] = lambda log: None  # what groups have not read
@@ -455,6 +458,11 @@ class LogManager:
     def _hindered_in(self, directory: LogDirectory) -> list[Log]:
         return [log for log in self._hindered if directory.logs.get((log.topic, log.partition)) is log]
 
+    def _note_space(self, directory: LogDirectory) -> None:
+        """Remember what is free, so that it can be said when the disk will be full."""
+        _, free = self._env.disk.total_and_free_bytes(directory.path)
+        self.free_space.setdefault(directory.path, FreeSpace()).add(self._env.clock.now_ms(), free)
+
     def _look_for_room(self, directory: LogDirectory) -> None:
         """A log that nobody writes does not find out by itself that it could be written, and led, again."""
         if directory.has_room():
@@ -521,6 +529,7 @@ class LogManager:
             every("flush", self._flush_interval_ms, self._flushes_due, _flush),
             every("files", lambda: _FILES_CHECK_MS, self.all, Log.check_file),
             every("room", lambda: _ROOM_CHECK_MS, self._without_room, self._look_for_room),
+            every("disk space", lambda: SPACE_LOOK_MS, lambda: self.open_directories, self._note_space),
             every(
                 "producers", lambda: config.producer_id_expiration_check_interval_ms, self.all, self._expire_producers
             ),

@@ -7,9 +7,9 @@ import typer
 from barnabas.broker.cli.client import admin, answered, await_coordinators
 from barnabas.broker.cli.exits import ExitCode, Failure, fail, say
 from barnabas.broker.cli.http_client import HttpApi
-from barnabas.broker.cli.lag import duration
 from barnabas.broker.cli.target import Target
 from barnabas.broker.cli.terminal import AsJson, Yes, confirm, print_outcomes, print_table
+from barnabas.broker.cli.words import duration
 
 GROUP_PATH = "/v1/groups/{group}"
 CLEANUP_PATH = "/v1/groups/{group}/offsets-cleanup"

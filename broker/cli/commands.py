@@ -10,7 +10,7 @@ from barnabas.broker.cli.terminal import Group
 
 # In the order of `--help`: the first commands are those that a newcomer needs first.
 COMMANDS = (
-    *("start", "status", "cluster", "demo", "topics", "produce", "consume", "groups", "offsets", "configs"),
+    *("start", "status", "cluster", "doctor", "demo", "topics", "produce", "consume", "groups", "offsets", "configs"),
     "pipeline",
 )
 
@@ -22,6 +22,8 @@ EXIT_CODES = """Exit codes:
 1  it failed, and the message says why
 2  the command or a setting is not valid
 3  nothing was there: no such topic or group, or no record before the time-out
+4  doctor has warnings
+5  doctor has errors
 130  Ctrl-C ended it before it was done
 
 With --json, an error is one JSON object on standard error: {"error": "…", "exit_code": 1}"""

@@ -14,6 +14,8 @@ class ExitCode(IntEnum):
     FAILED = 1
     NOT_VALID = 2
     NOTHING_THERE = 3
+    WARNED = 4  # `doctor` found warnings
+    TROUBLED = 5  # `doctor` found errors
     INTERRUPTED = 130  # what a shell reports for a program that Ctrl-C ended
 
 

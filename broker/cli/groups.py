@@ -1,4 +1,4 @@
-"""`barnabas groups`: list, describe, lag, explain, delete."""
+"""`barnabas groups`: list, describe, lag, explain, remove members, delete."""
 
 from contextlib import suppress
 from enum import StrEnum
@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 from barnabas.broker.cli.client import admin, answered, await_coordinators, changed, describe_groups, positions
-from barnabas.broker.cli.exits import Failure, say
+from barnabas.broker.cli.exits import ExitCode, Failure, fail, say
 from barnabas.broker.cli.http_client import HttpApi
 from barnabas.broker.cli.lag import add_true_lag, lag, true_lag_cells
 from barnabas.broker.cli.target import Target
@@ -28,6 +28,7 @@ app = new_app("""Consumer groups: list, describe, how far they are behind, delet
     barnabas groups describe billing          who reads what, and its lag
     barnabas groups lag billing --watch       what it has not read, as it goes
     barnabas groups explain billing           why it has rebalanced
+    barnabas groups remove billing --member ID    a member that hangs
     barnabas groups delete billing --yes
     """)
 
@@ -189,6 +190,53 @@ def explain(
         print_json(story)
     else:
         print_story(story)
+
+
+@app.command()
+def remove(
+    target: Target,
+    group: Annotated[str, typer.Argument(metavar="GROUP")],
+    member: Annotated[
+        list[str] | None, typer.Option("--member", metavar="ID", help="A member id (groups describe); repeat.")
+    ] = None,
+    instance: Annotated[
+        list[str] | None, typer.Option("--instance", metavar="NAME", help="A group.instance.id; repeat.")
+    ] = None,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Remove members from a group: the others need not wait for one that hangs.
+
+    The others share its partitions. If its process lives, its commits are refused from
+    then on, and it joins again when it polls.
+
+    \b
+    barnabas groups remove billing --member consumer-1-4b1f9c3e
+    barnabas groups remove billing --instance worker-3 --yes
+    """
+    from kafka.admin import MemberToRemove
+
+    members = [MemberToRemove(member_id=each, reason=REMOVED) for each in member or ()]
+    members += [MemberToRemove(group_instance_id=each, reason=REMOVED) for each in instance or ()]
+    names = [*(member or ()), *(instance or ())]
+    if not names:
+        fail("say which: --member ID or --instance NAME.", ExitCode.NOT_VALID)
+    confirm(f"Remove {', '.join(names)} from {group}?", yes)
+    with admin(target) as client:
+        describe_groups(client, [group])  # ends the command when there is no such group
+        results = changed(client, lambda: dict(client.remove_group_members(group, members)))
+    rows = []
+    for name, result in zip(names, results.values()):
+        row = {"member": name, "result": "removed"}
+        if result.errno:
+            row |= {"result": "not removed", "error": f"{result.message}: {result.description}"}
+        rows.append(row)
+    missing = all(result.errno in (0, UNKNOWN_MEMBER_ID) for result in results.values())
+    print_outcomes("member", rows, as_json, nothing_there=missing)
+
+
+REMOVED = "an operator has removed it"
+UNKNOWN_MEMBER_ID = 25
 
 
 @app.command()

@@ -17,6 +17,7 @@ from barnabas.broker.cli.http_client import HttpApi
 from barnabas.broker.cli.plot import plot
 from barnabas.broker.cli.target import Target, no_time_limit
 from barnabas.broker.cli.terminal import AsJson, print_json, print_table, table_lines
+from barnabas.broker.cli.words import duration, size
 from barnabas.offsets.lag import PartitionLag, Status, TotalLag, total, with_answers
 from barnabas.offsets.lag_history import Point, Rates
 from barnabas.runtime.clock import RealClock
@@ -145,33 +146,6 @@ def true_lag_cells(row: dict[str, Any]) -> tuple[str | None, str | None]:
 
 
 # ------------------------------------------------------------------ words
-
-
-def duration(seconds: float | None) -> str:
-    """`3 d 4 h`, `2 min 5 s`, `0.4 s`; `?` if it is not known."""
-    if seconds is None:
-        return "?"
-    if seconds < 10:
-        return f"{seconds:.1f} s".replace(".0 s", " s")
-    left = round(seconds)
-    words = []
-    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
-        count, left = divmod(left, size)
-        if count:
-            words.append(f"{count} {unit}")
-        elif words:
-            break
-    return " ".join(words[:2])
-
-
-def size(count: int) -> str:
-    """Bytes in words."""
-    value = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if value < 1024:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    return f"{value:.1f} TiB"
 
 
 def records(most: int, least: int) -> str:

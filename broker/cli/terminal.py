@@ -116,11 +116,11 @@ def table_lines(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[s
     ]
 
 
-def print_paragraph(text: str) -> None:
+def print_paragraph(text: str, end: str = "\n\n") -> None:
     """Print text below a heading: indented, folded on a terminal, and followed by an empty line."""
     # A pipe has no width, and a script reads line by line.
     width = os.get_terminal_size().columns if sys.stdout.isatty() else 10_000
-    print(textwrap.fill(text, width, initial_indent="    ", subsequent_indent="    "), end="\n\n")
+    print(textwrap.fill(text, width, initial_indent="    ", subsequent_indent="    "), end=end)
 
 
 def print_outcomes(noun: str, rows: Sequence[dict[str, Any]], as_json: bool, *, nothing_there: bool = False) -> None:

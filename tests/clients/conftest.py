@@ -141,6 +141,23 @@ def journal_broker(tmp_path: Path) -> Iterator[BrokerProcess]:
     yield from _served(tmp_path, ["offsets.journal.enable=true", "log.retention.check.interval.ms=100"])
 
 
+@pytest.fixture(scope="module")
+def make_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., BrokerProcess]]:
+    """Starts brokers with other settings, each in a folder of its own."""
+    made: list[BrokerProcess] = []
+
+    def make(*settings: str, folder: Path | None = None) -> BrokerProcess:
+        made.append(BrokerProcess(folder or tmp_path_factory.mktemp("broker"), settings))
+        return made[-1]
+
+    yield make
+    for process in made:
+        process.end(signal.SIGTERM)
+    for process in made:
+        if process.log.exists() and (found := process.tracebacks()):
+            pytest.fail(f"a handler raised:\n{found}", pytrace=False)
+
+
 @pytest.fixture
 def name(request: pytest.FixtureRequest) -> str:
     """A name that no other test uses, for a topic or a group."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from barnabas.broker.cli import cluster, configs, consume, groups, offsets, produce, status, topics
+from barnabas.broker.cli import cluster, configs, consume, doctor, groups, offsets, produce, status, topics
 
 pytestmark = pytest.mark.timeout(110)
 
@@ -26,6 +26,7 @@ NUMBERS = {"integer", "integer range", "float", "float range", "int", "number"}
 COMPLETE: dict[tuple[str, ...], list[str]] = {
     ("status",): [],
     ("cluster",): [],
+    ("doctor",): [],
     ("topics", "list"): [],
     ("topics", "describe"): ["t"],
     ("topics", "create"): ["t", "--if-not-exists"],
@@ -38,6 +39,7 @@ COMPLETE: dict[tuple[str, ...], list[str]] = {
     ("groups", "delete"): ["g", "--yes"],
     ("groups", "lag"): ["g"],
     ("groups", "explain"): ["g"],
+    ("groups", "remove"): ["g", "--member", "m", "--yes"],
     ("offsets", "list"): ["g"],
     ("offsets", "set"): ["g", "--topic", "t", "--to", "earliest", "--yes"],
     ("offsets", "delete"): ["g", "--topic", "t", "--yes"],
@@ -63,7 +65,13 @@ def commands() -> dict[tuple[str, ...], Any]:
     for name, module in (("topics", topics), ("groups", groups), ("offsets", offsets), ("configs", configs)):
         group: Any = typer.main.get_command(module.app)
         found |= {(name, word): command for word, command in group.commands.items()}
-    for name, module in (("produce", produce), ("consume", consume), ("status", status), ("cluster", cluster)):
+    for name, module in (
+        ("produce", produce),
+        ("consume", consume),
+        ("status", status),
+        ("cluster", cluster),
+        ("doctor", doctor),
+    ):
         found[(name,)] = typer.main.get_command(module.app)
     return found
 

@@ -22,13 +22,14 @@ class Example(NamedTuple):
     body: Any = None
 
 
-# Arrays that have no item in these examples.
-EMPTY = {"loading", "loading_partitions"}
+# Arrays that have no item in these examples. test_health.py has those of health.
+EMPTY = {"loading", "loading_partitions", "failed", "hindered", "standing", "gone_topics", "waited_for"}
 
 EXAMPLES: dict[tuple[str, str], list[Example]] = {
     ("GET", "/metrics"): [Example("/metrics")],
     ("GET", "/v1/status"): [Example("/v1/status")],
     ("GET", "/v1/openapi.json"): [Example("/v1/openapi.json")],
+    ("GET", "/v1/health"): [Example("/v1/health"), Example("/v1/health?stalled_ms=1000")],
     ("GET", "/v1/groups"): [Example("/v1/groups"), Example("/v1/groups?state=Empty&state=Stable")],
     ("GET", "/v1/groups/{group}/events"): [
         Example("/v1/groups/billing/events"),

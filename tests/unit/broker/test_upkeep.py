@@ -12,7 +12,7 @@ from barnabas.runtime.upkeep import LATE_MS, LOOK_MS, Follower, Task
 from barnabas.sim.env import SimEnv, sim_env
 
 LOOPS = {
-    *("retention", "indexes", "flush", "files", "room", "producers", "troubles", "cleaner"),
+    *("retention", "indexes", "flush", "files", "room", "disk space", "producers", "troubles", "cleaner"),
     *("recovery-point-offset-checkpoint", "log-start-offset-checkpoint", "replication-offset-checkpoint"),
     *(
         "cleaner-offset-checkpoint",

@@ -1,0 +1,330 @@
+"""`barnabas doctor`: asks all brokers what they know, lets the checks look at it (`broker/doctor/`), prints one page.
+
+What does not answer is a finding, or a check that was not made: it is said, and the others go on.
+"""
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from datetime import datetime
+from typing import Annotated, Any
+
+import typer
+from barnabas.broker.cli.client import admin, answered, positions, send
+from barnabas.broker.cli.exits import ExitCode, Failure
+from barnabas.broker.cli.http_client import HttpApi
+from barnabas.broker.cli.lag import ask
+from barnabas.broker.cli.target import DEFAULT_BOOTSTRAP, Target
+from barnabas.broker.cli.terminal import AsJson, new_app, print_json, print_paragraph
+from barnabas.broker.cli.words import duration
+from barnabas.broker.doctor import findings
+from barnabas.broker.doctor.facts import NO_SETTINGS, STALLED_MS, Broker, Facts, Partition, Setting, Settings, Topic
+from barnabas.broker.doctor.findings import Finding, Outcome, Severity
+from barnabas.broker.doctor.groups import CONFIRMED_MAX, to_confirm
+from barnabas.offsets.lag import PartitionLag, Status
+from barnabas.runtime.clock import RealClock
+from barnabas.storage.disk_space import ENOUGH_MS
+
+app = new_app()
+
+BROKER_RESOURCE, TOPIC_RESOURCE = 4, 2
+TOPICS_AT_ONCE = 200
+SETTINGS_WITHIN_MS = 3_000
+WITHOUT_HTTP_GROUPS_MAX = 100  # whose offsets are read over Kafka's protocol, where there is no HTTP API
+CODES = {Severity.NOTE: ExitCode.DONE, Severity.WARNING: ExitCode.WARNED, Severity.ERROR: ExitCode.TROUBLED}
+
+
+@app.command()
+def doctor(
+    target: Target,
+    stalled_after: Annotated[
+        float,
+        typer.Option(
+            "--stalled-after", metavar="SECONDS", min=0, max=86_400, help="How long an offset may stand still."
+        ),
+    ] = STALLED_MS / 1000,
+    most: Annotated[int, typer.Option("--limit", metavar="N", min=1, max=10_000, help="Findings of each check.")] = 5,
+    as_json: AsJson = False,
+) -> None:
+    """What is wrong with the cluster, or soon will be; each with the command that mends it. Nothing is changed.
+
+    Exit code 0: nothing, or notes only; 4: warnings; 5: errors. 1: no broker answers.
+    Brokers know of half a minute ago, and forget the past when they start: what they
+    do not know yet is said. Without an HTTP API (Apache Kafka), it says which checks
+    were possible.
+
+    \b
+    barnabas doctor
+    barnabas doctor --stalled-after 120 --limit 20
+    barnabas doctor --json
+    """
+    with admin(target) as client:
+        facts = gather(client, HttpApi(client, target), int(stalled_after * 1000))
+    outcomes = findings.examine(facts, most)
+    worst = max((one.worst for one in outcomes if one.worst is not None), default=Severity.NOTE)
+    bootstrap = None if target.bootstrap == DEFAULT_BOOTSTRAP else target.bootstrap
+    if as_json:
+        print_json(as_document(facts, outcomes, bootstrap, CODES[worst]))
+    else:
+        _print(facts, outcomes, bootstrap)
+    raise typer.Exit(CODES[worst])
+
+
+# ------------------------------------------------------------------ asking
+
+
+def gather(client: Any, api: HttpApi, stalled_ms: int) -> Facts:
+    """What the brokers say. Who does not answer is left out, with the reason."""
+    cluster = answered(client, client.describe_cluster)
+    described = answered(client, client.describe_topics)
+    registered = {row["broker_id"]: row for row in cluster["brokers"]}
+    assigned = {node for topic in described for row in topic["partitions"] for node in row["replica_nodes"]}
+    brokers = [
+        _broker(client, api, node_id, registered.get(node_id), stalled_ms)
+        for node_id in sorted({*registered, *assigned})
+    ]
+    with_health = [broker.health for broker in brokers if broker.health is not None]
+    groups = _groups(client)
+    lags: dict[str, list[PartitionLag]] = {}
+    wanted = to_confirm(with_health)
+    not_confirmed = wanted[CONFIRMED_MAX:]
+    for name in wanted[:CONFIRMED_MAX]:
+        try:
+            lags[name] = ask(api, name).rows
+        except Failure:
+            not_confirmed.append(name)
+    if not with_health:
+        lags = _lags_without_http(client, groups)
+    controller = cluster["controller_id"]
+    return Facts(
+        RealClock().now_ms(),
+        brokers,
+        controller if controller >= 0 else None,
+        _topics(client, described),
+        groups,
+        lags,
+        not_confirmed,
+        stalled_ms,
+    )
+
+
+def _broker(client: Any, api: HttpApi, node_id: int, row: dict[str, Any] | None, stalled_ms: int) -> Broker:
+    if row is None:
+        return Broker(node_id, is_registered=False)
+    host, port = row["host"], row["port"]
+    try:
+        settings = _settings(client, BROKER_RESOURCE, [str(node_id)], node_id).get(str(node_id), NO_SETTINGS)
+    except Failure as failure:
+        return Broker(node_id, True, host, port, why_not=failure.message)
+    health, why_not = None, None
+    has_http = bool(settings.text("http.address"))
+    if not has_http:
+        why_not = "it has no HTTP API"
+    else:
+        try:
+            query = {"stalled_ms": stalled_ms}
+            health = api.ask("GET", "/v1/health", query=query, node_id=node_id)
+        except Failure as failure:
+            why_not = failure.message
+    return Broker(node_id, True, host, port, settings, health, has_http, why_not)
+
+
+def _settings(client: Any, kind: int, names: Sequence[str], node_id: int | None) -> dict[str, Settings]:
+    """The settings of brokers or topics by their names. Failure: there is no answer."""
+    from kafka.errors import KafkaError
+    from kafka.protocol.admin import DescribeConfigsRequest
+
+    resources = [(kind, name, None) for name in names]
+    request = DescribeConfigsRequest(resources=resources, include_synonyms=False, min_version=1)
+    try:
+        answer = send(client, request, node_id, SETTINGS_WITHIN_MS)
+    except KafkaError as error:
+        raise Failure(str(getattr(error, "message", "") or error), ExitCode.FAILED) from None
+    return {
+        result.resource_name: Settings({each.name: Setting(each.value, each.config_source) for each in result.configs})
+        for result in answer.results
+        if not result.error_code
+    }
+
+
+def _topics(client: Any, described: Iterable[dict[str, Any]]) -> list[Topic]:
+    rows = [topic for topic in described if not topic["error_code"]]
+    settings: dict[str, Settings] = {}
+    for first in range(0, len(rows), TOPICS_AT_ONCE):
+        names = [topic["name"] for topic in rows[first : first + TOPICS_AT_ONCE]]
+        with suppress(Failure):
+            settings |= _settings(client, TOPIC_RESOURCE, names, None)
+    return [
+        Topic(
+            topic["name"],
+            [
+                Partition(
+                    topic["name"],
+                    row["partition_index"],
+                    row["leader_id"] if row["leader_id"] >= 0 else None,
+                    tuple(row["replica_nodes"]),
+                    tuple(row["isr_nodes"]),
+                )
+                for row in topic["partitions"]
+            ],
+            settings.get(topic["name"]),
+            bool(topic["is_internal"]),
+        )
+        for topic in rows
+    ]
+
+
+def _groups(client: Any) -> dict[str, str] | None:
+    from kafka.errors import KafkaError
+
+    try:
+        return {row["group_id"]: row.get("group_state") or "" for row in client.list_groups()}
+    except KafkaError:
+        return None
+
+
+def _lags_without_http(client: Any, groups: dict[str, str] | None) -> dict[str, list[PartitionLag]]:
+    """Commits behind the end, over Kafka's protocol alone."""
+    from kafka.errors import KafkaError
+
+    found: dict[str, list[PartitionLag]] = {}
+    for name in sorted(groups or ())[:WITHOUT_HTTP_GROUPS_MAX]:
+        try:
+            rows = positions(client, name)
+        except (KafkaError, Failure):
+            continue
+        past = [
+            PartitionLag(
+                row["topic"],
+                row["partition"],
+                row["committed_offset"],
+                -1,
+                b"",
+                Status.PAST_LOG_END,
+                log_end_offset=row["log_end_offset"],
+            )
+            for row in rows
+            if row["log_end_offset"] is not None and (row["committed_offset"] or 0) > row["log_end_offset"]
+        ]
+        if past:
+            found[name] = past
+    return found
+
+
+# ------------------------------------------------------------------ telling
+
+
+def as_document(facts: Facts, outcomes: Sequence[Outcome], bootstrap: str | None, code: ExitCode) -> dict[str, Any]:
+    """For scripts. README.md explains the fields, which stay."""
+    return {
+        "time_ms": facts.now_ms,
+        "exit_code": int(code),
+        "errors": _count(outcomes, Severity.ERROR),
+        "warnings": _count(outcomes, Severity.WARNING),
+        "notes": _count(outcomes, Severity.NOTE),
+        "brokers": [
+            {
+                "node_id": broker.node_id,
+                "is_registered": broker.is_registered,
+                "answers": broker.answers,
+                "answers_http": broker.health is not None,
+            }
+            for broker in facts.brokers
+        ],
+        "not_known_yet": not_known_yet(facts),
+        "checks": [
+            {
+                "check": one.check.name,
+                "looks_at": one.check.looks_at,
+                "found": one.found,
+                "left_out": one.left_out,
+                "not_made": one.not_made,
+            }
+            for one in outcomes
+        ],
+        "findings": [
+            {
+                "check": one.check.name,
+                "severity": finding.severity.name.lower(),
+                "where": finding.where,
+                "what": finding.what,
+                "since_ms": finding.since_ms,
+                "why": finding.why,
+                "command": finding.command_line(bootstrap),
+            }
+            for one, finding in _by_severity(outcomes)
+        ],
+    }
+
+
+def _by_severity(outcomes: Sequence[Outcome]) -> list[tuple[Outcome, Finding]]:
+    pairs = [(one, finding) for one in outcomes for finding in one.findings]
+    return sorted(pairs, key=lambda pair: -pair[1].severity)
+
+
+def _count(outcomes: Sequence[Outcome], severity: Severity) -> int:
+    return sum(one.counts.get(severity, 0) for one in outcomes)
+
+
+def not_known_yet(facts: Facts) -> list[str]:
+    """What brokers cannot know, because they have not run for long enough; and what they could not look at."""
+    said = []
+    for broker, health in facts.healths:
+        since_ms = health["watching_since_ms"]
+        watched_ms = 0 if since_ms is None else max(health["time_ms"] - since_ms, 0)
+        if watched_ms < facts.stalled_ms:
+            said.append(
+                f"broker {broker.node_id} watches its groups for {duration(watched_ms / 1000)}: it cannot know yet "
+                f"which offsets stand still for {duration(facts.stalled_ms / 1000)}"
+            )
+        known = [row["known_seconds"] for row in health["directories"] if row["offline"] is None]
+        if known and min(known) * 1000 < ENOUGH_MS:
+            said.append(
+                f"broker {broker.node_id} watches its disks for {duration(min(known))}: after "
+                f"{duration(ENOUGH_MS / 1000)} it knows how fast they fill"
+            )
+        if health["loading_partitions"]:
+            said.append(
+                f"broker {broker.node_id} loads {health['loading_partitions']} partitions of __consumer_offsets: their "
+                "groups were not looked at"
+            )
+        if health["groups_left_out"]:
+            said.append(
+                f"broker {broker.node_id} has {health['groups_left_out']:,} more groups that may have a problem"
+            )
+    if facts.groups is None:
+        said.append("the groups could not be listed")
+    if facts.not_confirmed:
+        said.append(f"{len(facts.not_confirmed):,} groups that may have a problem were not looked at more closely")
+    return said
+
+
+def _print(facts: Facts, outcomes: Sequence[Outcome], bootstrap: str | None) -> None:
+    for one, finding in _by_severity(outcomes):
+        since = "" if finding.since_ms is None else f"  (since {_clock(finding.since_ms, facts.now_ms)})"
+        print(f"{finding.severity.name}  {finding.where}: {finding.what}{since}")
+        print_paragraph(finding.why, end="\n")
+        print(f"    {finding.command_line(bootstrap)}")
+        print()
+        if one.left_out and finding is one.findings[-1]:
+            print(f"       … and {one.left_out:,} more of {one.check.name} (--limit)\n")
+    said = not_known_yet(facts)
+    not_made = [one for one in outcomes if one.not_made is not None]
+    for line in said:
+        print(f"Not known yet: {line}.")
+    if not_made:
+        names = ", ".join(one.check.name for one in not_made)
+        which = "Not made" if not facts.healths else "Not made everywhere"
+        print(f"{which}: {names}: {not_made[0].not_made}.")
+    made = sum(one.not_made is None for one in outcomes)
+    counts = [(_count(outcomes, each), each.name.lower()) for each in sorted(Severity, reverse=True)]
+    found = ", ".join(f"{number:,} {name}{'' if number == 1 else 's'}" for number, name in counts if number)
+    brokers, groups = len(facts.living), len(facts.groups or ())
+    print(
+        f"{found or 'Nothing is wrong'}: {made} of {len(outcomes)} checks, {brokers} "
+        f"{'broker' if brokers == 1 else 'brokers'}, {len(facts.topics):,} topics, {groups:,} groups."
+    )
+
+
+def _clock(at_ms: int, now_ms: int) -> str:
+    there, today = (datetime.fromtimestamp(each / 1000) for each in (at_ms, now_ms))
+    return there.strftime("%H:%M:%S" if there.date() == today.date() else "%Y-%m-%d %H:%M")

@@ -1,0 +1,27 @@
+"""Times and sizes, for people."""
+
+
+def duration(seconds: float | None) -> str:
+    """`3 d 4 h`, `2 min 5 s`, `0.4 s`; `?` if it is not known."""
+    if seconds is None:
+        return "?"
+    if seconds < 10:
+        return f"{seconds:.1f} s".replace(".0 s", " s")
+    left = round(seconds)
+    words = []
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
+        number, left = divmod(left, length)
+        if number:
+            words.append(f"{number} {unit}")
+        elif words:
+            break
+    return " ".join(words[:2])
+
+
+def size(number: float) -> str:
+    """Bytes in words."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if number < 1024:
+            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
+        number /= 1024
+    return f"{number:.1f} TiB"

@@ -1,0 +1,198 @@
+"""Checks of brokers, replicas, logs and disks."""
+
+from collections.abc import Iterator
+
+from barnabas.broker.cli.words import duration, size
+from barnabas.broker.doctor.facts import DAY_MS, HOUR_MS, Broker, Facts, Partition
+from barnabas.broker.doctor.findings import Finding, Needs, Severity, check, count, listed
+from barnabas.broker.doctor.starting import start_again
+
+FULL_SOON_MS, FULL_NOW_MS = DAY_MS, HOUR_MS
+FREE_PART_LOW, FREE_PART_VERY_LOW = 0.05, 0.01
+FREE_BYTES_ENOUGH = 50 << 30  # five per cent of a large disk is not little
+
+
+@check("brokers", "brokers that have replicas and are not registered, or are registered and do not answer")
+def broken_brokers(facts: Facts) -> Iterator[Finding]:
+    """A broker is away, stands still, or has lost its lease."""
+    for broker in facts.brokers:
+        where = f"broker {broker.node_id}"
+        if not broker.is_registered:
+            replicas = [each.name for _, each in facts.partitions() if broker.node_id in each.replicas]
+            yield Finding(
+                Severity.ERROR,
+                where,
+                f"is not there: {count(len(replicas), 'replica')} ({listed(replicas)}) are missing",
+                "The others serve, but one more that goes may stop acks=all, commits, or partitions.",
+                start_again(facts, broker),
+            )
+        elif not broker.answers:
+            yield Finding(
+                Severity.ERROR,
+                where,
+                f"is registered at {broker.host}:{broker.port} and does not answer: {broker.why_not}",
+                "It stands still (a stopped process, a busy machine), or the network is cut. What it leads waits.",
+                ("status", "--wait", "10", "--bootstrap", f"{broker.host}:{broker.port}"),
+            )
+    for broker, health in facts.healths:
+        if not health["is_lease_held"]:
+            yield Finding(
+                Severity.ERROR,
+                f"broker {broker.node_id}",
+                "does not reach the coordination tree, and acknowledges nothing",
+                "A broker that cannot be sure to lead serves nothing. It goes on when the tree answers again.",
+                ("status",),
+            )
+
+
+@check("controller", "whether a broker is controller")
+def no_controller(facts: Facts) -> Iterator[Finding]:
+    """Nobody decides."""
+    if facts.controller is None or all(broker.node_id != facts.controller for broker in facts.living):
+        yield Finding(
+            Severity.ERROR,
+            "cluster",
+            "no broker is controller",
+            "Leaders are not elected, and topics cannot be made, until one is. An election takes a second or two.",
+            ("cluster",),
+        )
+
+
+@check("replicas", "partitions without a leader, with too few replicas in sync, or with some missing")
+def replicas_missing(facts: Facts) -> Iterator[Finding]:
+    """One finding for each set of missing replicas of a topic."""
+    living = {broker.node_id for broker in facts.living}
+    found: dict[tuple[Severity, str, tuple[int, ...]], list[Partition]] = {}
+    for topic, partition in facts.partitions():
+        missing = tuple(node for node in partition.replicas if node not in partition.in_sync)
+        minimum = min(int(topic.number("min.insync.replicas") or 1), len(partition.replicas))
+        if partition.leader is None or partition.leader not in living:
+            kind, severity = "leader", Severity.ERROR
+            missing = tuple(node for node in partition.replicas if node not in living)
+        elif len(partition.in_sync) < minimum:
+            kind, severity = "minimum", Severity.ERROR
+        elif missing:
+            kind, severity = "replica", Severity.WARNING
+        else:
+            continue
+        found.setdefault((severity, kind, missing), []).append(partition)
+    for (severity, kind, missing), partitions in found.items():
+        names = listed(partition.name for partition in partitions)
+        many = count(len(partitions), "partition")
+        brokers = listed(str(node) for node in missing)
+        away = [broker for broker in facts.brokers if broker.node_id in missing and not broker.is_registered]
+        command = start_again(facts, away[0]) if away else ("topics", "describe", partitions[0].topic)
+        if kind == "leader":
+            what, why = (
+                f"{many} without a leader: {names}",
+                "Nobody can read or write them until a replica that was in sync is back.",
+            )
+            if not away:
+                command = ("cluster",)
+        elif kind == "minimum":
+            what = (
+                f"{many} with fewer replicas in sync than min.insync.replicas: {names}; not in sync: broker {brokers}"
+            )
+            why = "Writes with acks=all, and commits where it is __consumer_offsets, are refused."
+        else:
+            what = f"{many} whose replicas are not all in sync: {names}; not in sync: broker {brokers}"
+            why = "They have less to spare: when one more broker goes, writes may be refused, or records be away."
+        where = f"topic {partitions[0].topic}" if len({each.topic for each in partitions}) == 1 else "cluster"
+        yield Finding(severity, where, what, why, command)
+
+
+@check("logs", "logs that failed, or whose last write found no room; directories that cannot be used", Needs.HTTP)
+def broken_logs(facts: Facts) -> Iterator[Finding]:
+    """The disk refused something."""
+    for broker, health in facts.healths:
+        where = f"broker {broker.node_id}"
+        for directory in health["directories"]:
+            if directory["offline"] is not None:
+                yield Finding(
+                    Severity.ERROR,
+                    f"{where}, {directory['path']}",
+                    f"the data directory cannot be used: {directory['offline']}",
+                    "Its partitions are offline here. Mend the disk, then start the broker again; if the directory is "
+                    "lost for good, start it once with --give-up.",
+                    start_again(facts, broker),
+                )
+        if health["failed_logs"]:
+            names = listed(f"{row['topic']}-{row['partition']}" for row in health["failed"])
+            yield Finding(
+                Severity.ERROR,
+                where,
+                f"{count(health['failed_logs'], 'log')} failed ({health['failed'][0]['why']}): {names}",
+                "It is not known what of the last writes is on the disk, so they are not written before the next "
+                "start. Look after the disk, stop the broker, and start it again.",
+                start_again(facts, broker),
+            )
+        if health["hindered_logs"]:
+            names = listed(f"{row['topic']}-{row['partition']}" for row in health["hindered"])
+            yield Finding(
+                Severity.ERROR,
+                where,
+                f"{count(health['hindered_logs'], 'log')} cannot be written ({health['hindered'][0]['why']}): {names}",
+                "Writes to them are refused, and nothing is lost. They go on by themselves when there is room. "
+                + _largest(broker),
+                _room(broker),
+            )
+
+
+@check("disks", "how much of each disk is free, how fast it fills, and when it will be full", Needs.HTTP)
+def disks_filling(facts: Facts) -> Iterator[Finding]:
+    """The disk is nearly full, or will be soon."""
+    for broker, health in facts.healths:
+        for directory in health["directories"]:
+            total, free, left_s = directory["bytes"], directory["free_bytes"], directory["full_in_seconds"]
+            if total is None or free is None or total <= 0:
+                continue
+            where = f"broker {broker.node_id}, {directory['path']}"
+            part = free / total
+            if left_s is not None and left_s * 1000 < FULL_SOON_MS:
+                rate = size(directory["filling_bytes_per_second"] or 0)
+                severity = Severity.ERROR if left_s * 1000 < FULL_NOW_MS else Severity.WARNING
+                what = f"the disk is full in {duration(left_s)}: {size(free)} are free, {rate}/s are written"
+            elif part < FREE_PART_VERY_LOW and free < FREE_BYTES_ENOUGH:
+                severity, what = Severity.ERROR, f"{size(free)} of {size(total)} are free"
+            elif part < FREE_PART_LOW and free < FREE_BYTES_ENOUGH:
+                severity, what = Severity.WARNING, f"{size(free)} of {size(total)} are free"
+            else:
+                continue
+            why = "When it is full, writes and commits are refused until there is room. " + _largest(broker)
+            yield Finding(severity, where, what, why, _room(broker))
+
+
+@check("failures", "requests and repeated work that met a bug", Needs.HTTP)
+def failures(facts: Facts) -> Iterator[Finding]:
+    """The broker has logged tracebacks."""
+    for broker, health in facts.healths:
+        for name, what in (("handler_failures", "requests"), ("upkeep_failures", "repeated works")):
+            if health[name]:
+                yield Finding(
+                    Severity.WARNING,
+                    f"broker {broker.node_id}",
+                    f"{health[name]:,} {what} failed since it started",
+                    "This is a bug, or a disk or tree that does not work. The broker's log has each with its cause.",
+                    ("status",),
+                )
+
+
+def _topics(broker: Broker) -> list[tuple[str, int, int]]:
+    """Its largest topics: name, bytes, and logs."""
+    assert broker.health is not None
+    rows = [row for directory in broker.health["directories"] for row in directory["largest"]]
+    return sorted(((row["topic"], row["bytes"], row["logs"]) for row in rows), key=lambda each: -each[1])
+
+
+def _largest(broker: Broker) -> str:
+    """What takes the room."""
+    listing = ", ".join(f"{topic} {size(taken)}" for topic, taken, _ in _topics(broker)[:3])
+    return f"Make room, add a disk to log.dirs, or keep less of what is largest ({listing}): its oldest records go."
+
+
+def _room(broker: Broker) -> tuple[str, ...]:
+    """The command that keeps less of the largest topic of clients: half of what it takes."""
+    for topic, taken, logs in _topics(broker):
+        if not topic.startswith("__") and taken:
+            return ("configs", "set", "topic", topic, f"retention.bytes={max(taken // 2 // logs, 1)}")
+    return ("cluster",)

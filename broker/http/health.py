@@ -1,0 +1,327 @@
+"""`/v1/health`: what this broker knows of its own troubles, as facts. `barnabas doctor` judges them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from barnabas.broker.http.routes import HttpAnswer, HttpRequest, Parameter, route
+from barnabas.broker.http.schemas import array, boolean, integer, number, record, text
+from barnabas.groups.classic import ClassicGroup
+from barnabas.groups.events import Event, Kind, identity
+from barnabas.groups.explanation import STORM_WITHIN_MS, advice
+from barnabas.groups.rebalance import State
+from barnabas.groups.runtime import Shard
+from barnabas.offsets.expiry import Kept, expired_offsets, forecast, may_have_expired, warning_ms
+from barnabas.runtime.turns import Pieces
+from barnabas.storage.disk_space import filling
+from barnabas.storage.log import Log
+
+if TYPE_CHECKING:
+    from barnabas.broker.broker import Broker
+
+STALLED_MS = 600_000
+LOGS_MAX = 50
+GROUPS_MAX = 500  # with members, and as many without
+STOPPED_MAX = 20  # groups without members that have unread records, and nothing else
+NAMES_MAX = 5
+LARGEST_MAX = 3
+WAITS_MS = 5_000.0  # a phase of a rebalance that takes less is nothing to tell
+_REBALANCES_MIN = 3  # in the last minutes; fewer are nothing to tell
+_DEPARTURES = {Kind.LEFT, Kind.SILENT, Kind.DID_NOT_JOIN, Kind.DID_NOT_SYNC, Kind.NEVER_JOINED}
+
+LOG = record(
+    "A log.",
+    topic=text("Its topic."),
+    partition=integer("Its partition."),
+    why=text("The error of the disk."),
+)
+DIRECTORY = record(
+    "A data directory.",
+    path=text("Where it is."),
+    offline=text("Why it cannot be used until the next start; null: it is in use.", nullable=True),
+    bytes=integer("Size of its file system.", nullable=True),
+    free_bytes=integer("What of it is free.", nullable=True),
+    filling_bytes_per_second=number("How fast it fills, over the last hours; null: not known yet.", nullable=True),
+    full_in_seconds=number("When it is full if that goes on; null: it does not fill, or not known.", nullable=True),
+    known_seconds=number("How long the broker has looked at it."),
+    largest=array(
+        record("A topic.", topic=text("Its name."), bytes=integer("What its logs take."), logs=integer("How many.")),
+        "The largest topics.",
+    ),
+)
+STANDING = record(
+    "A partition with unread records, whose committed offset does not move.",
+    topic=text("The topic."),
+    partition=integer("The partition."),
+    offset=integer("The committed offset."),
+    since_ms=integer("Since when, as far as the coordinator knows."),
+)
+MEMBER = record(
+    "A member.",
+    member_id=text("Its member id."),
+    instance_id=text("group.instance.id of a static member.", nullable=True),
+    client_id=text("client.id."),
+    host=text("Its address."),
+)
+GROUP_HEALTH = record(
+    "A group that may have a problem.",
+    group=text("Its name."),
+    state=text("What it is doing.", one_of=[state.value for state in State]),
+    members=integer("How many members it has."),
+    clients=array(MEMBER, f"Who they are; at most {NAMES_MAX}."),
+    standing_partitions=integer("Partitions with unread records that stand still for the time of the question."),
+    moving_partitions=integer("Other partitions with unread records."),
+    standing=array(STANDING, f"The first of those that stand still, at most {NAMES_MAX}; the longest first."),
+    past_end_partitions=integer("Partitions where more is committed than the log has."),
+    expiring_partitions=integer("Partitions whose committed offset expires soon, if the group stays as it is."),
+    expires_ms=integer("When the first of them expires.", nullable=True),
+    gone_topics=array(text("A topic."), f"Topics with committed offsets that do not exist; at most {NAMES_MAX}."),
+    lost_records_max=integer("So many records at most were deleted before it read them."),
+    threatened_records=integer("Unread records that retention takes before long, at most."),
+    threatened_topic=text("The topic of the first of them.", nullable=True),
+    goes_ms=integer("When the first of them goes.", nullable=True),
+    waits_ms=number("How long the present phase of a rebalance takes already; 0: there is none."),
+    waited_for=array(MEMBER, f"For whom it waits, at most {NAMES_MAX}."),
+    waited_for_members=integer("For how many members it waits."),
+    rebalances=integer(f"Rebalances of the last {STORM_WITHIN_MS // 60_000} minutes."),
+    departures=integer("Members that left or were thrown out in that time."),
+    last_rebalance_ms=integer("When the last one began.", nullable=True),
+    advice=text("What the coordinator advises, if it knows the cause.", nullable=True),
+)
+HEALTH = record(
+    "What a broker knows of its own troubles.",
+    node_id=integer("The broker."),
+    time_ms=integer("When this was so; ms since 1970."),
+    is_journal_on=boolean("Whether it writes the offset journal."),
+    is_lease_held=boolean("Whether it may serve what only a leader may."),
+    watching_since_ms=integer("Since when it looks at the lag of its groups; null: not yet.", nullable=True),
+    loading_partitions=integer("Partitions of __consumer_offsets that are being loaded; their groups are missing."),
+    directories=array(DIRECTORY, "Its data directories."),
+    logs=integer("How many logs it has."),
+    failed_logs=integer("How many of them cannot be used until the next start."),
+    failed=array(LOG, f"At most {LOGS_MAX} of them."),
+    hindered_logs=integer("In how many the last write found no room."),
+    hindered=array(LOG, f"At most {LOGS_MAX} of them."),
+    handler_failures=integer("Requests that met a bug, since its start."),
+    upkeep_failures=integer("Failures of what it does again and again by itself, since its start."),
+    groups_looked_at=integer("How many groups it coordinates."),
+    groups_left_out=integer("Groups that may have a problem, and are not listed."),
+    stopped_groups=integer("Groups without members, with unread records that stand still."),
+    expiring_groups=integer("Groups without unread records whose offsets expire soon."),
+    groups=array(GROUP_HEALTH, "Groups that may have a problem; those with members first."),
+)
+
+
+@route(
+    "GET",
+    "/v1/health",
+    summary="What this broker knows of its own troubles",
+    query=[Parameter("stalled_ms", integer("How long an offset must stand still to be told. Default: ten minutes."))],
+    answer=HEALTH,
+)
+def health(broker: Broker, request: HttpRequest) -> Pieces[HttpAnswer]:
+    """Facts of this broker: its disks and logs, and the groups that it coordinates. What is known of offsets is as old
+    as the last look at them (half a minute by default). Ask every broker to see the cluster.
+    """
+    asked = request.query["stalled_ms"]
+    stalled_ms = STALLED_MS if asked is None else max(asked, 0)
+    now_ms = broker.env.clock.now_ms()
+    directories = yield from _directories(broker, now_ms)
+    failed, hindered = [], []
+    logs = broker.log_manager.all()
+    for number_of, log in enumerate(logs):
+        if number_of % 100 == 0:
+            yield None
+        if log.failed is not None:
+            failed.append((log, log.failed))
+        elif log.hindered is not None:
+            hindered.append((log, log.hindered))
+    looked_at = 0
+    living: list[dict[str, Any]] = []
+    empty: list[dict[str, Any]] = []
+    stopped: list[dict[str, Any]] = []
+    stopped_count = expiring_count = left_out = 0
+    for shard in broker.group_coordinator.owned_shards():
+        for group_id in shard.group_ids():
+            yield None
+            looked_at += 1
+            row = _group(broker, shard, group_id, now_ms, stalled_ms)
+            if row is None:
+                continue
+            is_unread = row["standing_partitions"] or row["moving_partitions"]
+            stopped_count += bool(not row["members"] and row["standing_partitions"])
+            expiring_count += bool(row["expiring_partitions"] and not is_unread)
+            if row["members"]:
+                rows, most = living, GROUPS_MAX
+            elif _is_only_stopped(row, is_unread):
+                rows, most = stopped, STOPPED_MAX
+            else:
+                rows, most = empty, GROUPS_MAX
+            if len(rows) < most:
+                rows.append(row)
+            elif rows is not stopped:
+                left_out += 1
+    return HttpAnswer.json(
+        {
+            "node_id": broker.node_id,
+            "time_ms": now_ms,
+            "is_journal_on": broker.group_coordinator.journal is not None,
+            "is_lease_held": broker.lease.holds,
+            "watching_since_ms": broker.lag_sampling.since_ms,
+            "loading_partitions": sum(shard.loading for shard in broker.group_coordinator.shards.values()),
+            "directories": directories,
+            "logs": len(logs),
+            "failed_logs": len(failed),
+            "failed": [_log(log, error) for log, error in failed[:LOGS_MAX]],
+            "hindered_logs": len(hindered),
+            "hindered": [_log(log, error) for log, error in hindered[:LOGS_MAX]],
+            "handler_failures": broker.server.handler_failures + broker.http.handler_failures,
+            "upkeep_failures": sum(task.failures for task in broker.env.upkeep.tasks),
+            "groups_looked_at": looked_at,
+            "groups_left_out": left_out,
+            "stopped_groups": stopped_count,
+            "expiring_groups": expiring_count,
+            "groups": (row for rows in (living, empty, stopped) for row in rows),
+        }
+    )
+
+
+def _log(log: Log, error: OSError) -> dict[str, Any]:
+    return {"topic": log.topic, "partition": log.partition, "why": error.strerror or str(error)}
+
+
+def _directories(broker: Broker, now_ms: int) -> Pieces[list[dict[str, Any]]]:
+    rows = []
+    for directory in broker.log_manager.directories:
+        sizes: dict[str, list[int]] = {}  # bytes and number of the logs of a topic
+        total = free = offline = None
+        space = broker.log_manager.free_space.get(directory.path)
+        found = filling([] if space is None else space.points, now_ms)
+        if directory.failed is not None:
+            offline = str(directory.failed)
+        else:
+            try:
+                total, free = broker.env.disk.total_and_free_bytes(directory.path)
+            except OSError as error:
+                offline = error.strerror or str(error)
+            for number_of, log in enumerate(list(directory.logs.values())):
+                if number_of % 100 == 0:
+                    yield None
+                of_topic = sizes.setdefault(log.topic, [0, 0])
+                of_topic[0] += log.size_bytes
+                of_topic[1] += 1
+        largest = sorted(sizes.items(), key=lambda each: -each[1][0])[:LARGEST_MAX]
+        rows.append(
+            {
+                "path": directory.path,
+                "offline": offline,
+                "bytes": total,
+                "free_bytes": free,
+                "filling_bytes_per_second": found.bytes_per_second,
+                "full_in_seconds": found.full_in_seconds,
+                "known_seconds": found.known_seconds,
+                "largest": [{"topic": topic, "bytes": size, "logs": logs} for topic, (size, logs) in largest],
+            }
+        )
+    return rows
+
+
+def _is_only_stopped(row: dict[str, Any], is_unread: bool) -> bool:
+    """Whether a group without members only has unread records, or only offsets that expire."""
+    if is_unread and row["expiring_partitions"]:
+        return False
+    return not (
+        row["past_end_partitions"] or row["gone_topics"] or row["lost_records_max"] or row["threatened_records"]
+    )
+
+
+def _group(broker: Broker, shard: Shard, group_id: str, now_ms: int, stalled_ms: int) -> dict[str, Any] | None:
+    """What is known of a group; None if nothing of it can be a problem."""
+    sampling = broker.lag_sampling
+    group = shard.groups.get(group_id)
+    standing, moving = [], 0
+    for each in sampling.standstills.of_group(group_id):
+        if now_ms - each.since_ms >= stalled_ms:
+            standing.append(each)
+        else:
+            moving += 1
+    past_end, lost = sampling.past_end.get(group_id, 0), sampling.lost.get(group_id, 0)
+    threat = sampling.threatened.get(group_id)
+    gone = [topic for topic in shard.offsets.topics(group_id) if not broker.metadata_cache.contains(topic)]
+    expiring, expires_ms = _expiring(broker, shard, group_id, now_ms)
+    events = [] if group is None or not group.members else broker.group_coordinator.events.of_group(group_id)
+    recent = list(_recent(events, now_ms))
+    times = [event.at_ms for event in recent if event.kind is Kind.REBALANCE]
+    waits_ms, waited_for = _waits(group, broker.env.clock.monotonic_ms())
+    has_storm = len(times) >= _REBALANCES_MIN
+    hangs = waits_ms > 0 and waits_ms >= min(WAITS_MS, stalled_ms)
+    if not (standing or expiring or past_end or gone or lost or threat or hangs or has_storm):
+        return None
+    standing.sort(key=lambda each: each.since_ms)
+    advices = advice(events) if has_storm or hangs or standing else []
+    return {
+        "group": group_id,
+        "state": State.EMPTY.value if group is None else group.state.value,
+        "members": 0 if group is None else len(group.members),
+        "clients": [] if group is None else [_named(group, each) for each in islice(group.members, NAMES_MAX)],
+        "standing_partitions": len(standing),
+        "moving_partitions": moving,
+        "standing": [each._asdict() for each in standing[:NAMES_MAX]],
+        "past_end_partitions": past_end,
+        "expiring_partitions": expiring,
+        "expires_ms": expires_ms,
+        "gone_topics": gone[:NAMES_MAX],
+        "lost_records_max": lost,
+        "threatened_records": 0 if threat is None else threat.records,
+        "threatened_topic": None if threat is None else threat.topic,
+        "goes_ms": None if threat is None else threat.goes_ms,
+        "waits_ms": waits_ms,
+        "waited_for": [] if group is None else [_named(group, each) for each in waited_for[:NAMES_MAX]],
+        "waited_for_members": len(waited_for),
+        "rebalances": len(times),
+        "departures": sum(event.kind in _DEPARTURES for event in recent),
+        "last_rebalance_ms": times[-1] if times else None,
+        "advice": advices[0][1] if advices else None,
+    }
+
+
+def _recent(events: list[Event], now_ms: int) -> Iterator[Event]:
+    return (event for event in events if event.at_ms >= now_ms - STORM_WITHIN_MS)
+
+
+def _expiring(broker: Broker, shard: Shard, group_id: str, now_ms: int) -> tuple[int, int | None]:
+    """How many committed offsets expire so soon that the log warns, and when the first one does."""
+    situation = shard.situation(group_id)
+    if situation is None:
+        return 0, None
+    config = broker.config
+    retention_ms = config.offsets_retention_minutes * 60_000
+    last_ms = now_ms + warning_ms(retention_ms, config.offsets_retention_check_interval_ms)
+    oldest_ms = shard.offsets.oldest_ms(group_id)
+    if oldest_ms is not None and not may_have_expired(situation, oldest_ms, last_ms, retention_ms):
+        return 0, None
+    committed, pending = shard.offsets.of_group(group_id), shard.offsets.pending_of_group(group_id)
+    expiring = expired_offsets(situation, committed, pending, last_ms, retention_ms)
+    times = (forecast(situation, topic, committed[topic][index], False, retention_ms) for topic, index in expiring)
+    return len(expiring), min((each for each in times if not isinstance(each, Kept)), default=None)
+
+
+def _waits(group: ClassicGroup | None, monotonic_ms: float) -> tuple[float, list[str]]:
+    """How long a group is in its present phase, and the members for whom it waits."""
+    if group is None:
+        return 0.0, []
+    if group.state is State.PREPARING_REBALANCE:
+        absent = [key for key, member in group.members.items() if member.awaiting_join is None]
+        return (monotonic_ms - group.began_ms if absent else 0.0), absent
+    if group.state is State.COMPLETING_REBALANCE:
+        absent = [key for key in group.members if key in group.pending_sync]
+        if group.leader in absent:
+            absent = [group.leader]  # the others wait for the assignment that it makes
+        return (monotonic_ms - group.began_ms if absent else 0.0), absent
+    return 0.0, []
+
+
+def _named(group: ClassicGroup, member_id: str) -> dict[str, Any]:
+    return identity(group.members[member_id])._asdict()

@@ -1,0 +1,521 @@
+"""The checks of `barnabas doctor`, as tables of values: what fires, what does not, and that each command can be run."""
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+from barnabas.broker.cli.commands import app
+from barnabas.broker.cli.doctor import as_document, not_known_yet
+from barnabas.broker.cli.exits import ExitCode
+from barnabas.broker.cli.start import _parser
+from barnabas.broker.doctor import findings
+from barnabas.broker.doctor.facts import Broker, Facts, Partition, Setting, Settings, Topic
+from barnabas.broker.doctor.findings import Finding, Needs, Severity
+from barnabas.broker.doctor.groups import to_confirm
+from barnabas.offsets.lag import IsolationLag, PartitionLag, Status
+
+NOW = 1_700_000_000_000
+MINUTE = 60_000
+NOTE, WARNING, ERROR = Severity.NOTE, Severity.WARNING, Severity.ERROR
+
+BROKER_SETTINGS = {
+    "log.dirs": "/data/0",
+    "message.max.bytes": "1048588",
+    "socket.request.max.bytes": "104857600",
+    "fetch.max.bytes": "57671680",
+    "replica.fetch.max.bytes": "1048576",
+    "replica.lag.time.max.ms": "30000",
+    "replica.fetch.wait.max.ms": "500",
+    "replica.socket.timeout.ms": "30000",
+    "group.min.session.timeout.ms": "6000",
+    "group.max.session.timeout.ms": "1800000",
+    "group.initial.rebalance.delay.ms": "3000",
+    "offsets.retention.minutes": "10080",
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "default.replication.factor": "1",
+    "auto.create.topics.enable": "true",
+    "log.retention.check.interval.ms": "300000",
+    "log.cleaner.enable": "true",
+    "min.insync.replicas": "1",
+}
+TOPIC_SETTINGS = {
+    "cleanup.policy": "delete",
+    "retention.ms": "604800000",
+    "retention.bytes": "-1",
+    "segment.bytes": "1073741824",
+    "min.insync.replicas": "1",
+    "max.message.bytes": "1048588",
+    "unclean.leader.election.enable": "false",
+}
+CLUSTER = {
+    "default.replication.factor": "3",
+    "offsets.topic.replication.factor": "3",
+    "transaction.state.log.replication.factor": "3",
+    "transaction.state.log.min.isr": "2",
+    "min.insync.replicas": "2",
+    "coordination.path": "/data/tree",
+}
+GIB = 1 << 30
+MEMBER = {"member_id": "c-1", "instance_id": None, "client_id": "c", "host": "10.0.0.1"}
+STATIC = MEMBER | {"instance_id": "one"}
+
+
+def settings(values: dict[str, str], **more: str) -> Settings:
+    """Settings; those that are more count as set."""
+    rows = {name: Setting(text) for name, text in values.items()}
+    return Settings(rows | {name.replace("_", "."): Setting(text, 4) for name, text in more.items()})
+
+
+def directory(**values: Any) -> dict[str, Any]:
+    return {
+        "path": "/data/0",
+        "offline": None,
+        "bytes": 100 * GIB,
+        "free_bytes": 80 * GIB,
+        "filling_bytes_per_second": 0.0,
+        "full_in_seconds": None,
+        "known_seconds": 7200.0,
+        "largest": [{"topic": "orders", "bytes": 10 * GIB, "logs": 4}],
+    } | values
+
+
+def health(node_id: int = 0, *groups: dict[str, Any], **values: Any) -> dict[str, Any]:
+    return {
+        "node_id": node_id,
+        "time_ms": NOW,
+        "is_lease_held": True,
+        "is_journal_on": True,
+        "watching_since_ms": NOW - 120 * MINUTE,
+        "loading_partitions": 0,
+        "directories": [directory()],
+        "failed_logs": 0,
+        "failed": [],
+        "hindered_logs": 0,
+        "hindered": [],
+        "handler_failures": 0,
+        "upkeep_failures": 0,
+        "groups_left_out": 0,
+        "stopped_groups": 0,
+        "expiring_groups": 0,
+        "groups": list(groups),
+    } | values
+
+
+def group(**values: Any) -> dict[str, Any]:
+    return {
+        "group": "billing",
+        "state": "Stable",
+        "members": 2,
+        "clients": [MEMBER],
+        "standing_partitions": 0,
+        "moving_partitions": 0,
+        "standing": [],
+        "past_end_partitions": 0,
+        "gone_topics": [],
+        "expiring_partitions": 0,
+        "expires_ms": None,
+        "lost_records_max": 0,
+        "threatened_records": 0,
+        "threatened_topic": None,
+        "goes_ms": None,
+        "waits_ms": 0.0,
+        "waited_for": [],
+        "waited_for_members": 0,
+        "rebalances": 0,
+        "departures": 0,
+        "last_rebalance_ms": None,
+        "advice": None,
+    } | values
+
+
+def single(*groups: dict[str, Any], topics: Sequence[Topic] = (), lags: Any = None, **more: str) -> Facts:
+    """One broker, with settings more than the defaults."""
+    broker = Broker(0, True, "127.0.0.1", 9092, settings(BROKER_SETTINGS, **more), health(0, *groups))
+    states = {row["group"]: row["state"] for row in groups}
+    return Facts(NOW, [broker], 0, list(topics), states, lags or {})
+
+
+def cluster(
+    *groups: dict[str, Any], topics: Sequence[Topic] = (), away: Sequence[int] = (), count: int = 3, **more: str
+) -> Facts:
+    """Several brokers. Those that are `away` are not registered."""
+    brokers = [
+        Broker(node, is_registered=False)
+        if node in away
+        else Broker(
+            node,
+            True,
+            "127.0.0.1",
+            9092 + node,
+            settings(BROKER_SETTINGS | {"log.dirs": f"/data/{node}"}, **(CLUSTER | more)),
+            health(node, *(groups if not node else ())),
+        )
+        for node in range(count)
+    ]
+    controller = next(node for node in range(count) if node not in away)
+    return Facts(NOW, brokers, controller, list(topics), {})
+
+
+def topic(
+    name: str = "orders", replicas: Sequence[int] = (0,), leader: int | None = 0, in_sync: Any = None, **more: str
+) -> Topic:
+    isr = tuple(replicas if in_sync is None else in_sync)
+    return Topic(name, [Partition(name, 0, leader, tuple(replicas), isr)], settings(TOPIC_SETTINGS, **more))
+
+
+THREE = (0, 1, 2)
+
+
+def three(name: str = "orders", **values: Any) -> Topic:
+    return topic(name, THREE, **({"min_insync_replicas": "2"} | values))
+
+
+def lag(status: Status = Status.OK, offset: int = 7, unread: int = 3, **values: Any) -> PartitionLag:
+    found = IsolationLag(unread, unread, 100 * unread, 5.0 if unread else 0.0)
+    if status is Status.PAST_LOG_END:
+        return PartitionLag("orders", 0, offset, -1, b"", status, 0, log_end_offset=5, **values)
+    return PartitionLag("orders", 0, offset, -1, b"", status, 0, read_uncommitted=found, log_end_offset=10, **values)
+
+
+def standing(minutes: int = 12, offset: int = 7) -> dict[str, Any]:
+    rows = [{"topic": "orders", "partition": 0, "offset": offset, "since_ms": NOW - minutes * MINUTE}]
+    return {"standing_partitions": 1, "standing": rows}
+
+
+def changed(facts: Facts, node_id: int = 0, **values: Any) -> Facts:
+    """The same, with another broker in a place."""
+    brokers = [replace(each, **values) if each.node_id == node_id else each for each in facts.brokers]
+    return replace(facts, brokers=brokers)
+
+
+def with_health(facts: Facts, **values: Any) -> Facts:
+    """The same, where broker 0 says other things of itself."""
+    return changed(facts, health=health(0, **values))
+
+
+LOG = [{"topic": "orders", "partition": 0, "why": "No space left on device"}]
+STALLED = {"billing": [lag()]}
+
+# check, what is so, its severity, and a piece of the command.
+FIRES: list[tuple[str, Facts, Severity, str]] = [
+    ("brokers", cluster(topics=[three()], away=[2]), ERROR, "start --data /data/2 --port 9094 --set node.id=2"),
+    ("brokers", changed(cluster(), 1, settings=None, why_not="silent"), ERROR, "status --wait 10"),
+    ("brokers", with_health(single(), is_lease_held=False), ERROR, "status"),
+    ("controller", replace(single(), controller=None), ERROR, "cluster"),
+    ("controller", replace(cluster(), controller=7), ERROR, "cluster"),
+    ("replicas", cluster(topics=[three(in_sync=(0, 1))], away=[2]), WARNING, "start --data /data/2"),
+    ("replicas", cluster(topics=[three(in_sync=(0, 1))]), WARNING, "topics describe orders"),
+    ("replicas", cluster(topics=[three(in_sync=(0,))], away=[1, 2]), ERROR, "start --data /data/1"),
+    ("replicas", cluster(topics=[three(leader=None, in_sync=(2,))], away=[2]), ERROR, "start"),
+    ("replicas", cluster(topics=[three(leader=None)]), ERROR, "cluster"),
+    ("logs", with_health(single(), hindered_logs=1, hindered=LOG), ERROR, "retention.bytes=1342177280"),
+    ("logs", with_health(single(), failed_logs=1, failed=LOG), ERROR, "start --data /data/0 --port 9092"),
+    ("logs", with_health(single(), directories=[directory(offline="I/O error", bytes=None)]), ERROR, "start"),
+    ("disks", with_health(single(), directories=[directory(full_in_seconds=1800.0)]), ERROR, "retention.bytes="),
+    ("disks", with_health(single(), directories=[directory(full_in_seconds=20_000.0)]), WARNING, "topic orders"),
+    ("disks", with_health(single(), directories=[directory(free_bytes=4 * GIB)]), WARNING, "topic orders"),
+    ("disks", with_health(single(), directories=[directory(free_bytes=GIB // 2)]), ERROR, "topic orders"),
+    ("disks", with_health(single(), directories=[directory(free_bytes=0, largest=[])]), ERROR, "cluster"),
+    ("failures", with_health(single(), handler_failures=2), WARNING, "status"),
+    ("failures", with_health(single(), upkeep_failures=2), WARNING, "status"),
+    ("stalled groups", single(group(**standing()), lags=STALLED), ERROR, "--topic orders:0 --shift-by 1 --live"),
+    ("stalled groups", single(group(**standing(), moving_partitions=3), lags=STALLED), WARNING, "--live"),
+    ("stopped groups", single(group(**standing(), members=0, state="Empty")), NOTE, "groups lag billing"),
+    ("commits past the end", single(group(), lags={"billing": [lag(Status.PAST_LOG_END)]}), ERROR, "latest --live"),
+    (
+        "commits past the end",
+        single(group(members=0, state="Empty"), lags={"billing": [lag(Status.PAST_LOG_END)]}),
+        WARNING,
+        "offsets set billing --topic orders:0 --to latest",
+    ),
+    ("commits past the end", single(group(), lags={"billing": [lag(Status.LOG_CUT, cut_at=6)]}), ERROR, "--to 6"),
+    ("commits past the end", single(group(), lags={"billing": [lag(Status.TOPIC_MADE_AGAIN)]}), ERROR, "earliest"),
+    ("offsets of topics that are gone", single(group(gone_topics=["old"])), NOTE, "cleanup --group billing --gone"),
+    (
+        "expiring offsets",
+        single(group(**standing(), members=0, expiring_partitions=1, expires_ms=NOW + MINUTE)),
+        WARNING,
+        "offsets.retention.minutes=20160",
+    ),
+    (
+        "expiring offsets",
+        single(group(members=0, expiring_partitions=1, expires_ms=NOW + MINUTE)),
+        NOTE,
+        "offsets.retention.minutes=20160",
+    ),
+    (
+        "hanging members",
+        single(group(state="PreparingRebalance", waits_ms=45_000.0, waited_for=[MEMBER], waited_for_members=1)),
+        WARNING,
+        "groups remove billing --member c-1",
+    ),
+    (
+        "hanging members",
+        single(group(state="CompletingRebalance", waits_ms=4e5, waited_for=[STATIC], waited_for_members=1)),
+        ERROR,
+        "groups remove billing --instance one",
+    ),
+    (
+        "rebalance storms",
+        single(group(rebalances=8, departures=4, last_rebalance_ms=NOW - 10_000)),
+        WARNING,
+        "groups explain billing",
+    ),
+    (
+        "unread records that go",
+        single(group(threatened_records=9, threatened_topic="orders", goes_ms=NOW + 5 * MINUTE), topics=[topic()]),
+        ERROR,
+        "barnabas.retention.wait.for.groups=billing",
+    ),
+    (
+        "unread records that go",
+        single(
+            group(threatened_records=9, threatened_topic="orders", goes_ms=NOW + 300 * MINUTE),
+            topics=[topic(barnabas_retention_wait_for_groups="audit")],
+        ),
+        WARNING,
+        "barnabas.retention.wait.for.groups=audit,billing",
+    ),
+    ("unread records that go", single(group(lost_records_max=3)), WARNING, "offsets set billing --to earliest"),
+    ("unread records that go", single(group(lost_records_max=3, members=0)), NOTE, "offsets set billing"),
+    ("in-sync replicas", cluster(topics=[three(min_insync_replicas="4")]), WARNING, "min.insync.replicas=2"),
+    ("in-sync replicas", cluster(topics=[three(min_insync_replicas="3")]), WARNING, "min.insync.replicas=2"),
+    ("in-sync replicas", cluster(topics=[three(min_insync_replicas="1")]), WARNING, "min.insync.replicas=2"),
+    ("in-sync replicas", cluster(topics=[topic(min_insync_replicas="2")]), WARNING, "topics create"),
+    ("replication", single(offsets_topic_replication_factor="3"), ERROR, "offsets.topic.replication.factor=1"),
+    (
+        "replication",
+        cluster(transaction_state_log_replication_factor="4"),
+        WARNING,
+        "transaction.state.log.replication.factor=3",
+    ),
+    ("replication", cluster(topics=[topic("__consumer_offsets")]), WARNING, "topics describe __consumer_offsets"),
+    ("replication", cluster(default_replication_factor="1"), WARNING, "default.replication.factor=3"),
+    (
+        "replication",
+        cluster(default_replication_factor="1", auto_create_topics_enable="false"),
+        NOTE,
+        "default.replication.factor=3",
+    ),
+    ("replication", cluster(topics=[topic()]), NOTE, "topics describe orders"),
+    ("replication", cluster(transaction_state_log_min_isr="4"), WARNING, "transaction.state.log.min.isr=3"),
+    (
+        "unclean elections",
+        cluster(topics=[three(unclean_leader_election_enable="true")]),
+        WARNING,
+        "unclean.leader.election.enable=false",
+    ),
+    (
+        "unclean elections",
+        cluster(topics=[three("__consumer_offsets", unclean_leader_election_enable="true")]),
+        ERROR,
+        "configs set topic __consumer_offsets",
+    ),
+    ("retention", single(topics=[topic(retention_bytes="104857600")]), WARNING, "segment.bytes=26214400"),
+    ("retention", single(topics=[topic(retention_ms="60000")]), NOTE, "log.retention.check.interval.ms=60000"),
+    ("retention", single(log_retention_check_interval_ms="86400000"), WARNING, "check.interval.ms=300000"),
+    ("retention", single(offsets_retention_minutes="60"), WARNING, "offsets.retention.minutes=10080"),
+    (
+        "retention",
+        replace(single(topics=[topic(barnabas_retention_wait_for_groups="billing")]), groups={"billing": "Empty"}),
+        WARNING,
+        "offsets.retention.minutes=12960",
+    ),
+    (
+        "retention",
+        single(topics=[topic(retention_ms="1000000", barnabas_retention_wait_for_groups="nobody")]),
+        WARNING,
+        "configs describe topic orders",
+    ),
+    (
+        "retention",
+        single(topics=[topic(retention_ms="1000000", barnabas_retention_wait_for_groups="no-*")]),
+        NOTE,
+        "configs describe topic orders",
+    ),
+    ("sizes", single(message_max_bytes="209715200"), WARNING, "configs set broker default message.max.bytes="),
+    ("sizes", single(topics=[topic(max_message_bytes="209715200")]), WARNING, "topic orders max.message.bytes="),
+    ("sizes", single(topics=[topic(max_message_bytes="62914560")]), NOTE, "topic orders max.message.bytes="),
+    ("sizes", cluster(topics=[three(max_message_bytes="2097152")]), NOTE, "replica.fetch.max.bytes=2097152"),
+    ("group settings", single(group_min_session_timeout_ms="2000000"), ERROR, "group.min.session.timeout.ms=6000"),
+    ("group settings", single(group_min_session_timeout_ms="60000"), WARNING, "group.min.session.timeout.ms=6000"),
+    ("group settings", single(group_max_session_timeout_ms="30000"), WARNING, "group.max.session.timeout.ms=1800000"),
+    ("group settings", single(group_initial_rebalance_delay_ms="90000"), WARNING, "rebalance.delay.ms=3000"),
+    ("group settings", single(group_initial_rebalance_delay_ms="300000"), ERROR, "rebalance.delay.ms=3000"),
+    ("group settings", cluster(offsets_commit_required_acks="1"), WARNING, "offsets.commit.required.acks=-1"),
+    ("group settings", with_health(single(), is_journal_on=False), NOTE, "offsets.journal.enable=true"),
+    (
+        "compaction",
+        single(topics=[topic("__consumer_offsets", cleanup_policy="compact,delete")]),
+        ERROR,
+        "cleanup.policy=compact",
+    ),
+    (
+        "compaction",
+        single(topics=[topic(cleanup_policy="compact")], log_cleaner_enable="false"),
+        ERROR,
+        "log.cleaner.enable=true",
+    ),
+    ("time-outs", cluster(replica_lag_time_max_ms="600"), WARNING, "replica.lag.time.max.ms=30000"),
+    ("time-outs", cluster(replica_socket_timeout_ms="500"), ERROR, "replica.socket.timeout.ms=30000"),
+    ("time-outs", cluster(coordination_session_timeout_ms="600"), NOTE, "coordination.session.timeout.ms=6000"),
+    (
+        "settings that differ",
+        changed(cluster(), 1, settings=settings(BROKER_SETTINGS, **CLUSTER | {"fetch_max_bytes": "1000000"})),
+        WARNING,
+        "fetch.max.bytes=57671680",
+    ),
+    ("HTTP access", single(http_listeners="http://0.0.0.0:8080"), WARNING, "http.token=SECRET"),
+]
+
+QUIET: list[tuple[str, Facts]] = [
+    ("all", single()),
+    ("all", single(topics=[topic(), topic("__consumer_offsets", cleanup_policy="compact", retention_ms="1")])),
+    ("all", cluster(topics=[three(), three("__consumer_offsets", cleanup_policy="compact")])),
+    ("all", replace(single(), controller=0, groups={"done": "Empty", "quiet": "Stable"})),
+    # A partition of one replica is whole; an ISR that has grown beyond the minimum, too.
+    ("replicas", single(topics=[topic(min_insync_replicas="2")])),
+    ("in-sync replicas", single(topics=[topic(min_insync_replicas="2")])),
+    # The disk fills slowly; a large one has five per cent left, which is much.
+    ("disks", with_health(single(), directories=[directory(full_in_seconds=3e6, filling_bytes_per_second=9.0)])),
+    ("disks", with_health(single(), directories=[directory(bytes=10_000 * GIB, free_bytes=90 * GIB)])),
+    ("disks", with_health(single(), directories=[directory(bytes=None, free_bytes=None, offline="x")])),
+    # What seemed unread is none (control records), or was read since; or the group cannot be looked at.
+    ("stalled groups", single(group(**standing()), lags={"billing": [lag(unread=0)]})),
+    ("stalled groups", single(group(**standing()), lags={"billing": [lag(offset=8)]})),
+    ("stalled groups", single(group(**standing()), lags={"billing": []})),
+    ("stalled groups", replace(single(group(**standing())), not_confirmed=["billing"])),
+    # Nobody is there to read: no alarm.
+    ("stalled groups", single(group(**standing(), members=0, state="Empty"))),
+    ("stopped groups", single(group(members=0, state="Empty", rebalances=3))),
+    # A commit that was ahead of what the coordinator knew.
+    ("commits past the end", single(group(past_end_partitions=1), lags={"billing": [lag()]})),
+    ("hanging members", single(group(waits_ms=20_000.0, waited_for=[MEMBER], waited_for_members=1))),
+    ("hanging members", single(group(waits_ms=90_000.0))),
+    # A group that grew; one that was restarted and is quiet again; a few rebalances.
+    ("rebalance storms", single(group(rebalances=12, departures=0, last_rebalance_ms=NOW - 1_000))),
+    ("rebalance storms", single(group(rebalances=12, departures=6, last_rebalance_ms=NOW - 6 * MINUTE))),
+    ("rebalance storms", single(group(rebalances=3, departures=3, last_rebalance_ms=NOW))),
+    # More brokers are known than live, and the topic is there already.
+    ("replication", single(topics=[topic("__consumer_offsets")], offsets_topic_replication_factor="3")),
+    ("replication", single(topics=[topic()])),
+    ("retention", single(topics=[topic(retention_bytes="-1"), topic("__consumer_offsets", retention_bytes="1")])),
+    ("retention", single(topics=[topic(cleanup_policy="compact", retention_ms="1", retention_bytes="1")])),
+    (
+        "retention",
+        replace(
+            single(topics=[topic(retention_ms="86400000", barnabas_retention_wait_for_groups="bill*")]),
+            groups={"billing": "Empty"},
+        ),
+    ),
+    ("group settings", single(offsets_commit_required_acks="1")),
+    ("group settings", single(group_initial_rebalance_delay_ms="0")),
+    ("compaction", single(topics=[topic()], log_cleaner_enable="false")),
+    ("time-outs", single(replica_lag_time_max_ms="600")),
+    ("settings that differ", changed(cluster(), 1, settings=None)),
+    ("HTTP access", single(http_listeners="http://127.0.0.1:0,http://[::1]:80,http://localhost:1")),
+    ("HTTP access", single(http_listeners="none")),
+    ("HTTP access", single(http_listeners="http://0.0.0.0:8080", http_token="x")),
+]
+
+
+def found_by(name: str, facts: Facts) -> list[Finding]:
+    outcomes = findings.examine(facts, 100)
+    return [finding for one in outcomes if name in ("all", one.check.name) for finding in one.findings]
+
+
+@pytest.mark.parametrize(("name", "facts", "severity", "command"), FIRES, ids=lambda value: str(value)[:30])
+def test_a_trouble_is_found(name: str, facts: Facts, severity: Severity, command: str) -> None:
+    rows = found_by(name, facts)
+    assert [(row.severity, command in row.command_line(None)) for row in rows].count((severity, True)) == 1, rows
+    for row in rows:
+        assert not row.what.endswith("."), "a piece of a sentence"
+        assert row.why.endswith("."), "sentences"
+
+
+@pytest.mark.parametrize(("name", "facts"), QUIET, ids=[f"{name}-{number}" for number, (name, _) in enumerate(QUIET)])
+def test_what_is_no_trouble_is_not_told(name: str, facts: Facts) -> None:
+    assert found_by(name, facts) == []
+
+
+def test_the_readme_has_every_check() -> None:
+    text = (Path(__file__).parents[3] / "README.md").read_text()
+    for one in findings.examine(single(), 1):
+        needs = " yes" if one.check.needs is Needs.HTTP else ""
+        assert f"| {one.check.name} | {one.check.looks_at} |{needs} |" in text
+
+
+def test_every_check_has_a_row_that_fires() -> None:
+    examine = {one.check.name for one in findings.examine(single(), 1)}
+    assert {name for name, *_ in FIRES} == examine
+
+
+@pytest.mark.parametrize(
+    "command", sorted({row.command for name, facts, *_ in FIRES for row in found_by(name, facts)}), ids=" ".join
+)
+def test_every_command_is_one_that_there_is(command: tuple[str, ...]) -> None:
+    words = shlex.split(Finding(NOTE, "", "", "", command).command_line(None if command[0] == "start" else "h:1"))[1:]
+    if words[0] == "start":
+        _parser().parse_args(words[1:])
+        return
+    found: Any = typer.main.get_command(app)
+    context = None
+    while hasattr(found, "get_command"):
+        context = found.make_context(words[0], words, parent=context) if context is None else context
+        found, words = found.get_command(context, words[0]), words[1:]
+        assert found is not None, command
+    assert found.make_context("command", list(words)).params, command
+
+
+def test_the_worst_is_first_and_the_rest_is_counted() -> None:
+    many = [group(group=f"g{number}", lost_records_max=1) for number in range(10_000)]
+    facts = with_health(single(), failed_logs=1, failed=LOG)
+    facts = changed(facts, health=health(0, *many, failed_logs=1, failed=LOG))
+    outcomes = findings.examine(facts, 5)
+    assert [one.check.name for one in outcomes[:2]] == ["logs", "unread records that go"]
+    assert (len(outcomes[1].findings), outcomes[1].left_out, outcomes[1].found) == (5, 9_995, 10_000)
+    document = as_document(facts, outcomes, None, ExitCode.TROUBLED)
+    assert (document["errors"], document["warnings"], document["exit_code"]) == (1, 10_000, 5)
+    assert [row["severity"] for row in document["findings"]] == ["error", *["warning"] * 5]
+    assert len(str(document)) < 20_000
+
+
+def test_what_could_not_be_asked_is_said() -> None:
+    kafka = changed(single(), health=None, has_http=False, why_not="it has no HTTP API")
+    outcomes = findings.examine(kafka, 5)
+    for one in outcomes:
+        assert (one.not_made is None) == (one.check.needs is Needs.KAFKA)
+        assert one.not_made is None or "Apache Kafka" in one.not_made
+    silent = changed(cluster(), 1, health=None, why_not="the HTTP API at h:1 does not answer")
+    assert {one.not_made for one in findings.examine(silent, 5)} == {
+        None,
+        "broker 1: the HTTP API at h:1 does not answer",
+    }
+
+
+def test_what_is_not_known_yet_is_said() -> None:
+    assert not_known_yet(single()) == []
+    new = with_health(single(), watching_since_ms=NOW - MINUTE, directories=[directory(known_seconds=30.0)])
+    assert [line[:25] for line in not_known_yet(new)] == ["broker 0 watches its grou", "broker 0 watches its disk"]
+    newer = with_health(single(), watching_since_ms=None, loading_partitions=3, groups_left_out=7)
+    assert len(not_known_yet(newer)) == 3
+    assert not_known_yet(replace(single(), groups=None, not_confirmed=["g"])) == [
+        "the groups could not be listed",
+        "1 groups that may have a problem were not looked at more closely",
+    ]
+
+
+def test_only_groups_that_seem_wrong_are_looked_at_again_the_worst_first() -> None:
+    rows = [
+        group(group="fine"),
+        group(group="stalled", **standing()),
+        group(group="stopped", **standing(), members=0),
+        group(group="past", past_end_partitions=1),
+    ]
+    assert to_confirm([health(0, *rows)]) == ["past", "stalled"]

@@ -33,7 +33,7 @@ min.insync.replicas | INT | 1 | >= 1 | cluster | In-sync replicas that acks=all 
 node.id | INT | null | >= 0 | - | Number of this broker, unique in its cluster.
 num.io.threads | INT | 8 | >= 1 | cluster | -
 num.partitions | INT | 1 | >= 1 | - | Partitions of a topic made without a number.
-request.timeout.ms | INT | 30000 | - | - | -
+request.timeout.ms | INT | 30000 | - | - | How long WriteTxnMarkers waits until its markers are committed.
 telemetry.max.bytes | INT | 1048576 | >= 1 | - | -
 coordination.path | STRING | null | - | - hidden | File of the embedded coordination tree; not set: in the data directory that has one, else in the first.
 coordination.session.timeout.ms | INT | 6000 | >= 500 | - hidden | How long a broker that stands still counts as alive in the embedded tree.
@@ -186,7 +186,7 @@ add.partitions.to.txn.retry.backoff.max.ms | INT | 100 | >= 0 | - | -
 add.partitions.to.txn.retry.backoff.ms | INT | 20 | >= 1 | - | -
 transaction.abort.timed.out.transaction.cleanup.interval.ms | INT | 10000 | >= 1 | - | -
 transaction.max.timeout.ms | INT | 900000 | >= 1 | - | Longest transaction.
-transaction.partition.verification.enable | BOOLEAN | true | - | cluster | -
+transaction.partition.verification.enable | BOOLEAN | true | - | cluster | Take a transactional batch only if its transaction has the partition.
 transaction.remove.expired.transaction.cleanup.interval.ms | INT | 3600000 | >= 1 | - | -
 transaction.state.log.load.buffer.size | INT | 5242880 | >= 1 | - | -
 transaction.state.log.min.isr | INT | 1 | >= 1 | - | min.insync.replicas of __transaction_state (Kafka: 2).

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
-from barnabas.broker.cli.client import REPLICA_ANSWERS_WITHIN_MS, answered, send
+from barnabas.broker.cli.client import CLIENT_ID, REPLICA_ANSWERS_WITHIN_MS, answered, send
 from barnabas.broker.cli.exits import ExitCode, Failure, fail
 from barnabas.broker.cli.target import Target
 from barnabas.runtime.clock import RealClock
@@ -104,6 +104,8 @@ class HttpApi:
         While a group moves to another broker, it is asked again; but what changes something is sent again only if it
         was certainly not received.
         """
+        if "" in (names or {}).values():
+            fail("a name is empty; what has no name cannot be asked for over HTTP.", ExitCode.NOT_VALID)
         given = {key: _texts(value) for key, value in (query or {}).items() if value is not None}
         target = path.format_map({name: quote(value, safe="") for name, value in (names or {}).items()})
         target += "?" + urlencode(given, doseq=True) if given else ""
@@ -159,7 +161,7 @@ class HttpApi:
                 yield answer
 
     def _send(self, method: str, address: str, target: str, body: Any) -> tuple[int, Any, bytes]:
-        headers = {"User-Agent": "barnabas-cli", "Connection": "close", "Barnabas-Cluster": self._cluster_id or ""}
+        headers = {"User-Agent": CLIENT_ID, "Connection": "close", "Barnabas-Cluster": self._cluster_id or ""}
         if self._token:
             headers["Authorization"] = f"Bearer {self._token}"
         content = None

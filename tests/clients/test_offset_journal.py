@@ -151,6 +151,14 @@ def test_undo_takes_back_the_last_reset_and_itself(journal_broker: Any, run: Run
     assert committed(run, "g") == {0: 0, 1: 0}
 
 
+def test_each_live_reset_is_taken_back_alone(journal_broker: Any, run: Run, orders: str) -> None:
+    """Also those of one script, which follow each other at once."""
+    for offset in ("10", "20", "30"):
+        run("offsets", "set", "g", "--topic", "orders:0", "--to", offset, "--live", "--yes")
+    run("offsets", "undo", "g", "--live", "--yes")
+    assert committed(run, "g") == {0: 20}
+
+
 def test_a_deleted_group_comes_back(journal_broker: Any, run: Run, orders: str) -> None:
     commit(journal_broker.bootstrap, "g", {0: 10, 1: 20})
     run("groups", "delete", "g", "--yes")

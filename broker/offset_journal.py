@@ -3,10 +3,11 @@ Fetch, as any client does). What is written there, and when, is in offsets/journ
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 from barnabas.broker.api.produce import ADMIN_CLIENT_ID
-from barnabas.cluster.topic_names import JOURNAL_TOPIC
+from barnabas.cluster.topic_names import JOURNAL_TOPIC, OFFSETS_TOPIC
 from barnabas.offsets.journal_writer import Leader
 from barnabas.offsets.records import NO_TOPIC_ID
 from barnabas.protocol import messages
@@ -21,9 +22,12 @@ if TYPE_CHECKING:
     from barnabas.cluster.broker_client import BrokerClient
     from barnabas.protocol.messages import FetchResponse, ListOffsetsResponse, ProduceResponse
 
+logger = logging.getLogger("barnabas.offsets")
+
 PURPOSE = "offset-journal"
 ANSWER_WITHIN_MS = 10_000
 READ_BYTES = 1 << 20
+MISSING_TOLD_AFTER_MS = 10_000.0  # partitions of a new topic are told one after the other
 LATEST = -1
 ACKS_LEADER = 1
 PRODUCE_VERSION, FETCH_VERSION, LIST_OFFSETS_VERSION = 9, 12, 6  # topics by name
@@ -65,6 +69,8 @@ class JournalOfBroker:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self.topic_id = broker.metadata_cache.topic_id
+        self._missing_ms = (float("-inf"), float("-inf"))  # a partition of the journal was missing from then to then
+        self._missing_is_told = False
 
     def leader(self, partition: int) -> Leader | None:
         """Who leads a partition of the journal; None: it does not exist, or has no live leader."""
@@ -72,9 +78,23 @@ class JournalOfBroker:
         if led is not None and led.is_leader:
             return self._broker.node_id, led.leader_epoch, led.topic_id or NO_TOPIC_ID
         state = self._broker.metadata_cache.partition(JOURNAL_TOPIC, partition)
+        if state is None and self.exists():
+            self._note_missing()
         if state is None or state.leader_id == self._broker.node_id or not self._is_alive(state.leader_id):
             return None
         return state.leader_id, state.leader_epoch, self.topic_id(JOURNAL_TOPIC)
+
+    def _note_missing(self) -> None:
+        """Say once that a journal was made by hand, or for another `__consumer_offsets`."""
+        now_ms = self._broker.env.clock.monotonic_ms()
+        since_ms, last_ms = self._missing_ms
+        if now_ms - last_ms > MISSING_TOLD_AFTER_MS / 2:
+            since_ms = now_ms  # it was there meanwhile
+        self._missing_ms = (since_ms, now_ms)
+        if now_ms - since_ms >= MISSING_TOLD_AFTER_MS and not self._missing_is_told:
+            self._missing_is_told = True
+            text = "%s has fewer partitions than %s, so not all changes can be written. Delete it: it is made again"
+            logger.warning(text, JOURNAL_TOPIC, OFFSETS_TOPIC)
 
     def _is_alive(self, broker_id: int) -> bool:
         return self._broker.metadata_cache.is_alive(broker_id)

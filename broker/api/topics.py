@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from barnabas.broker.context import RequestContext
 from barnabas.broker.dispatch import api
 from barnabas.cluster.metadata_cache import NO_TOPIC_ID
-from barnabas.cluster.topic_names import topic_name_problem
+from barnabas.cluster.topic_names import JOURNAL_TOPIC, OFFSETS_TOPIC, topic_name_problem
 from barnabas.coordination import paths
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
@@ -165,6 +165,9 @@ async def create_topic(
     else:
         partitions = broker.config.num_partitions if partitions == UNSET else partitions
         factor = broker.config.default_replication_factor if factor == UNSET else factor
+    if topic.name == JOURNAL_TOPIC:
+        message = f"{JOURNAL_TOPIC} has the partitions of {OFFSETS_TOPIC}, so brokers make it (offsets.journal.enable)."
+        return refused(topic.name, ErrorCode.INVALID_TOPIC_EXCEPTION, message)
     error, problem = await broker.topic_admin.create_topic(
         topic.name,
         partition_count=partitions,

@@ -12,7 +12,7 @@ from barnabas.broker.cli.client import admin, answered, changed, connection, des
 from barnabas.broker.cli.exits import ExitCode, fail
 from barnabas.broker.cli.target import Target
 from barnabas.broker.cli.terminal import AsJson, Yes, confirm, print_json, print_outcomes, print_table
-from barnabas.cluster.topic_names import JOURNAL_TOPIC
+from barnabas.cluster.topic_names import JOURNAL_TOPIC, OFFSETS_TOPIC
 from barnabas.groups.hashing import partition_for
 from barnabas.offsets.journal import (
     NO_POSITION,
@@ -238,12 +238,18 @@ def read_journal(target: Target, client: Any, group: str, since_ms: int | None) 
     from kafka import KafkaConsumer
     from kafka.structs import TopicPartition
 
-    (topic,) = answered(client, lambda: client.describe_topics([JOURNAL_TOPIC]))
+    found_topics = answered(client, lambda: client.describe_topics([JOURNAL_TOPIC, OFFSETS_TOPIC]))
+    topic, offsets_topic = sorted(found_topics, key=lambda each: str(each["name"]) == OFFSETS_TOPIC)
     if topic["error_code"]:
         fail(
             "there is no offset journal here: it begins with the first commit, if the brokers have "
             "offsets.journal.enable=true.",
             ExitCode.NOTHING_THERE,
+        )
+    if not offsets_topic["error_code"] and len(topic["partitions"]) != len(offsets_topic["partitions"]):
+        fail(
+            f"{JOURNAL_TOPIC} has {len(topic['partitions'])} partitions, and {OFFSETS_TOPIC} "
+            f"{len(offsets_topic['partitions'])}, so it is no journal of that. Delete it: brokers make it again."
         )
     place = TopicPartition(JOURNAL_TOPIC, partition_for(group, len(topic["partitions"])))
     consumer = KafkaConsumer(

@@ -210,6 +210,33 @@ def test_a_journal_that_was_deleted_says_nothing_wrong(journal_broker: Any, run:
     assert [(old, new) for _, _, old, new in changes(run, "g")] == [(None, 10), (10, 20), (20, 30), (30, 40)]
 
 
+def test_a_journal_of_another_offsets_topic_says_so(journal_broker: Any, run: Run, orders: str) -> None:
+    """Who deletes __consumer_offsets and starts with more partitions has a journal with too few."""
+    commit(journal_broker.bootstrap, "g", {0: 10})
+    run("offsets", "log", "g")
+    run("topics", "delete", "__consumer_offsets", "--yes")
+    journal_broker.stop()
+    journal_broker.settings = [*journal_broker.settings, "offsets.topic.num.partitions=9"]
+    journal_broker.start()
+    commit(journal_broker.bootstrap, "g", {0: 20})
+    assert "Delete it: brokers make it again." in run("offsets", "log", "g", code=1).stderr
+    run("topics", "delete", JOURNAL, "--yes")
+    commit(journal_broker.bootstrap, "g", {0: 30})
+    assert changes(run, "g")[-1] == ("commit", 0, 20, 30)
+
+
+def test_a_journal_with_too_few_partitions_is_told_in_the_log(journal_broker: Any, run: Run, orders: str) -> None:
+    commit(journal_broker.bootstrap, "g", {0: 10})
+    run("topics", "delete", "__consumer_offsets", "--yes")
+    journal_broker.stop()
+    journal_broker.settings = [*journal_broker.settings, "offsets.topic.num.partitions=99"]
+    journal_broker.start()
+    for number in range(20):
+        commit(journal_broker.bootstrap, f"g{number}", {0: 20})
+    while "fewer partitions than __consumer_offsets" not in journal_broker.log.read_text():
+        time.sleep(0.5)
+
+
 def test_what_retention_has_deleted_is_not_known(journal_broker: Any, run: Run, orders: str) -> None:
     for offset in (10, 20):
         commit(journal_broker.bootstrap, "g", {0: offset})

@@ -39,6 +39,14 @@ def topic(name: str, partitions: int = 1, factor: int = 1, **more: Any) -> Any:
     return CreateTopicsRequest.CreatableTopic(name=name, num_partitions=partitions, replication_factor=factor, **more)
 
 
+def test_the_offset_journal_is_made_by_brokers_only(make_world: type[Any]) -> None:
+    """By hand it could have another number of partitions than the offsets topic."""
+    world = make_world()
+    refused = create(world, topic("__offset_journal", 3))["__offset_journal"]
+    assert refused.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert "offsets.journal.enable" in refused.error_message
+
+
 def change(world: World, kind: int, name: str, *operations: tuple[str, int, str | None], dry: bool = False) -> int:
     """IncrementalAlterConfigs of one resource: the error code."""
     configs = [

@@ -1,47 +1,70 @@
 """A group of 2,000 members rebalances: how long, and what others feel of it. `python -m bench rebalance [--kafka]`
 
-Each member has a connection of its own. In each round the leader joins again with other metadata, then all others at
-once, as if each had just been told; each syncs as soon as it has its generation. Meanwhile another process sends
-heartbeats of another group, one after the other, 2 ms apart, and measures each answer.
+Each member has a connection of its own. In each round all members join at once with other metadata, as if each had
+just been told; each syncs as soon as it has its generation. In an eager group all have the same subscription. In a
+cooperative group each names the partitions that it keeps, and each round is two rebalances: one to give up, one to
+assign.
+
+Meanwhile another process sends heartbeats of another group, one after the other, 2 ms apart, and measures each answer.
+It also measures how much too late it wakes up from those 2 ms: that is what the machine adds to each figure.
 """
 
 import asyncio
 import json
+import select
+import socket
 import subprocess
 import sys
 import time
+from struct import Struct
 from typing import Any
 
-import uvloop
 from barnabas.protocol import messages
 from barnabas.protocol.api_keys import ApiKey
 
 from bench.apache_kafka import run_beside
 from bench.loads import find_coordinator
-from bench.scale import JOIN_VERSION, SYNC_VERSION, Members
+from bench.scale import HEARTBEAT_VERSION, JOIN_VERSION, SYNC_VERSION, Members
 from bench.targets import Target
 from bench.wire import Connection, Latencies, close, connect, connect_many, create_topics
 
 MEMBERS = 2_000
 ROUNDS = 5
+KINDS = {"eager": 1, "cooperative": 2}  # rebalances in a round
 GROUP = "large"
+TOPIC = "large"
 NEIGHBOUR = "neighbour"
-ASSIGNMENT = b"\x00\x00" + (1).to_bytes(4, "big") + b"\x00\x05large" + (1).to_bytes(4, "big") + bytes(4) + b"\xff" * 4
+INT32 = Struct(">i")
+TOPICS = INT32.pack(1) + b"\x00\x05large"
+NO_USER_DATA = INT32.pack(-1)
+ASSIGNMENT = b"\x00\x01" + TOPICS + INT32.pack(1) + INT32.pack(0) + NO_USER_DATA
 BEAT_EVERY_S = 0.002
+
+
+def subscription(kind: str, index: int, number: int) -> bytes:
+    """What a member says of itself in the rebalance `number`."""
+    if kind == "eager":
+        return b"\x00\x00" + TOPICS + INT32.pack(4) + INT32.pack(number)
+    owned = TOPICS + INT32.pack(2) + INT32.pack(2 * index) + INT32.pack(2 * index + number % 2)
+    return b"\x00\x01" + TOPICS + INT32.pack(4) + INT32.pack(number) + owned
 
 
 class Member:
     """One member, on a connection of its own."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, group: str, kind: str, index: int) -> None:
         self.connection = connection
+        self.group = group
+        self.kind = kind
+        self.index = index
         self.member_id = ""
+        self.generation = -1
 
-    async def join(self, round_number: int) -> Any:
-        """Join, or join again with the metadata of this round; returns the answer."""
-        metadata = b"\x00\x00" + (1).to_bytes(4, "big") + b"\x00\x05large\0\0\0\4" + round_number.to_bytes(4, "big")
+    async def join(self, number: int) -> Any:
+        """Join, or join again with the metadata of this rebalance; returns the answer."""
+        metadata = subscription(self.kind, self.index, number)
         request = messages.JoinGroupRequest(
-            group_id=GROUP,
+            group_id=self.group,
             session_timeout_ms=600_000,
             rebalance_timeout_ms=60_000,
             member_id=self.member_id,
@@ -54,75 +77,128 @@ class Member:
         self.member_id = answer.member_id
         return answer
 
-    async def run_round(self, round_number: int) -> None:
+    async def rebalance(self, number: int) -> None:
         """Join again and sync, as often as another rebalance comes between."""
         while True:
-            answer = await self.join(round_number)
+            answer = await self.join(number)
             row = messages.SyncGroupRequest.SyncGroupRequestAssignment
             request = messages.SyncGroupRequest(
-                group_id=GROUP,
+                group_id=self.group,
                 generation_id=answer.generation_id,
                 member_id=self.member_id,
                 assignments=[row(member_id=one.member_id, assignment=ASSIGNMENT) for one in answer.members],
             )
             synced: Any = await self.connection.ask(ApiKey.SYNC_GROUP, SYNC_VERSION, request)
             if not synced.error_code:
+                self.generation = answer.generation_id
                 return
 
+    async def enter(self, all_are_in: asyncio.Event) -> None:
+        """Join for the first time, and again as often as more members come, until all are in one generation."""
+        await self.rebalance(0)
+        while not all_are_in.is_set():
+            await asyncio.sleep(0.5)
+            named = {"group_id": self.group, "generation_id": self.generation, "member_id": self.member_id}
+            request = messages.HeartbeatRequest(**named)
+            answer: Any = await self.connection.ask(ApiKey.HEARTBEAT, HEARTBEAT_VERSION, request)
+            if answer.error_code:
+                await self.rebalance(0)
 
-async def beat(address: str) -> None:
-    """The neighbour: prints when each heartbeat was sent, and how long its answer took, when its input is closed."""
+
+async def enter_all(members: list[Member]) -> None:
+    """Return when all members are in one generation."""
+    all_are_in = asyncio.Event()
+    entering = asyncio.gather(*(member.enter(all_are_in) for member in members))
+    while len({member.generation for member in members}) > 1 or members[0].generation < 0:
+        await asyncio.sleep(0.2)
+    all_are_in.set()
+    await entering
+
+
+def beat(address: str) -> None:
+    """The neighbour: at the end of its input it prints the start and the length of each wait, and of each sleep."""
+    frame = asyncio.run(_heartbeat(address))
+    host, _, port = address.rpartition(":")
+    waits: list[tuple[float, float]] = []
+    sleeps: list[tuple[float, float]] = []
+    with socket.create_connection((host, int(port))) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        print("ready", flush=True)
+        while not select.select([sys.stdin], [], [], 0)[0]:
+            began = time.monotonic()
+            connection.sendall(frame)
+            while not connection.recv(1024):  # an answer is so small that it comes at once
+                raise SystemExit("the broker closed the connection")
+            answered = time.monotonic()
+            time.sleep(BEAT_EVERY_S)
+            waits.append((began, answered - began))
+            sleeps.append((answered, time.monotonic() - answered - BEAT_EVERY_S))
+    print(json.dumps([waits, sleeps]))
+
+
+async def _heartbeat(address: str) -> bytes:
     connection = await connect(address)
     await find_coordinator(connection, NEIGHBOUR)
     members = Members(connection)
     await members.join(NEIGHBOUR)
-    (frame,) = members.heartbeats
-    spans: list[tuple[float, float]] = []
-    over = asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
-    print("ready", flush=True)
-    while not over.done():
-        answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        connection.on_frame = lambda frame, answered=answered: answered.set_result(None)  # type: ignore[misc]
-        sent = time.monotonic()
-        connection.transport.write(frame)
-        await asyncio.wait_for(answered, 30)  # it ends soon after the broker, too
-        spans.append((sent, time.monotonic() - sent))
-        await asyncio.sleep(BEAT_EVERY_S)
-    print(json.dumps(spans))
+    close([connection])
+    return members.heartbeats[0]
 
 
 async def run(target: Target) -> None:
     """See the module."""
     first = await connect(target.address)
-    await create_topics(first, ["large"], 1)
-    await find_coordinator(first, GROUP)
-    members = [Member(connection) for connection in await connect_many(target.address, MEMBERS)]
-    await asyncio.gather(*(member.run_round(0) for member in members))
+    await create_topics(first, [TOPIC], 1)
+    for kind in KINDS:
+        await measure(target, first, kind)
+    close([first])
+
+
+async def measure(target: Target, first: Connection, kind: str) -> None:
+    """Make a group, let it rebalance, and print what that took and what the neighbour felt."""
+    group = f"{GROUP}-{kind}"
+    await find_coordinator(first, group)
+    connections = await connect_many(target.address, MEMBERS)
+    members = [Member(connection, group, kind, index) for index, connection in enumerate(connections)]
+    await enter_all(members)
     command = [sys.executable, "-m", "bench.rebalance", target.address]
     neighbour = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert neighbour.stdout is not None
     assert neighbour.stdout.readline() == "ready\n"
     await asyncio.sleep(1)
-    quiet = (time.monotonic() - 1, time.monotonic())
-    windows = []
-    for number in range(1, ROUNDS + 1):
+    quiet = [(time.monotonic() - 1, time.monotonic())]
+    windows, costs = [], []
+    number = 0
+    for _ in range(ROUNDS):
         cpu, began = target.cpu_seconds(), time.monotonic()
-        await asyncio.gather(*(member.run_round(number) for member in members))
-        windows.append((time.monotonic() - began, target.cpu_seconds() - cpu, began, time.monotonic()))
+        for _ in range(KINDS[kind]):
+            number += 1
+            await asyncio.gather(*(member.rebalance(number) for member in members))
+        windows.append((began, time.monotonic()))
+        costs.append((time.monotonic() - began, target.cpu_seconds() - cpu))
         await asyncio.sleep(0.5)
-    told, _ = await asyncio.to_thread(neighbour.communicate)
-    spans = json.loads(told)
-    during, before = Latencies(), Latencies()
-    during.spans.extend(span for at, span in spans if any(begin <= at <= end for _, _, begin, end in windows))
-    before.spans.extend(span for at, span in spans if quiet[0] <= at <= quiet[1])
-    seconds, cpu_seconds = (sorted(column)[ROUNDS // 2] for column in list(zip(*windows))[:2])
+    waits, sleeps = json.loads((await asyncio.to_thread(neighbour.communicate))[0])
+    during, before, late = _within(waits, windows), _within(waits, quiet), _within(sleeps, windows)
+    seconds, cpu_seconds = (sorted(column)[ROUNDS // 2] for column in zip(*costs, strict=True))
     print(
-        f"  {target.name:10} {MEMBERS} members rebalance in {seconds:.2f} s ({cpu_seconds:.2f} s of processor time); "
-        f"heartbeats of others meanwhile: p50 {during.percentile_ms(0.5):.1f}, p99 {during.percentile_ms(0.99):.1f}, "
-        f"longest {during.percentile_ms(1):.1f} ms (before: p99 {before.percentile_ms(0.99):.1f})",
+        f"  {target.name:10} {kind}: {MEMBERS} members rebalance in {seconds:.2f} s ({cpu_seconds:.2f} s of processor "
+        f"time); heartbeats of others meanwhile: {_told(during)} of {len(during.spans)} (before: {_told(before)}; the "
+        f"machine adds {_told(late)})",
         flush=True,
     )
-    close([first, *(member.connection for member in members)])
+    close(connections)
+
+
+def _told(spans: Latencies) -> str:
+    p50, p99, longest = (spans.percentile_ms(share) for share in (0.5, 0.99, 1))
+    return f"p50 {p50:.1f}, p99 {p99:.1f}, longest {longest:.1f} ms"
+
+
+def _within(spans: list[tuple[float, float]], windows: list[tuple[float, float]]) -> Latencies:
+    """The spans that began in one of the windows."""
+    found = Latencies()
+    found.spans.extend(span for at, span in spans if any(begin <= at <= end for begin, end in windows))
+    return found
 
 
 def main(kafka: bool) -> None:
@@ -132,4 +208,4 @@ def main(kafka: bool) -> None:
 
 
 if __name__ == "__main__":
-    uvloop.run(beat(sys.argv[1]))
+    beat(sys.argv[1])

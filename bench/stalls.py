@@ -3,6 +3,7 @@
 All clients wait while one callback runs. A whole broker runs in this process on asyncio's loop, and each callback is
 timed while large requests and the broker's upkeep run. A line for each work has these figures:
 - the longest callback, in processor time (without what other processes take) and in wall time (with blocking calls);
+- the longest pass of the loop, in processor time: many short callbacks delay others, too;
 - how long a neighbour, a client in another process that produces one small record after another, waited for answers;
 - the longest garbage collection;
 - how long all of it took, and the processor time of all callbacks.
@@ -45,6 +46,7 @@ class Meter:
         self.neighbour = neighbour
         self.profiles = profiles
         self.callbacks: list[tuple[float, float, str]] = []  # processor seconds, wall seconds, what
+        self.passes: list[float] = []  # processor seconds of all callbacks of one pass of the loop
         self.collections: list[float] = []  # seconds of each garbage collection; they run inside callbacks
         self._collection_began = 0.0
         self._run = events.Handle._run  # type: ignore[attr-defined]
@@ -58,8 +60,9 @@ class Meter:
     @asynccontextmanager
     async def measuring(self, name: str) -> AsyncIterator[None]:
         """Print what held the loop longest while the body of the `with` ran."""
-        run, callbacks = self._run, self.callbacks
+        run, callbacks, passes = self._run, self.callbacks, self.passes
         callbacks.clear()
+        passes.clear()
         self.collections.clear()
 
         def timed(handle: Any) -> None:
@@ -68,17 +71,27 @@ class Meter:
             run(handle)
             callbacks.append((time.thread_time() - cpu, time.perf_counter() - wall, what))
 
+        loop: Any = asyncio.get_running_loop()
+        go_round = loop._run_once
+
+        def timed_pass() -> None:
+            cpu = time.thread_time()
+            go_round()
+            passes.append(time.thread_time() - cpu)
+
         await asyncio.sleep(0.05)
         profiler = cProfile.Profile()
         if self.profiles:
             profiler.enable()
         began = time.monotonic()
         events.Handle._run = timed  # type: ignore[attr-defined]
+        loop._run_once = timed_pass
         gc.callbacks.append(self._collecting)
         try:
             yield
         finally:
             events.Handle._run = self._run  # type: ignore[attr-defined]
+            loop._run_once = go_round
             gc.callbacks.remove(self._collecting)
             profiler.disable()
         ended = time.monotonic()
@@ -88,6 +101,7 @@ class Meter:
         over = sum(1 for row in callbacks if row[0] > 0.02)
         print(
             f"{name:24} longest {ordered[0][0] * 1000:6.1f} ms CPU {wall * 1000:6.1f} wall, {over:3} over 20 ms; "
+            f"longest pass {max(passes, default=0.0) * 1000:6.1f} ms; "
             f"{self.neighbour.felt(began, ended)}; collector {max(self.collections, default=0) * 1000:.0f}; "
             f"{ended - began:.2f} s, {sum(row[0] for row in ordered):.2f} s CPU; {ordered[0][2][:90]}",
             flush=True,

@@ -425,8 +425,11 @@ class Connection(asyncio.BufferedProtocol):
                     api.decode_in_pieces(header.api_version, frame, position), to_the_end=True
                 )
                 if isinstance(request, Pending):
+                    server.read_buffer.give_away()  # nobody else may overwrite the frame until it is decoded
                     self._await_decoding(api, context, frame, request)
                     return
+            elif api.comes_in_crowds and self._waits_in_crowd(api, context, frame, position):
+                return
             else:
                 request = api.decode(header.api_version, frame, position)
         except Exception as error:
@@ -443,9 +446,18 @@ class Connection(asyncio.BufferedProtocol):
         self._server.handler_failures += 1
         self.close()
 
+    def _waits_in_crowd(self, api: Api, context: RequestContext, frame: memoryview, position: int) -> bool:
+        """Whether so many such requests have come that this one waits for its turn (crowds.py)."""
+        turn = self._server.crowds.enter()
+        if turn is None:
+            return False
+        kept = memoryview(bytes(frame))
+        decoding = turn.map(lambda _: api.decode(context.api_version, kept, position))
+        self._await_decoding(api, context, kept, decoding)
+        return True
+
     def _await_decoding(self, api: Api, context: RequestContext, frame: memoryview, decoding: Pending[Any]) -> None:
-        """Handle the request when it is decoded. Nobody else may overwrite its frame until then."""
-        self._server.read_buffer.give_away()
+        """Handle the request when it is decoded. Its frame is kept until then."""
         context.keep_frame()
         self._request = (api, context, None)
 

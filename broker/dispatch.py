@@ -42,6 +42,7 @@ class Api:
         "_decoders",
         "_in_pieces",
         "announced",
+        "comes_in_crowds",
         "failure",
         "first_version",
         "handler",
@@ -62,6 +63,7 @@ class Api:
         is_wide: bool = False,
         is_announced: bool = True,
         is_of_brokers: bool | OfBroker = False,
+        comes_in_crowds: bool = False,
     ) -> None:
         self.key = key
         self.first_version, self.last_version = versions
@@ -71,6 +73,7 @@ class Api:
         self.is_wide = is_wide
         self.is_announced = is_announced
         self.is_of_brokers = is_of_brokers
+        self.comes_in_crowds = comes_in_crowds
         self._decoders: list[Callable[[memoryview, int], tuple[Any, int]] | None] = [None] * (versions[1] + 1)
         self._in_pieces: Api | None = self if is_wide else None
 
@@ -126,6 +129,7 @@ def api(
     is_wide: bool = False,
     is_announced: bool = True,
     is_of_brokers: bool | OfBroker = False,
+    comes_in_crowds: bool = False,
 ) -> Callable[[HandlerT], HandlerT]:
     """Register the decorated function as the handler of `key` in the versions first to last, both included.
 
@@ -138,11 +142,15 @@ def api(
     `is_of_brokers`: whether brokers send it to each other, so that it is handled as soon as this broker is registered,
     before clients are served, and beyond max.connections. If clients send it, too: a function that says whether a
     broker has sent this request.
+    `comes_in_crowds`: very many clients may send it at the same time, and wait for each other (crowds.py).
     """
 
     def register(handler: HandlerT) -> HandlerT:
         assert key not in TABLE, f"two handlers for {key.name}"
-        TABLE[key] = Api(key, versions, announced or versions, handler, failure, is_wide, is_announced, is_of_brokers)
+        announces = announced or versions
+        TABLE[key] = Api(
+            key, versions, announces, handler, failure, is_wide, is_announced, is_of_brokers, comes_in_crowds
+        )
         return handler
 
     return register

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from barnabas.broker.connection import NOT_YET, Connection, ReadBuffer
 from barnabas.broker.context import CLOSE, RequestContext
+from barnabas.broker.crowds import Crowds
 from barnabas.broker.dispatch import TABLE, Api
 from barnabas.broker.refusals import Refusals
 from barnabas.broker.senders import Senders
@@ -48,6 +49,7 @@ class Server:
         self.refusals = refusals
         self.read_buffer = ReadBuffer()
         self.senders = Senders(env.clock)
+        self.crowds = Crowds(env.clock, env.turns)
         self.works = Works(env.clock)
         self.frame_bytes_max = config.socket_request_max_bytes
         self.connections: dict[Connection, None] = {}

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from barnabas.groups.events import Event, Kind, identity
-from barnabas.groups.records import GroupRecord, subscribed_topics
+from barnabas.groups.records import GroupRecord, subscribed_topics, topics_end
 from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.message import Message
 from barnabas.runtime.pending import Pending
 
 if TYPE_CHECKING:
@@ -27,16 +28,16 @@ class Effects:
         self.now_ms = now_ms
         self.monotonic_ms = monotonic_ms
         self.events: list[Event] = []
-        self.replies: list[Callable[[], None]] = []
+        self.replies: list[tuple[Pending[Any], Message]] = []
         self.stores: list[tuple[GroupRecord, Callable[[ErrorCode, Effects], None] | None]] = []
 
     def reply_join(self, waiter: Pending[JoinGroupResponse], response: JoinGroupResponse) -> None:
         """Answer a parked JoinGroup."""
-        self.replies.append(lambda: waiter.complete(response))
+        self.replies.append((waiter, response))
 
     def reply_sync(self, waiter: Pending[SyncGroupResponse], response: SyncGroupResponse) -> None:
         """Answer a parked SyncGroup."""
-        self.replies.append(lambda: waiter.complete(response))
+        self.replies.append((waiter, response))
 
     def note(self, kind: Kind, member: Member | None = None, **details: Any) -> None:
         """Note an event of the group (events.py)."""
@@ -273,11 +274,16 @@ class Membership:
         if self.protocol_type != CONSUMER_PROTOCOL_TYPE or self.protocol_name is None:
             return
         union: set[str] = set()
-        for metadata in {member.metadata(self.protocol_name) for member in self.members.values()}:  # mostly the same
+        last: bytes | None = None  # the topics of the last subscription, as bytes: the next one has mostly the same
+        for member in self.members.values():
+            metadata = member.metadata(self.protocol_name)
+            if last is not None and metadata.startswith(last, 2):
+                continue
             topics = subscribed_topics(metadata)
             if topics is None:
                 return
             union.update(topics)
+            last = metadata[2 : topics_end(metadata)]
         self.subscribed_topics = frozenset(union)
 
 

@@ -44,6 +44,7 @@ _TRANSITIONS = {  # to Empty from the last two: by a live reset
     State.STABLE: {State.PREPARING_REBALANCE, State.EMPTY, State.DEAD},
     State.DEAD: set(),
 }
+LINES_MAX = 100  # of members, in the log of one join phase
 FENCE_MS = 360_000.0  # a live reset: max.poll.interval.ms by default, and a minute for a JoinGroup that waits
 
 
@@ -58,6 +59,7 @@ class Rebalancing(Membership):
     """A group with its members, states and deadlines. The requests of members are in classic.py."""
 
     __slots__ = (
+        "_changes",
         "_config",
         "_entered_from_empty",
         "_initial_delay_ms",
@@ -96,6 +98,7 @@ class Rebalancing(Membership):
         self.is_unstorable = False  # its log cannot be written; this was logged once, and not again for each attempt
         self.timer: Timer | None = None  # the shard's timer for this group, and when it goes off
         self.timer_ms = NEVER
+        self._changes = 0  # what members did in this join phase
         self._entered_from_empty = False
         self._new_member_added = False
         self._initial_delay_ms = 0
@@ -141,8 +144,16 @@ class Rebalancing(Membership):
         if State.PREPARING_REBALANCE in _TRANSITIONS[self.state]:
             self._prepare_rebalance(reason, effects)
         else:
-            logger.log(self._log_level(), "group %s: %s", self.group_id, reason)
+            self._log_change(reason)
             self._try_complete_join(effects)
+
+    def _log_change(self, what: str) -> None:
+        """Log what a member did in a join phase. The members of a large group must not fill the log."""
+        self._changes += 1
+        if self._changes <= LINES_MAX:
+            logger.log(self._log_level(), "group %s: %s", self.group_id, what)
+        elif self._changes == LINES_MAX + 1:
+            logger.log(self._log_level(), "group %s: more members follow, too many for the log", self.group_id)
 
     def _log_level(self, level: int = logging.INFO) -> int:
         """`level`, or DEBUG while the group cannot be stored."""
@@ -156,6 +167,7 @@ class Rebalancing(Membership):
         effects.note(Kind.REBALANCE, generation=self.generation, cause=reason, members=len(self.members))
         self.began_ms = effects.monotonic_ms
         self._move_to(State.PREPARING_REBALANCE, effects)
+        self._changes = 0
         self._entered_from_empty = initial
         logger.log(
             self._log_level(), "group %s: rebalance from generation %d: %s", self.group_id, self.generation, reason
@@ -400,7 +412,7 @@ class Rebalancing(Membership):
         if self.state in (State.STABLE, State.COMPLETING_REBALANCE):
             self._prepare_rebalance(reason, effects)
         else:
-            logger.log(self._log_level(), "group %s: %s", self.group_id, reason)
+            self._log_change(reason)
             self._try_complete_join(effects)
 
     def rebalance(self, reason: str, effects: Effects) -> None:

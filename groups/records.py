@@ -123,6 +123,14 @@ def subscribed_topics(subscription: bytes) -> list[str] | None:
     return topics if len(subscription) >= 6 and count >= 0 else None
 
 
+def topics_end(subscription: bytes) -> int:
+    """Where the topics of a subscription end, whose `subscribed_topics` can be read."""
+    position = 6
+    for _ in range(int.from_bytes(subscription[2:6], "big")):
+        position += 2 + int.from_bytes(subscription[position : position + 2], "big")
+    return position
+
+
 def claims_partitions(subscription: bytes) -> bool:
     """Whether an embedded consumer subscription names partitions that the member keeps over the rebalance (KIP-429)."""
     try:

@@ -16,7 +16,7 @@ the group with `hold`: it waits for the writes in flight, and later requests of 
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from barnabas.groups.classic import ClassicGroup, State
 from barnabas.groups.events import EventBook
@@ -28,8 +28,10 @@ from barnabas.offsets.records import OffsetCommits, OffsetRemovals
 from barnabas.offsets.table import OffsetTable
 from barnabas.protocol.batch_records import PlainRecords
 from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.message import Message
 from barnabas.protocol.record_batch import build_plain
 from barnabas.replication.partition import ALL_IN_SYNC, Partition
+from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Buffer, Env, Timer
 from barnabas.runtime.turns import Pieces
 from barnabas.storage.validation import AppendOrigin, AppendResult
@@ -457,8 +459,8 @@ class Shard:
                 effects = Effects(self._clock.now_ms(), self._clock.monotonic_ms())
                 group.die(ErrorCode.COORDINATOR_NOT_AVAILABLE, effects)
                 stop_timer(group)
-                for reply in effects.replies:
-                    reply()
+                for waiter, reply in effects.replies:
+                    waiter.complete(reply)
 
     def end_transaction(self, producer_id: int, committed: bool) -> None:
         """Commit or drop the pending offsets of a producer, whose control record is committed."""
@@ -499,8 +501,8 @@ class Shard:
         if len(effects.replies) > AT_ONCE_MAX:  # each is encoded and sent, which takes long for a large group
             self._turns.begin(_reply_to_all(effects.replies))
         else:
-            for reply in effects.replies:
-                reply()
+            for waiter, reply in effects.replies:
+                waiter.complete(reply)
 
     def _stored(self, group: ClassicGroup, then: Callable[[ErrorCode, Effects], None] | None) -> Done:
         def done(error: ErrorCode) -> None:
@@ -564,8 +566,8 @@ class Shard:
         self._fail_in_flight(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         for write in unwritten:
             self._end(write, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        for reply in effects.replies:
-            reply()
+        for waiter, reply in effects.replies:
+            waiter.complete(reply)
         held_groups, self._held_groups = self._held_groups, {}
         for waiting in held_groups.values():
             for action in waiting:
@@ -576,10 +578,10 @@ class Shard:
             self.journal.close()
 
 
-def _reply_to_all(replies: list[Callable[[], None]]) -> Pieces[None]:
-    for reply in replies:
+def _reply_to_all(replies: list[tuple[Pending[Any], Message]]) -> Pieces[None]:
+    for waiter, reply in replies:
         yield
-        reply()
+        waiter.complete(reply)
 
 
 def stop_timer(group: ClassicGroup) -> None:

@@ -125,13 +125,13 @@ def _coordinator(broker: Broker, key: str, key_type: int, context: RequestContex
     return ErrorCode.COORDINATOR_NOT_AVAILABLE, -1, "", -1
 
 
-@api(ApiKey.JOIN_GROUP, versions=(0, 9))
+@api(ApiKey.JOIN_GROUP, versions=(0, 9), comes_in_crowds=True)
 def join_group(broker: Broker, request: JoinGroupRequest, context: RequestContext) -> Reply:
     """JoinGroup (key 11), versions 0-9: classic membership. Left out: joining a group of the KIP-848 protocol."""
     return broker.group_coordinator.join_group(request, context)
 
 
-@api(ApiKey.SYNC_GROUP, versions=(0, 5))
+@api(ApiKey.SYNC_GROUP, versions=(0, 5), comes_in_crowds=True)
 def sync_group(broker: Broker, request: SyncGroupRequest, context: RequestContext) -> Reply:
     """SyncGroup (key 14), versions 0-5: takes the leader's assignment; answers each member with its own part."""
     return broker.group_coordinator.sync_group(request, context)

@@ -353,8 +353,9 @@ def collect_seldom() -> None:
     # The objects of the start live as long as the process, so no collection needs to look at them again.
     gc.collect()
     gc.freeze()
-    # A request leaves no cycles behind, so collections need not come often.
-    gc.set_threshold(10_000, 10, 100)
+    # A request leaves no cycles behind, so collections need not come often. The young objects are looked at in small
+    # parts, because a large group that rebalances makes many in a moment.
+    gc.set_threshold(5_000, 20, 100)
     gc.enable()
 
 

@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from barnabas.broker import crowds
 from barnabas.sim import last_look, world
 from barnabas.sim.violation import Violation
 
@@ -25,6 +26,14 @@ def test_a_broker_in_bad_weather_keeps_its_promises(seed: int) -> None:
     assert verdict.answers > 300  # the clients have asked for much, and were answered
     assert verdict.acknowledgements > 100
     assert verdict.commits > 50
+    assert verdict.assignments > 0
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_so_it_does_when_every_join_and_sync_waits_for_its_turn(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crowds, "AT_ONCE_MAX", 0)
+    verdict = world.run(seed, minutes=1)
+    assert verdict.violation is None, str(verdict)
     assert verdict.assignments > 0
 
 

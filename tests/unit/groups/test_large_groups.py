@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+from barnabas.groups.rebalance import LINES_MAX
 from barnabas.groups.runtime import AT_ONCE_MAX
 from barnabas.protocol import messages
 from barnabas.runtime.pending import Pending
@@ -72,3 +74,54 @@ def test_a_large_group_that_is_lost_is_answered_too() -> None:
     world.settle()
     assert len(answers) == MEMBERS
     assert {answer.error_code for answer in answers} == {16}
+
+
+def test_the_log_names_only_the_first_members_of_a_join_phase(caplog: pytest.LogCaptureFixture) -> None:
+    world = GroupWorld(group_initial_rebalance_delay_ms=100)
+    answers: list[Any] = []
+    with caplog.at_level("INFO"):
+        for _ in range(MEMBERS):
+            join(world, answers, "", b"one")
+        world.clock.advance(1_000)
+        assert len([line for line in caplog.messages if " joined" in line]) == LINES_MAX + 1  # the first began it
+        assert len([line for line in caplog.messages if "too many for the log" in line]) == 1
+        assert any(f"with {MEMBERS} members" in line for line in caplog.messages)
+        caplog.clear()
+        for answer in answers[:]:
+            join(world, answers, answer.member_id, b"two")
+        world.settle()
+        assert len([line for line in caplog.messages if " rejoined" in line]) == LINES_MAX + 1
+
+
+def subscription(*topics: str, owned: int | None = None) -> bytes:
+    """A subscription of version 1, which may name a partition that the member keeps."""
+    rows = b"".join(len(name).to_bytes(2, "big") + name.encode() for name in topics)
+    kept = b"\0\0\0\0"
+    if owned is not None:
+        kept = b"\0\0\0\1\0\1t\0\0\0\1" + owned.to_bytes(4, "big")
+    return b"\0\1" + len(topics).to_bytes(4, "big") + rows + b"\xff\xff\xff\xff" + kept
+
+
+@pytest.mark.parametrize(
+    ("subscriptions", "expected"),
+    [
+        ([subscription("t", owned=number) for number in range(5)], {"t"}),
+        (
+            [subscription("t", "u", owned=0), subscription("t"), subscription("t", "v"), subscription("t", "u")],
+            set("tuv"),
+        ),
+        ([subscription(), subscription("t"), subscription()], {"t"}),
+        ([subscription("t"), subscription("tt"), subscription("t", "t")], {"t", "tt"}),
+        ([subscription("t"), b"\0\1\0\0", subscription("t")], None),
+        ([subscription("t"), subscription("t")[:8]], None),
+    ],
+)
+def test_the_topics_of_all_members_are_known(subscriptions: list[bytes], expected: set[str] | None) -> None:
+    world = GroupWorld(group_initial_rebalance_delay_ms=100)
+    answers: list[Any] = []
+    for metadata in subscriptions:
+        join(world, answers, "", metadata)
+    world.clock.advance(1_000)
+    assert len(answers) == len(subscriptions)
+    (shard,) = [shard for shard in world.coordinator.owned_shards() if "g" in shard.groups]
+    assert shard.groups["g"].subscribed_topics == expected

@@ -30,6 +30,7 @@ know to be right needs a new version.
 """
 
 import json
+import sys
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -40,8 +41,9 @@ VERSION = 1
 
 _CHECK = b',"check":"'
 _CHECK_BYTES = len(_CHECK) + len('00000000"}')
-_INT64 = range(-(2**63), 2**63)
-_INT32 = range(-(2**31), 2**31)
+_YEAR_10000_MS = 253_402_300_800_000  # no time of later can be shown
+_BATCH_FIELDS = ("base_offset", "last_offset", "crc", "timestamp", "leader_epoch", "attributes", "records", "bytes")
+_PRODUCER_FIELDS = ("producer_id", "producer_epoch", "base_sequence")
 
 
 class BackupError(ValueError):
@@ -162,20 +164,9 @@ def lines(cluster_id: str | None, time_ms: int, positions: Iterable[Position]) -
 
 
 def _batch_fields(batch: Batch) -> dict[str, int]:
-    fields = {
-        "base_offset": batch.base_offset,
-        "last_offset": batch.last_offset,
-        "crc": batch.crc,
-        "timestamp": batch.timestamp,
-        "leader_epoch": batch.leader_epoch,
-        "attributes": batch.attributes,
-        "records": batch.record_count,
-        "bytes": batch.size_bytes,
-    }
+    fields = dict(zip(_BATCH_FIELDS, batch))
     if batch.producer_id >= 0:
-        fields["producer_id"] = batch.producer_id
-        fields["producer_epoch"] = batch.producer_epoch
-        fields["base_sequence"] = batch.base_sequence
+        fields.update(zip(_PRODUCER_FIELDS, batch[len(_BATCH_FIELDS) :]))
     return fields
 
 
@@ -189,7 +180,7 @@ def read(file: Iterable[bytes]) -> Backup:
     first: dict[str, Any] | None = None
     end: dict[str, Any] | None = None
     positions: list[Position] = []
-    batches: dict[Batch, Batch] = {}  # many groups are in the same batch
+    batches: dict[tuple[int, ...], Batch] = {}
     for number, line in enumerate(file, 1):
         if end is not None:
             raise BackupError(f"line {number}: something follows the end")
@@ -241,55 +232,49 @@ def _first(line: bytes) -> dict[str, Any]:
         raise BackupError(
             f"line 1: the backup has version {version}, and this command knows {VERSION}: use a newer barnabas"
         )
-    if not isinstance(fields.get("cluster_id"), str | None) or not _is_whole(fields.get("time_ms"), _INT64):
+    time_ms = fields.get("time_ms")
+    is_time = type(time_ms) is int and 0 <= time_ms < _YEAR_10000_MS
+    if not isinstance(fields.get("cluster_id"), str | None) or not is_time:
         raise BackupError("line 1: it has no cluster_id and time_ms")
     return fields
 
 
-def _position(fields: dict[str, Any], batches: dict[Batch, Batch]) -> Position:
+def _position(fields: dict[str, Any], batches: dict[tuple[int, ...], Batch]) -> Position:
+    texts = [fields[name] for name in ("group", "topic", "topic_id", "metadata")]
+    for name, text in zip(("group", "topic", "topic_id", "metadata"), texts):
+        if type(text) is not str and not (text is None and name == "topic_id"):
+            raise ValueError(f"{name} is no text")
+    # Many lines have the same texts.
+    group, topic, topic_id, metadata = (None if text is None else sys.intern(text) for text in texts)
+    partition, offset, log_start, log_end = (fields[name] for name in ("partition", "offset", "log_start", "log_end"))
+    _check_whole("partition", partition, 0)
+    _check_whole("offset", offset, 0)
+    _check_whole("leader_epoch", fields["leader_epoch"])
+    if log_start is not None or log_end is not None:
+        _check_whole("log_start", log_start)
+        _check_whole("log_end", log_end)
+    assert group is not None
+    assert topic is not None
+    assert metadata is not None
     return Position(
-        _text(fields, "group"),
-        _text(fields, "topic"),
-        None if fields["topic_id"] is None else _text(fields, "topic_id"),
-        _whole(fields, "partition", range(2**31)),
-        _whole(fields, "offset", range(2**63)),
-        _whole(fields, "leader_epoch", _INT32),
-        _text(fields, "metadata"),
-        None if fields["log_start"] is None else _whole(fields, "log_start", _INT64),
-        None if fields["log_end"] is None else _whole(fields, "log_end", _INT64),
-        _batch(fields["batch"], batches),
-        _batch(fields["before"], batches),
+        *(group, topic, topic_id, partition, offset, fields["leader_epoch"], metadata, log_start, log_end),
+        *(_batch(fields["batch"], batches), _batch(fields["before"], batches)),
     )
 
 
-def _batch(fields: dict[str, Any] | None, batches: dict[Batch, Batch]) -> Batch | None:
+def _batch(fields: dict[str, Any] | None, batches: dict[tuple[int, ...], Batch]) -> Batch | None:
     if fields is None:
         return None
-    batch = Batch(
-        _whole(fields, "base_offset", _INT64),
-        _whole(fields, "last_offset", _INT64),
-        _whole(fields, "crc", range(2**32)),
-        _whole(fields, "timestamp", _INT64),
-        _whole(fields, "leader_epoch", _INT32),
-        _whole(fields, "attributes", _INT32),
-        _whole(fields, "records", _INT32),
-        _whole(fields, "bytes", _INT64),
-        *(fields.get(name, -1) for name in ("producer_id", "producer_epoch", "base_sequence")),
-    )
-    return batches.setdefault(batch, batch)
+    values = tuple([fields[name] for name in _BATCH_FIELDS] + [fields.get(name, -1) for name in _PRODUCER_FIELDS])
+    known = batches.get(values)  # many groups are in the same batch
+    if known is None:
+        for name, value in zip((*_BATCH_FIELDS, *_PRODUCER_FIELDS), values):
+            _check_whole(name, value)
+        known = Batch(*values)
+        batches[known] = known  # equal to `values`
+    return known
 
 
-def _text(fields: dict[str, Any], name: str) -> str:
-    if not isinstance(fields[name], str):
-        raise ValueError(f"{name} is no text")
-    return str(fields[name])
-
-
-def _whole(fields: dict[str, Any], name: str, allowed: range) -> int:
-    if not _is_whole(fields[name], allowed):
-        raise ValueError(f"{name} is {fields[name]!r}")
-    return int(fields[name])
-
-
-def _is_whole(value: Any, allowed: range) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value in allowed
+def _check_whole(name: str, value: Any, least: int = -(2**63)) -> None:
+    if type(value) is not int or not least <= value < 2**63:  # a bool is no number here
+        raise ValueError(f"{name} is {value!r}")

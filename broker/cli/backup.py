@@ -15,7 +15,7 @@ from barnabas.broker.cli import backup_file
 from barnabas.broker.cli.client import admin, answered, await_coordinators, changed, reason
 from barnabas.broker.cli.exits import ExitCode, fail, key_values, say
 from barnabas.broker.cli.log_headers import Key, Log, LogHeaders
-from barnabas.broker.cli.target import Target
+from barnabas.broker.cli.target import Target, no_time_limit
 from barnabas.broker.cli.terminal import AsJson, Yes, confirm, print_json, print_table, progress
 from barnabas.offsets import backup
 from barnabas.offsets.backup import Backup, Position
@@ -159,7 +159,7 @@ def _tell_export(
 # ---- import ----
 
 
-@dataclass
+@dataclass(slots=True, eq=False)
 class _Row:
     """A position of the file, and what becomes of it here."""
 
@@ -216,9 +216,10 @@ def import_(
         _refuse_two_places(rows)
         logs = LogHeaders(client, target)
         logs.look(row.key[0] for row in rows)
-        _place(rows, logs, found.cluster_id == cluster_id and cluster_id is not None, search_mb)
+        _place(target, rows, logs, found.cluster_id == cluster_id and cluster_id is not None, search_mb)
         _compare(client, target, rows)
         todo = [row for row in rows if row.result == ""]
+        target.renew()
         if not as_json:
             _show_plan(found, rows)
         if todo and not dry_run:
@@ -226,7 +227,8 @@ def import_(
             confirm(f"Commit {len(todo):,} offsets of {groups:,} groups?", yes)
             _commit(client, target, todo)
             _verify(client, target, todo)
-    _tell_import(found, rows, as_json, dry_run)
+    with no_time_limit():
+        _tell_import(found, rows, as_json, dry_run)
 
 
 def _chosen(found: Backup, wanted: Sequence[str] | None) -> list[Position]:
@@ -249,7 +251,7 @@ def _refuse_two_places(rows: list[_Row]) -> None:
         seen.add((row.position.group, row.key))
 
 
-def _place(rows: list[_Row], logs: LogHeaders, is_same_cluster: bool, search_mb: int) -> None:
+def _place(target: Target, rows: list[_Row], logs: LogHeaders, is_same_cluster: bool, search_mb: int) -> None:
     """Decide for each row where it is in the log here."""
     readable = []
     for row in rows:
@@ -272,6 +274,7 @@ def _place(rows: list[_Row], logs: LogHeaders, is_same_cluster: bool, search_mb:
     wanted: dict[Key, set[Wanted]] = {}
     theres: dict[int, There] = {}
     left = []
+    target.renew()
     for row in readable:
         seen = around[row.key]
         if isinstance(seen, str):
@@ -291,6 +294,7 @@ def _place(rows: list[_Row], logs: LogHeaders, is_same_cluster: bool, search_mb:
             row.epoch = position.leader_epoch
     with progress("Searching batches", sum(map(len, wanted.values()))) as advance:
         searched = logs.search(wanted, search_mb * 2**20, advance)
+    target.renew()
     for row in left:
         result = searched[row.key]
         if isinstance(result, str):
@@ -344,7 +348,8 @@ def _commit(client: Any, target: Target, rows: list[_Row]) -> None:
                 for row in some
                 if row.wanted is not None
             }
-            errors = changed(client, partial(client.alter_group_offsets, group, offsets))
+            # A commit without an answer is sent again, too: it says where the group shall be, not how far it moves.
+            errors = answered(client, partial(changed, client, partial(client.alter_group_offsets, group, offsets)))
             for row in some:
                 if error := errors[TopicPartition(*row.key)].errno:
                     row.result, row.error = "not committed", reason(error)

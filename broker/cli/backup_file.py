@@ -16,42 +16,56 @@ STANDARD = "-"
 
 def write(path: str, lines: Iterable[bytes]) -> None:
     """Write the lines beside the file, sync them, and give them its name. What fails leaves the old file as it was."""
-    if path == STANDARD:
-        for line in lines:
-            sys.stdout.buffer.write(line)
-        sys.stdout.buffer.flush()
-        return
-    temporary = f"{path}.{os.getpid()}.tmp"
-    try:
-        with _removed_by_signals(temporary), open(temporary, "xb") as file:
-            try:
-                file.writelines(lines)
-                file.flush()
-                os.fsync(file.fileno())
-                os.replace(temporary, path)
-            except BaseException:
-                os.unlink(temporary)
-                raise
-        folder = os.open(os.path.dirname(path) or ".", os.O_RDONLY)
+    with no_time_limit():
+        if path == STANDARD:
+            sys.stdout.buffer.writelines(lines)
+            sys.stdout.buffer.flush()
+            return
         try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-    except OSError as error:
-        fail(f"{path} cannot be written: {error.strerror or error}.")
+            path = os.path.realpath(path)  # a link stays
+            if _is_no_file(path):
+                with open(path, "wb") as device:
+                    device.writelines(lines)
+            else:
+                _write_whole(path, lines)
+        except OSError as error:
+            fail(f"{path} cannot be written: {error.strerror or error}.")
+
+
+def _write_whole(path: str, lines: Iterable[bytes]) -> None:
+    temporary = f"{path}.{os.getpid()}.tmp"
+    with _removed_by_signals(temporary), open(temporary, "xb") as file:
+        try:
+            file.writelines(lines)
+            file.flush()
+            os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+    folder = os.open(os.path.dirname(path), os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def check_writable(path: str) -> None:
     """End the command early if the file cannot be written: it may take minutes to find out what to write."""
     if path == STANDARD:
         return
-    folder = os.path.dirname(path) or "."
+    folder = os.path.dirname(os.path.realpath(path))
     if not os.path.isdir(folder):
         fail(f"{path} cannot be written: there is no folder {folder}.", ExitCode.NOT_VALID)
     if os.path.isdir(path):
         fail(f"{path} cannot be written: it is a folder.", ExitCode.NOT_VALID)
-    if not os.access(folder, os.W_OK):
+    if not _is_no_file(path) and not os.access(folder, os.W_OK):
         fail(f"{path} cannot be written: nothing can be made in the folder {folder}.")
+
+
+def _is_no_file(path: str) -> bool:
+    """Whether something else has that name, such as a pipe or a device, which must not be replaced by a file."""
+    return os.path.exists(path) and not os.path.isfile(path)
 
 
 def read(path: str) -> backup.Backup:
@@ -79,8 +93,7 @@ def _removed_by_signals(path: str) -> Iterator[None]:
 
     old = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        with no_time_limit():
-            yield
+        yield
     finally:
         for number, handler in old.items():
             signal.signal(number, handler)

@@ -1,30 +1,45 @@
 """Looks at the headers of batches in partitions' logs, by Fetch and ListOffsets: what any broker answers."""
 
+import asyncio
 from collections.abc import Callable, Generator, Iterable, Mapping
-from functools import partial
+from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
-from barnabas.broker.cli.client import LATEST, answered
+from barnabas.broker.cli.client import LATEST, ONE_ANSWERS_WITHIN_MS, RETRY_MS, answered, reason
 from barnabas.broker.cli.target import Target
 from barnabas.offsets.backup import batches_in
 from barnabas.offsets.backup_search import Around, Ask, AskTime, Searched, Wanted, around, search
 from barnabas.protocol import uuids
+from barnabas.protocol.errors import ErrorCode
+from barnabas.runtime.clock import RealClock
 
 Key = tuple[str, int]
 T = TypeVar("T")
 Seeking = Generator[Ask | AskTime, Any, T]
 
 EARLIEST = -2
+NO_RECORD = -1
 REQUEST_BYTES = 16 * 2**20
 PARTITIONS_PER_REQUEST = 500
 IN_FLIGHT = 4  # of one broker; the client takes five
-NO_RECORD = -1
+ATTEMPTS = 3  # to read a log whose start moves
+
+GONE = "the topic or partition is gone"
+NO_LEADER = "its leader does not answer"
 MOVED = "its log has changed while it was read"
 OLD_FORMAT = "its batches have an old format"
-ATTEMPTS = 3
-NOT_LEADER = {3, 5, 6, 9, 56, 72, 74, 75, 76, 78}  # also topics that are being deleted, and followers
-OUT_OF_RANGE = 1
+PASSING = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.LEADER_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.REPLICA_NOT_AVAILABLE,
+    ErrorCode.KAFKA_STORAGE_ERROR,
+    ErrorCode.FENCED_LEADER_EPOCH,
+    ErrorCode.UNKNOWN_LEADER_EPOCH,
+    ErrorCode.OFFSET_NOT_AVAILABLE,
+}
+"""Answers while leaders move and topics are being deleted."""
 
 
 class Log(NamedTuple):
@@ -44,7 +59,6 @@ class LogHeaders:
         self.partition_counts: dict[str, int] = {}
         self._leaders: dict[Key, int] = {}
         self.logs: dict[Key, Log] = {}
-        self.read_bytes = 0
 
     def look(self, names: Iterable[str]) -> None:
         """Ask which of these topics exist, and where their logs begin and end. A topic may not exist."""
@@ -52,32 +66,20 @@ class LogHeaders:
         if not wanted:
             return
         for topic in answered(self._client, lambda: self._client.describe_topics(wanted)):
-            if topic["error_code"]:
-                continue
-            topic_id = UUID(str(topic.get("topic_id") or UUID(int=0))).bytes
-            self.topic_ids[topic["name"]] = uuids.to_text(topic_id) if any(topic_id) else None
-            self.partition_counts[topic["name"]] = len(topic["partitions"])
-            for partition in topic["partitions"]:
-                if partition["leader_id"] >= 0:
-                    self._leaders[topic["name"], partition["partition_index"]] = partition["leader_id"]
+            if not topic["error_code"]:
+                topic_id = UUID(str(topic.get("topic_id") or UUID(int=0))).bytes
+                self.topic_ids[topic["name"]] = uuids.to_text(topic_id) if any(topic_id) else None
+                self.partition_counts[topic["name"]] = len(topic["partitions"])
+                self._leaders |= _leaders(topic)
         self._measure([key for key in self._leaders if key not in self.logs])
 
-    def _measure(self, keys: list[Key]) -> None:
-        starts = self._offsets(dict.fromkeys(keys, EARLIEST))
-        ends = self._offsets(dict.fromkeys(keys, LATEST))
+    def _measure(self, keys: Iterable[Key]) -> None:
+        starts = self._answers(dict.fromkeys(keys, AskTime(EARLIEST)))
+        ends = self._answers(dict.fromkeys(keys, AskTime(LATEST)))
         for key in keys:
-            self.logs[key] = Log(starts[key], max(starts[key], ends[key]))
-
-    def _offsets(self, times: Mapping[Key, int]) -> dict[Key, int]:
-        """What ListOffsets says of a time, or of an end of the log; NO_RECORD if no record is so new."""
-        from kafka.structs import TopicPartition
-
-        if not times:
-            return {}
-        asked = {TopicPartition(*key): time for key, time in times.items()}
-        found = answered(self._client, lambda: self._client.list_partition_offsets(asked))
-        self._target.renew()
-        return {(key.topic, key.partition): one.offset for key, one in found.items()}
+            start, end = starts[key], ends[key]
+            if isinstance(start, int) and isinstance(end, int):
+                self.logs[key] = Log(start, max(start, end))
 
     def around(
         self, offsets: Mapping[Key, Iterable[int]], advance: Callable[[int], None]
@@ -117,88 +119,120 @@ class LogHeaders:
         def go_on(key: Key, answer: Any) -> None:
             if isinstance(answer, str):
                 results[key] = answer
-                del asks[key]
-                done(key)
-                return
-            try:
-                asks[key] = seekers[key].send(answer)
-            except StopIteration as end:
-                results[key] = end.value
-                asks.pop(key, None)
-                done(key)
+            else:
+                try:
+                    asks[key] = seekers[key].send(answer)
+                    return
+                except StopIteration as end:
+                    results[key] = end.value
+            asks.pop(key, None)
+            done(key)
 
         for key in seekers:
             go_on(key, None)
         while asks:
-            times = {key: ask.timestamp for key, ask in asks.items() if isinstance(ask, AskTime)}
-            for key, offset in self._offsets(times).items():
-                go_on(key, None if offset == NO_RECORD else offset)
-            fetches = {key: ask for key, ask in asks.items() if isinstance(ask, Ask)}
-            for key, answer in answered(self._client, partial(self._fetch, fetches)).items():
+            for key, answer in self._answers(asks).items():
                 go_on(key, answer)
-            self._target.renew()
         return results
 
-    def _fetch(self, asks: dict[Key, Ask]) -> dict[Key, Any]:
-        """Batches by partition, or why there are none. NotLeaderForPartitionError: ask again."""
-        from kafka.errors import NotLeaderForPartitionError
-
+    def _answers(self, asks: Mapping[Key, Ask | AskTime]) -> dict[Key, Any]:
+        """Batches or an offset by partition, or in words why there are none. While leaders move, they are awaited."""
         found: dict[Key, Any] = {}
-        for responses in self._client._manager.run(self._send, self._requests(asks)):
-            for topic in responses.responses:
-                for one in topic.partitions:
-                    key = (topic.topic, one.partition_index)
-                    if one.error_code == OUT_OF_RANGE:
-                        found[key] = MOVED
-                    elif one.error_code in NOT_LEADER:
-                        self._leaders.pop(key, None)
-                    elif one.error_code:
-                        found[key] = f"its leader answers error {one.error_code}"
-                    else:
-                        records = one.records or b""
-                        self.read_bytes += len(records)
-                        batches = batches_in(records)
-                        found[key] = OLD_FORMAT if batches is None else batches
-        if len(found) < len(asks):
-            self._find_leaders([key for key in asks if key not in found])
-            raise NotLeaderForPartitionError
-        return found
+        clock = RealClock()
+        last_ms = clock.monotonic_ms() + ONE_ANSWERS_WITHIN_MS
+        left = dict(asks)
+        while True:
+            for response in self._client._manager.run(self._send, self._requests(left)):
+                found |= _read(response)
+            self._target.renew()
+            left = {key: ask for key, ask in left.items() if key not in found}
+            if not left:
+                return found
+            if clock.monotonic_ms() > last_ms:
+                return found | dict.fromkeys(left, NO_LEADER)
+            asyncio.run(clock.sleep(RETRY_MS))
+            known: dict[Key, int] = {}
+            names = sorted({name for name, _ in left})
+            topics = answered(self._client, lambda names=names: self._client.describe_topics(names))  # type: ignore[misc]
+            for topic in topics:
+                known |= _leaders(topic)
+                if topic["error_code"] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    found |= {key: GONE for key in left if key[0] == topic["name"]}
+            for key in left:
+                self._leaders.pop(key, None)
+            self._leaders |= known
+            left = {key: ask for key, ask in left.items() if key not in found}
 
-    def _find_leaders(self, keys: list[Key]) -> None:
-        for topic in self._client.describe_topics(sorted({name for name, _ in keys})):
-            for partition in topic["partitions"]:
-                if partition["leader_id"] >= 0:
-                    self._leaders[topic["name"], partition["partition_index"]] = partition["leader_id"]
-
-    def _requests(self, asks: dict[Key, Ask]) -> list[tuple[int, Any]]:
-        """Fetch requests with the brokers that get them. Each partition gets the bytes that it asks for."""
+    def _requests(self, asks: Mapping[Key, Ask | AskTime]) -> list[tuple[int, Any]]:
+        """Requests with the brokers that get them. In a Fetch, each partition gets the bytes that it asks for."""
         requests: list[tuple[int, Any]] = []
-        shares: dict[int, list[tuple[Key, Ask]]] = {}
+        fetches: dict[int, list[tuple[Key, Ask]]] = {}
+        times: dict[int, list[tuple[Key, AskTime]]] = {}
         for key, ask in sorted(asks.items()):
             if (leader := self._leaders.get(key)) is None:
                 continue
-            share = shares.setdefault(leader, [])
+            if isinstance(ask, AskTime):
+                times.setdefault(leader, []).append((key, ask))
+                continue
+            share = fetches.setdefault(leader, [])
             taken = sum(one.bytes_max for _, one in share)
             if share and (len(share) == PARTITIONS_PER_REQUEST or taken + ask.bytes_max > REQUEST_BYTES):
-                requests.append((leader, _request(share)))
+                requests.append((leader, _fetch(share)))
                 share.clear()
             share.append((key, ask))
-        return [*requests, *((leader, _request(share)) for leader, share in shares.items())]
+        requests += [(leader, _fetch(share)) for leader, share in fetches.items()]
+        return requests + [(leader, _list_offsets(some)) for leader, some in times.items()]
 
     async def _send(self, requests: list[tuple[int, Any]]) -> list[Any]:
+        """The answers, without those that did not come."""
+        from kafka.errors import KafkaError
+
         responses = []
-        waiting: dict[int, list[Any]] = {}
+        waiting: list[tuple[int, Any]] = []
+
+        async def receive() -> None:
+            with suppress(KafkaError):
+                responses.append(await waiting.pop(0)[1])
+
         for node_id, request in requests:
-            mine = waiting.setdefault(node_id, [])
-            if len(mine) == IN_FLIGHT:
-                responses.append(await mine.pop(0))
-            mine.append(self._client._manager.send(request, node_id))
-        for mine in waiting.values():
-            responses += [await future for future in mine]
+            while sum(node_id == other for other, _ in waiting) == IN_FLIGHT:
+                await receive()
+            waiting.append((node_id, self._client._manager.send(request, node_id)))
+        while waiting:
+            await receive()
         return responses
 
 
-def _request(share: list[tuple[Key, Ask]]) -> Any:
+def _leaders(topic: dict[str, Any]) -> dict[Key, int]:
+    return {
+        (topic["name"], partition["partition_index"]): partition["leader_id"]
+        for partition in topic["partitions"]
+        if partition["leader_id"] >= 0
+    }
+
+
+def _read(response: Any) -> dict[Key, Any]:
+    """What an answer says of its partitions, without those that are asked again."""
+    found: dict[Key, Any] = {}
+    is_fetch = hasattr(response, "responses")
+    for topic in response.responses if is_fetch else response.topics:
+        for one in topic.partitions:
+            key = (topic.topic if is_fetch else topic.name, one.partition_index)
+            if one.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                found[key] = MOVED
+            elif one.error_code in PASSING:
+                continue
+            elif one.error_code:
+                found[key] = f"its leader answers: {reason(one.error_code)}"
+            elif is_fetch:
+                batches = batches_in(one.records or b"")
+                found[key] = OLD_FORMAT if batches is None else batches
+            else:
+                found[key] = None if one.offset == NO_RECORD else one.offset
+    return found
+
+
+def _fetch(share: list[tuple[Key, Ask]]) -> Any:
     from kafka.protocol.consumer import FetchRequest
 
     topics: dict[str, list[Any]] = {}
@@ -215,4 +249,20 @@ def _request(share: list[tuple[Key, Ask]]) -> Any:
         topics=[FetchRequest.FetchTopic(topic=name, partitions=some) for name, some in topics.items()],
         min_version=4,  # since then the answer has batches as they are
         max_version=12,  # which names topics by their names
+    )
+
+
+def _list_offsets(some: list[tuple[Key, AskTime]]) -> Any:
+    from kafka.protocol.consumer import ListOffsetsRequest
+
+    topic_type = ListOffsetsRequest.ListOffsetsTopic
+    topics: dict[str, list[Any]] = {}
+    for (name, index), ask in some:
+        one = topic_type.ListOffsetsPartition(partition_index=index, timestamp=ask.timestamp)
+        topics.setdefault(name, []).append(one)
+    return ListOffsetsRequest(
+        replica_id=-1,
+        isolation_level=0,
+        topics=[topic_type(name=name, partitions=rows) for name, rows in topics.items()],
+        min_version=1,  # since then the answer is one offset
     )

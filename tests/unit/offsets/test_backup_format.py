@@ -125,10 +125,13 @@ def forged(fields: dict[str, object]) -> list[bytes]:
     ("name", "value"),
     [
         *((name, value) for name in ("partition", "offset", "leader_epoch") for value in (None, "1", 1.5, True, 2**63)),
+        ("before", {**backup._batch_fields(NUMBERED), "producer_epoch": "0"}),
         *((name, -1) for name in ("partition", "offset")),
         *((name, value) for name in ("group", "topic", "metadata") for value in (None, 1, [])),
         *(("batch", value) for value in ({}, [], "x", {"crc": 1})),
         ("log_end", "x"),
+        ("log_end", None),
+        ("topic_id", 7),
         ("kind", "poem"),
     ],
 )

@@ -166,7 +166,7 @@ group.min.session.timeout.ms | INT | 6000 | - | - | Shortest session timeout of 
 offset.metadata.max.bytes | INT | 4096 | - | - | Longest text beside a committed offset.
 offsets.commit.required.acks | SHORT | -1 | -1..1 | - hidden | When a commit counts: -1 all replicas in sync have it, 1 the leader has it, 0 at once.
 offsets.commit.timeout.ms | INT | 5000 | >= 1 | - | Wait for a commit to reach all replicas.
-offsets.journal.enable | BOOLEAN | false | - | - hidden | Write every change of a committed offset, and who did it, into __offset_journal.
+offsets.journal.enable | BOOLEAN | true | - | - hidden | Write every change of a committed offset, and who did it, into __offset_journal.
 offsets.journal.retention.bytes | LONG | 67108864 | - | - hidden | Size of each partition of __offset_journal; -1: any.
 offsets.journal.retention.ms | LONG | 2592000000 | >= -1 | - hidden | How long __offset_journal keeps a change.
 offsets.journal.segment.bytes | INT | 16777216 | >= 1048576 | - hidden | Segment size of __offset_journal.

@@ -112,12 +112,12 @@ class JournalPlace(Protocol):
 
 
 class _Part:
-    """Records that will be one batch."""
+    """Keys and values of records that will be one batch."""
 
-    __slots__ = ("count", "end_position", "first_ms", "last_ms", "position", "records", "size_bytes")
+    __slots__ = ("contents", "count", "end_position", "first_ms", "last_ms", "position", "size_bytes")
 
     def __init__(self, position: int, first_ms: int) -> None:
-        self.records = PlainRecords()
+        self.contents: list[tuple[bytes, bytes]] = []
         self.size_bytes = 0
         self.count = 0  # changes
         self.position = position
@@ -125,7 +125,7 @@ class _Part:
         self.first_ms = self.last_ms = first_ms
 
     def add(self, key: bytes, value: bytes, count: int, end_position: int, now_ms: int) -> None:
-        self.records.add(key, value)
+        self.contents.append((key, value))
         self.size_bytes += len(key) + len(value) + RECORD_BYTES
         self.count += count
         self.end_position = end_position
@@ -353,7 +353,7 @@ class PartitionJournal:
 
     def _close_part(self) -> None:
         part, self._open = self._open, None
-        if part is not None and part.records.count:
+        if part is not None and part.contents:
             self._parts.append(part)
             self._journal.waiting_bytes += part.size_bytes
 
@@ -468,7 +468,10 @@ class PartitionJournal:
                 self._lose(_TOO_LARGE_FOR_IT, part.count, part.position, part.end_position, part.last_ms)
 
     def _batch(self, part: _Part) -> bytearray:
-        return build_plain(part.records, self._clock.now_ms())
+        records = PlainRecords()
+        for key, value in part.contents:
+            records.add(key, value)
+        return build_plain(records, self._clock.now_ms())
 
     # ---- catching up ----
 
@@ -613,8 +616,9 @@ class OffsetJournal:
     def topic_id(self, topic: str) -> bytes:
         """The id of a topic; the last one that it had, if it does not exist."""
         found = self.place.topic_id(topic)
-        if found == NO_TOPIC_ID:
-            return self._topic_ids.get(topic, NO_TOPIC_ID)
+        known = self._topic_ids.get(topic, NO_TOPIC_ID)
+        if found is known or found == NO_TOPIC_ID:
+            return known
         if topic not in self._topic_ids and len(self._topic_ids) >= TOPIC_IDS_MAX:
             self._topic_ids.clear()
         self._topic_ids[topic] = found

@@ -20,6 +20,7 @@ BACKOFF_MS = 10  # short, because a person waits for a command
 LATEST = -1  # as a timestamp: the end of the log
 DEBUGGING_CONSUMER = -2  # as a replica id: any replica answers, not only the leader
 ANSWERS_FIRST_WITHIN_MS = 2_000  # how long a broker may take for a new connection; then another one is asked
+BROKER_RESOURCE = 4
 REPLICA_ANSWERS_WITHIN_MS = 2_000  # one that stands still must not keep the others from being shown
 ASKED_AGAIN_AFTER_MS = 1_000  # so long the others are asked instead of a broker that did not answer
 ONE_ANSWERS_WITHIN_MS = 15_000
@@ -91,6 +92,17 @@ def admin(target: Target) -> Iterator[Any]:
 def send(client: Any, request: Any, node_id: int | None = None, within_ms: int | None = None) -> Any:
     """Send a request of the protocol that the admin client has no method for, to this node or to any; its answer."""
     return client._manager.run(client._manager.send, request, node_id, within_ms)
+
+
+def broker_setting(client: Any, node_id: int, name: str) -> str | None:
+    """The value of a setting at a broker; None: it is not listed there. KafkaError when the broker does not answer."""
+    from kafka.protocol.admin import DescribeConfigsRequest
+
+    request = DescribeConfigsRequest(
+        resources=[(BROKER_RESOURCE, str(node_id), [name])], include_synonyms=False, min_version=1
+    )
+    (result,) = send(client, request, node_id, REPLICA_ANSWERS_WITHIN_MS).results
+    return next((config.value for config in result.configs if config.name == name), None)
 
 
 def answered(client: Any | None, ask: Callable[[], T], on_wait: Callable[[Exception], None] | None = None) -> T:

@@ -8,12 +8,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
-from barnabas.broker.cli.client import CLIENT_ID, REPLICA_ANSWERS_WITHIN_MS, answered, send
+from barnabas.broker.cli.client import CLIENT_ID, answered, broker_setting
 from barnabas.broker.cli.exits import ExitCode, Failure, fail
 from barnabas.broker.cli.target import Target
 from barnabas.runtime.clock import RealClock
 
-BROKER_RESOURCE = 4
 ANSWERS_WITHIN_S = 75.0  # a little longer than a broker takes to say that it has no answer
 CONNECTED_WITHIN_S = 5.0
 REDIRECTIONS_MAX = 3  # more of them: brokers that do not know yet who coordinates the group
@@ -62,19 +61,12 @@ class HttpApi:
 
     def _ask_address(self, node_id: int) -> str:
         from kafka.errors import KafkaError
-        from kafka.protocol.admin import DescribeConfigsRequest
 
-        request = DescribeConfigsRequest(
-            resources=[(BROKER_RESOURCE, str(node_id), ["http.address"])], include_synonyms=False, min_version=1
-        )
         try:
-            (result,) = send(self._client, request, node_id, REPLICA_ANSWERS_WITHIN_MS).results
+            address = broker_setting(self._client, node_id, "http.address")
         except KafkaError as error:
             fail(f"broker {node_id} does not answer: {getattr(error, 'message', '') or error}")
-        for config in result.configs:
-            if config.name == "http.address" and config.value:
-                return str(config.value)
-        return fail(
+        return address or fail(
             f"broker {node_id} has no HTTP API, which this command needs. Start it without http.listeners=none; a "
             "broker of Apache Kafka has none."
         )

@@ -3,12 +3,23 @@
 The commands read the journal like any consumer: only the partition of the group, from the time that they need on.
 """
 
+from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Annotated, Any
 from uuid import UUID
 
 import typer
-from barnabas.broker.cli.client import admin, answered, changed, connection, describe_groups, positions, reason
+from barnabas.broker.cli.client import (
+    admin,
+    answered,
+    broker_setting,
+    changed,
+    connection,
+    describe_groups,
+    positions,
+    reason,
+)
 from barnabas.broker.cli.exits import ExitCode, fail
 from barnabas.broker.cli.target import Target
 from barnabas.broker.cli.terminal import AsJson, Yes, confirm, print_json, print_outcomes, print_table
@@ -31,6 +42,8 @@ from barnabas.protocol import uuids
 from barnabas.runtime.clock import RealClock
 
 POLL_MS = 500
+SETTING = "offsets.journal.enable"
+IS_OFF = f"{SETTING}=false"
 LINES = 100  # of `log`, without --max or --json
 DELETED = "retention has deleted what was written before"
 UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -218,6 +231,8 @@ def undo(
         if not live:
             _refuse_living(client, group)
         records = read_journal(target, client, group, None)
+        if records and isinstance(records[-1], Gap) and records[-1].why.endswith(IS_OFF):
+            fail(f"the last changes of {group} are not in the journal: {records[-1].why}.")
         last = last_operation(records)
         if last is None:
             fail(f"the journal has nothing of {group} to undo, only commits of consumers.", ExitCode.NOTHING_THERE)
@@ -238,20 +253,22 @@ def read_journal(target: Target, client: Any, group: str, since_ms: int | None) 
     from kafka import KafkaConsumer
     from kafka.structs import TopicPartition
 
-    found_topics = answered(client, lambda: client.describe_topics([JOURNAL_TOPIC, OFFSETS_TOPIC]))
-    topic, offsets_topic = sorted(found_topics, key=lambda each: str(each["name"]) == OFFSETS_TOPIC)
-    if topic["error_code"]:
+    topics = answered(client, lambda: client.describe_topics([JOURNAL_TOPIC, OFFSETS_TOPIC]))
+    described = {topic["name"]: topic["partitions"] for topic in topics if not topic["error_code"]}
+    if JOURNAL_TOPIC not in described:
         fail(
-            "there is no offset journal here: it begins with the first commit, if the brokers have "
-            "offsets.journal.enable=true.",
+            f"there is no offset journal here: it begins with the first commit, if the brokers have {SETTING}=true.",
             ExitCode.NOTHING_THERE,
         )
-    if not offsets_topic["error_code"] and len(topic["partitions"]) != len(offsets_topic["partitions"]):
+    count = len(described[JOURNAL_TOPIC])
+    offsets_partitions = described.get(OFFSETS_TOPIC, [])
+    if offsets_partitions and len(offsets_partitions) != count:
         fail(
-            f"{JOURNAL_TOPIC} has {len(topic['partitions'])} partitions, and {OFFSETS_TOPIC} "
-            f"{len(offsets_topic['partitions'])}, so it is no journal of that. Delete it: brokers make it again."
+            f"{JOURNAL_TOPIC} has {count} partitions, and {OFFSETS_TOPIC} {len(offsets_partitions)}, so it is no "
+            "journal of that. Delete it: brokers make it again."
         )
-    place = TopicPartition(JOURNAL_TOPIC, partition_for(group, len(topic["partitions"])))
+    place = TopicPartition(JOURNAL_TOPIC, partition_for(group, count))
+    off_at = _where_it_is_off(client, offsets_partitions, place.partition)
     consumer = KafkaConsumer(
         **connection(target),
         group_id=None,
@@ -289,7 +306,25 @@ def read_journal(target: Target, client: Any, group: str, since_ms: int | None) 
         fail(f"{JOURNAL_TOPIC}-{place.partition}: {error}.")
     finally:
         consumer.close(autocommit=False)
-    return [record for record in without_repetitions(found) if isinstance(record, Gap) or record.group_id == group]
+    records = [record for record in without_repetitions(found) if isinstance(record, Gap) or record.group_id == group]
+    if off_at is not None:
+        last = records[-1] if records else None
+        last_ms = since_ms or 0 if last is None else last.last_ms if isinstance(last, Gap) else last.time_ms
+        why = f"broker {off_at}, the group's coordinator, has {IS_OFF}"
+        records.append(Gap(NO_POSITION, NO_POSITION, last_ms, RealClock().now_ms(), -1, why))
+    return records
+
+
+def _where_it_is_off(client: Any, partitions: Sequence[dict[str, Any]], index: int) -> int | None:
+    """The coordinator of this partition, if it does not write the journal now; None: it does, or there is none."""
+    from kafka.errors import KafkaError
+
+    leaders = [row["leader_id"] for row in partitions if row["partition_index"] == index and row["leader_id"] >= 0]
+    for node_id in leaders:
+        with suppress(KafkaError):
+            if broker_setting(client, node_id, SETTING) == "false":
+                return int(node_id)
+    return None
 
 
 def _retention_ms(client: Any) -> int:

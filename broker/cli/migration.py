@@ -7,12 +7,20 @@ import asyncio
 from typing import Annotated, Any
 
 import typer
-from barnabas.broker.cli.client import admin, answered, await_coordinators, changed, describe_groups, reason, send
+from barnabas.broker.cli.client import (
+    BROKER_RESOURCE,
+    admin,
+    answered,
+    await_coordinators,
+    changed,
+    describe_groups,
+    reason,
+    send,
+)
 from barnabas.broker.cli.exits import ExitCode, fail, say
 from barnabas.broker.cli.target import Target
 from barnabas.broker.cli.terminal import AsJson, Yes, confirm, print_json, print_table
 
-BROKER_RESOURCE = 4
 UNKNOWN_TOPIC_OR_PARTITION = 3  # also the answer for a partition that has no offset in the tree
 PARTITIONS_PER_REQUEST = 1_000
 ZOOKEEPER_ANSWERS_WITHIN_MS = 5_000.0

@@ -138,7 +138,7 @@ def own_broker_on() -> Callable[[Path, Sequence[str]], Iterator[BrokerProcess]]:
 @pytest.fixture
 def journal_broker(tmp_path: Path) -> Iterator[BrokerProcess]:
     """A broker with an offset journal, which the test may end. It looks often what retention takes."""
-    yield from _served(tmp_path, ["offsets.journal.enable=true", "log.retention.check.interval.ms=100"])
+    yield from _served(tmp_path, ["log.retention.check.interval.ms=100"])
 
 
 @pytest.fixture(scope="module")

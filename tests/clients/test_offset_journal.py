@@ -325,13 +325,35 @@ def test_help_teaches_by_example(run: Run, words: tuple[str, ...]) -> None:
     assert f"barnabas offsets {words[0]} billing" in run("offsets", *words, "--help").stdout
 
 
-def test_without_a_journal_the_commands_say_so(broker: Any) -> None:
-    environment = os.environ | {"BARNABAS_BOOTSTRAP": broker.bootstrap}
+def test_without_a_journal_the_commands_say_so(make_broker: Callable[..., Any]) -> None:
+    environment = os.environ | {"BARNABAS_BOOTSTRAP": make_broker("offsets.journal.enable=false").bootstrap}
     done = subprocess.run(
         [*COMMAND, "offsets", "log", "g"], capture_output=True, text=True, env=environment, timeout=60
     )
     assert done.returncode == 3
     assert "offsets.journal.enable=true" in done.stderr
+
+
+def test_a_journal_that_is_off_since_is_said(journal_broker: Any, run: Run, orders: str) -> None:
+    """What the journal says then is old: nobody may take it for what is so now."""
+    commit(journal_broker.bootstrap, "g", {0: 10, 1: 10})
+    run("offsets", "set", "g", "--to", "earliest", "--yes")
+    journal_broker.stop()
+    journal_broker.settings = ["offsets.journal.enable=false"]
+    journal_broker.start()
+    quiet = pause()
+    commit(journal_broker.bootstrap, "g", {0: 30})
+    told = run("offsets", "log", "g").stdout
+    assert "GAP: broker 0, the group's coordinator, has offsets.journal.enable=false" in told
+    refused = run("offsets", "restore", "g", "--at", quiet, "--yes", code=1).stdout
+    assert "the journal does not know where it was" in refused
+    assert "offsets.journal.enable=false" in run("offsets", "undo", "g", "--yes", code=1).stderr
+    assert committed(run, "g") == {0: 30, 1: 0}
+    journal_broker.stop()
+    journal_broker.settings = []
+    journal_broker.start()
+    assert changes(run, "g")[-1] == ("recovered", 0, None, 30)
+    assert run("offsets", "undo", "g", "--yes").stdout
 
 
 def test_the_journal_is_internal(journal_broker: Any, run: Run, orders: str) -> None:

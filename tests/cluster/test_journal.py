@@ -64,7 +64,7 @@ def prefer(cluster: Any, topic: str) -> None:
 
 
 def test_the_journal_has_every_change_through_the_deaths_of_its_leaders(make_cluster: MakeCluster) -> None:
-    cluster = make_cluster(offsets_journal_enable="true")
+    cluster = make_cluster()
     cluster.create_topic("t")
     commit(cluster, 1, 10)
     all_written(cluster, 10)
@@ -89,7 +89,7 @@ def test_the_journal_has_every_change_through_the_deaths_of_its_leaders(make_clu
 
 
 def test_a_stop_in_order_leaves_nothing_to_recover(make_cluster: MakeCluster) -> None:
-    cluster = make_cluster(offsets_journal_enable="true")
+    cluster = make_cluster()
     cluster.create_topic("t")
     commit(cluster, 1, 5)
     all_written(cluster, 5)

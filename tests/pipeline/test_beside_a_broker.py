@@ -102,7 +102,7 @@ def live(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Itera
         directory.append(quiet, Record(-1, NOW_MS + 1000 * number, None, b"x"))
     directory.close()
     http = f"127.0.0.1:{free_port()}"
-    settings = {"offsets.journal.enable": "true", "log.cleaner.backoff.ms": "50", "http.listeners": f"http://{http}"}
+    settings = {"log.cleaner.backoff.ms": "50", "http.listeners": f"http://{http}"}
     process = Process(folder / "data", settings=settings, words=["--adopt"])
     client = Client(process.port)
     yield Live(process, client, http)

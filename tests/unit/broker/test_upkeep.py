@@ -31,6 +31,7 @@ LOOPS = {
         "coordination",
         "group timers",
         "offset expiry",
+        "offset journal",
         "lease",
         "lag",
         "waited groups",

@@ -9,6 +9,7 @@ python -m bench cluster [--kafka]            three brokers (cluster.py)
 python -m bench pipeline [ROW...]            the data pipeline on Spark (extra `spark`; pipeline.py)
 python -m bench rebalance                    a group of 2,000 members, and what others feel of it
 python -m bench loading                      exec to a million committed offsets served, and their memory
+python -m bench held                         a request's cost while a million offsets are held, against a thousand
 python -m bench scale | startup | memory     many of everything; exec to first answer; resident memory
 """
 
@@ -21,7 +22,7 @@ from collections.abc import Sequence
 
 import uvloop
 
-from bench import cluster, cpu, journal, lag, loading, rebalance, scale, stalls, startup
+from bench import cluster, cpu, held, journal, lag, loading, rebalance, scale, stalls, startup
 from bench.apache_kafka import ApacheKafka
 from bench.loads import LOADS, Figures, Row
 from bench.targets import Barnabas, Target
@@ -29,6 +30,7 @@ from bench.targets import Barnabas, Target
 KAFKA_SETTINGS = ["group.coordinator.append.linger.ms=0"]
 SPECIAL = {
     "lag": lag.main,
+    "held": held.main,
     "loading": loading.main,
     "rebalance": rebalance.main,
     "scale": scale.main,

@@ -28,7 +28,7 @@ FETCHED_AT_ONCE = 200
 ROUNDS = 3
 
 
-async def commit_all(target: Target) -> None:
+async def commit_all(target: Target, groups: int = GROUPS) -> None:
     """Let every group commit all partitions."""
     connections = await connect_many(target.address, CONNECTIONS)
     await create_topics(connections[0], [TOPIC], PARTITIONS)
@@ -37,7 +37,7 @@ async def commit_all(target: Target) -> None:
     async def commit(connection: Connection, first: int) -> None:
         answers: asyncio.Queue[bytes] = asyncio.Queue()
         connection.on_frame = lambda frame: answers.put_nowait(bytes(frame))
-        for number in range(first, GROUPS, CONNECTIONS):
+        for number in range(first, groups, CONNECTIONS):
             connection.transport.write(commit_frame(f"loading-{number}", TOPIC, range(PARTITIONS), number))
             await asyncio.wait_for(answers.get(), 60)
 
@@ -45,12 +45,12 @@ async def commit_all(target: Target) -> None:
     close(connections)
 
 
-async def served(target: Target) -> None:
+async def served(target: Target, groups: int = GROUPS) -> None:
     """Return when all groups are there."""
     connection = await connect(target.address)
     while True:
         answer = await connection.ask(ApiKey.LIST_GROUPS, 3, messages.ListGroupsRequest())
-        if not answer.error_code and len(answer.groups) >= GROUPS:  # type: ignore[attr-defined]
+        if not answer.error_code and len(answer.groups) >= groups:  # type: ignore[attr-defined]
             break
         await asyncio.sleep(0.01)
     close([connection])

@@ -346,11 +346,12 @@ class Cleaner:
         if found.first_uncleanable <= found.first_dirty:
             return
         log.cleaning = True
-        # A record may only give way to one that a crash cannot lose.
-        if log.durability.recovery_point < found.first_uncleanable:
-            yield _Flush(found.first_uncleanable)
+        # A record may only give way to one that a crash cannot lose. How a transaction ended may be written behind it.
+        decided_end = log.log_end_offset
+        if log.durability.recovery_point < decided_end:
+            yield _Flush(decided_end)
             self._check(log)
-            if found.first_uncleanable > log.durability.recovery_point:
+            if decided_end > log.durability.recovery_point:
                 return  # the disk is full, for example: another time
         latest: dict[bytes, int] = {}
         map_end = yield from self._build_map(log, found, latest)

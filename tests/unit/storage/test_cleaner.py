@@ -480,3 +480,19 @@ def test_a_damaged_batch_is_not_given_a_right_checksum(world, read, was_compacte
     world.disk.open(segment.path).write(last, whole[-10:-9])
     clean(world, log)
     assert len(read(log)) < len(history)
+
+
+def test_a_crash_cannot_take_the_marker_that_made_a_record_give_way(world, read):
+    """The marker is in the active segment, which is not compacted, and nobody has synced it yet."""
+    log = compacted(world)
+    ids = {"producer_id": 7, "producer_epoch": 0, "transactional": True}
+    world.append(log, (b"k", b"before"))
+    world.append(log, (b"k", b"in a transaction"), **ids, base_sequence=0)
+    log.roll()
+    log.flush()
+    world.marker(log, 7, commit=True)
+    clean(world, log)
+    assert [row[2] for row in read(log)][:1] == [b"in a transaction"]
+    log = world.crash("lost").get("t", 0)
+    log.set_high_watermark(log.log_end_offset)
+    assert log.last_stable_offset == log.log_end_offset == 3

@@ -24,7 +24,7 @@ def reset_live(
     if not as_json:
         what = f"{len(members)} members join again" if members else "it had no members"
         say(f"{group}: committed; {what}.")
-    back = _await_members(client, group, members, wait_s) if members else {}
+    back = _await_members(client, target, group, members, wait_s) if members else {}
     outcomes = _outcomes(client, group, answer["offsets"])
     rejoined = [
         {
@@ -87,7 +87,9 @@ def _outcomes(client: Any, group: str, offsets: list[dict[str, Any]]) -> list[di
     return outcomes
 
 
-def _await_members(client: Any, group: str, members: list[dict[str, Any]], wait_s: float) -> dict[str, dict[str, Any]]:
+def _await_members(
+    client: Any, target: Target, group: str, members: list[dict[str, Any]], wait_s: float
+) -> dict[str, dict[str, Any]]:
     """Who is back, by the member id of before. Returns when the group is stable with all, or the time is over."""
     clock = RealClock()
     last_ms = clock.monotonic_ms() + wait_s * 1000
@@ -99,6 +101,7 @@ def _await_members(client: Any, group: str, members: list[dict[str, Any]], wait_
         has_all = len(back) == len(members) and any(row["partitions"] for row in back.values())
         if has_all or clock.monotonic_ms() > last_ms:
             return back
+        target.renew()  # the coordinator has answered; what takes long are the members
         asyncio.run(clock.sleep(LOOK_AGAIN_MS))
 
 

@@ -120,9 +120,7 @@ def set_offsets(
     live: Annotated[
         bool, typer.Option("--live", help="The group has members: they stop, and read on from there.")
     ] = False,
-    wait: Annotated[
-        float, typer.Option(min=0, max=3600, metavar="S", help="With --live: how long the members may take.")
-    ] = 60.0,
+    wait: journal.LiveWait = 60.0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be committed, change nothing.")] = False,
     yes: Yes = False,
     as_json: AsJson = False,

@@ -89,8 +89,9 @@ def test_every_command_is_in_the_table() -> None:
 
 def test_every_command_has_its_limits() -> None:
     for words, command in commands().items():
-        names = {name for option in options(command) for name in option.opts}
-        assert {"--timeout", "--wait", "--bootstrap"} <= names, words
+        names = [name for param in command.params for name in param.opts]
+        assert len(names) == len(set(names)), f"{words}: an option is there twice"
+        assert {"--timeout", "--wait", "--bootstrap"} <= set(names), words
         assert any("--json" in param.opts for param in command.params), words
 
 

@@ -184,6 +184,24 @@ def test_live(
     check_told(story(broker, name, command, readers, wait_until))
 
 
+def test_a_member_that_does_not_come_back_is_told(
+    broker: Any, name: str, readers: Callable[..., Reader], wait_until: Any
+) -> None:
+    """Also when members take longer than a broker may take for an answer."""
+    admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap)
+    admin.create_topics([NewTopic(name, PARTITIONS, 1)])
+    KafkaProducer(bootstrap_servers=broker.bootstrap).send(name, b"x", partition=0).get(10)
+    words = ["kafka-python", broker.bootstrap, name, "eager", "-"]
+    reader = readers([sys.executable, str(FOLDER / "live_reader.py"), *words])
+    wait_until(lambda: reader.lines)
+    os.killpg(reader.process.pid, signal.SIGSTOP)
+    command = ["offsets", "set", name, "--topic", name, "--to", "0", "--live", "--live-wait", "4", "--timeout", "2"]
+    done = subprocess.run(
+        [*BARNABAS, *command, "--yes", "--bootstrap", broker.bootstrap], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, "1 of 1 members are not back after 4 s" in done.stderr) == (1, True), done
+
+
 @pytest.fixture(scope="module")
 def go_reader(tmp_path_factory: pytest.TempPathFactory) -> str:
     if shutil.which("go") is None:

@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 from barnabas.offsets.lag import PartitionLag
 
+TOPIC_SOURCE = 1  # of a value that a topic has of its own
+STATIC_SOURCE = 4  # of a value that was set when the broker started
 DEFAULT_SOURCE = 5  # of a value that nobody has set
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -55,6 +57,17 @@ class Settings:
         """Whether somebody has set it."""
         found = self.values.get(name)
         return found is not None and found.is_set
+
+    def is_own(self, name: str) -> bool:
+        """Whether a topic has it of its own, and not from the broker."""
+        found = self.values.get(name)
+        return found is not None and found.source == TOPIC_SOURCE
+
+    @property
+    def static(self) -> dict[str, str]:
+        """What was set when the broker started, as far as it is told."""
+        rows = self.values.items()
+        return {name: each.value for name, each in rows if each.source == STATIC_SOURCE and each.value is not None}
 
 
 NO_SETTINGS = Settings({})

@@ -10,19 +10,14 @@ from fnmatch import fnmatchcase
 from barnabas.broker.cli.words import duration, size
 from barnabas.broker.doctor.facts import DAY_MS, LONG_MAX, Facts, Settings, Topic
 from barnabas.broker.doctor.findings import Finding, Severity, check, count, listed
-from barnabas.broker.doctor.starting import start_again
+from barnabas.broker.doctor.starting import OWN, start_again
+from barnabas.config.topic import BROKER_NAMES
 
 OFFSETS, TRANSACTIONS, JOURNAL = "__consumer_offsets", "__transaction_state", "__offset_journal"
 SESSION_DEFAULT_MS = 45_000  # session.timeout.ms of Java's consumer and of librdkafka
 POLL_DEFAULT_MS = 300_000
 INITIAL_DELAY_LONG_MS = 60_000
 CHECK_INTERVAL_DEFAULT_MS = 300_000
-# What belongs to one broker, or to its machine.
-OWN = {
-    *("broker.id", "node.id", "broker.rack", "listeners", "advertised.listeners", "log.dir", "log.dirs"),
-    *("http.address", "http.listeners", "metadata.log.dir", "process.roles", "control.plane.listener.name"),
-    *("controller.listener.names", "advertised.host.name", "host.name", "port", "advertised.port"),
-}
 
 
 def _finding(severity: Severity, where: str, what: str, why: str, *command: str) -> Finding:
@@ -50,6 +45,33 @@ def names(topics: list[Topic]) -> str:
     return ("topic " if len(topics) == 1 else "topics ") + listed(topic.name for topic in topics)
 
 
+def replicas_of(topic: Topic) -> int:
+    """How many replicas it has."""
+    return topic.replication
+
+
+def mended(
+    topics: list[Topic],
+    key: str,
+    value: Callable[[Topic], str],
+    *others: str,
+    by: Callable[[Topic], object] = lambda topic: None,
+) -> Iterator[tuple[list[Topic], tuple[str, ...]]]:
+    """The topics with the command that mends them: one for all that have it from the broker, else one for each.
+
+    `others`: settings that count, too. `by`: what the value depends on.
+    """
+    inherited: dict[object, list[Topic]] = {}
+    for topic in topics:
+        assert topic.settings is not None
+        if any(topic.settings.is_own(name) for name in (key, *others)):
+            yield [topic], ("configs", "set", "topic", topic.name, f"{key}={value(topic)}")
+        else:
+            inherited.setdefault(by(topic), []).append(topic)
+    for found in inherited.values():
+        yield found, ("configs", "set", "broker", "default", f"{BROKER_NAMES[key][0]}={value(found[0])}")
+
+
 @check("in-sync replicas", "min.insync.replicas against the number of replicas")
 def in_sync_replicas(facts: Facts) -> Iterator[Finding]:
     """More than there are, as many as there are, or one of several."""
@@ -57,19 +79,22 @@ def in_sync_replicas(facts: Facts) -> Iterator[Finding]:
     def minimum(topic: Topic, settings: Settings) -> float:
         return settings.number("min.insync.replicas") or 1
 
-    above = of_topics(facts, lambda topic, settings: minimum(topic, settings) > topic.replication > 1)
-    equal = of_topics(facts, lambda topic, settings: minimum(topic, settings) == topic.replication > 1)
+    def above(topic: Topic, settings: Settings) -> bool:
+        return minimum(topic, settings) >= topic.replication > 1
+
     one = of_topics(facts, lambda topic, settings: minimum(topic, settings) > topic.replication == 1)
     weak = of_topics(facts, lambda topic, settings: topic.replication >= 3 and minimum(topic, settings) == 1)
-    for found, text in ((above, "is above"), (equal, "equals")):
-        if found:
-            yield _finding(
-                Severity.WARNING,
-                names(found),
-                f"min.insync.replicas {text} the number of replicas ({found[0].replication})",
-                "Whenever one broker stops, also for an update, writes with acks=all are refused.",
-                *("configs", "set", "topic", found[0].name, f"min.insync.replicas={found[0].replication - 1}"),
-            )
+    for found, command in mended(
+        of_topics(facts, above), "min.insync.replicas", lambda topic: str(topic.replication - 1), by=replicas_of
+    ):
+        text = "is above" if (found[0].number("min.insync.replicas") or 0) > found[0].replication else "equals"
+        yield Finding(
+            Severity.WARNING,
+            names(found),
+            f"min.insync.replicas {text} the number of replicas ({found[0].replication})",
+            "Whenever one broker stops, also for an update, writes with acks=all are refused.",
+            command,
+        )
     if one and facts.is_cluster:
         yield _finding(
             Severity.WARNING,
@@ -79,14 +104,14 @@ def in_sync_replicas(facts: Facts) -> Iterator[Finding]:
             "are the records. Make a topic with three replicas and copy it.",
             *("topics", "create", f"{one[0].name}-replicated", "--replication-factor", str(min(len(facts.living), 3))),
         )
-    if weak:
-        yield _finding(
+    for found, command in mended(weak, "min.insync.replicas", lambda topic: "2"):
+        yield Finding(
             Severity.WARNING,
-            names(weak),
-            f"min.insync.replicas is 1, with {weak[0].replication} replicas",
+            names(found),
+            f"min.insync.replicas is 1, with {found[0].replication} replicas",
             "A record with acks=all may be acknowledged by one broker alone, when the others are behind, and is lost "
             "with its disk.",
-            *("configs", "set", "topic", weak[0].name, "min.insync.replicas=2"),
+            command,
         )
 
 
@@ -162,15 +187,15 @@ def unclean(facts: Facts) -> Iterator[Finding]:
         facts,
         lambda topic, settings: bool(settings.is_true("unclean.leader.election.enable")) and topic.replication > 1,
     )
-    if found:
-        internal = any(_own(topic) for topic in found)
-        yield _finding(
+    for topics, command in mended(found, "unclean.leader.election.enable", lambda topic: "false"):
+        internal = any(_own(topic) for topic in topics)
+        yield Finding(
             Severity.ERROR if internal else Severity.WARNING,
-            names(found),
+            names(topics),
             "unclean.leader.election.enable is true",
             "When the replicas in sync are away, another one leads: records that were acknowledged with acks=all are "
             "lost then" + (", and committed offsets go back." if internal else ", and consumers skip or repeat some."),
-            *("configs", "set", "topic", found[0].name, "unclean.leader.election.enable=false"),
+            command,
         )
 
 
@@ -189,16 +214,18 @@ def retention(facts: Facts) -> Iterator[Finding]:
             and not _own(topic)
         ),
     )
-    if large:
-        first = large[0]
-        assert first.settings is not None
-        kept, segment = first.settings.number("retention.bytes") or 0, first.settings.number("segment.bytes") or 0
-        yield _finding(
+
+    def quarter(topic: Topic) -> str:
+        return str(max(int(topic.number("retention.bytes") or 0) // 4, 1048576))
+
+    for found, command in mended(large, "segment.bytes", quarter, "retention.bytes"):
+        kept, segment = found[0].number("retention.bytes") or 0, found[0].number("segment.bytes") or 0
+        yield Finding(
             Severity.WARNING,
-            names(large),
+            names(found),
             f"segment.bytes ({size(segment)}) is above retention.bytes ({size(kept)})",
             f"Only whole segments go: each partition grows to {size(segment)} and more before anything is deleted.",
-            *("configs", "set", "topic", first.name, f"segment.bytes={max(int(kept) // 4, 1048576)}"),
+            command,
         )
     interval = facts.any_settings.number("log.retention.check.interval.ms")
     if interval is not None:

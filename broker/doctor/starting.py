@@ -5,25 +5,41 @@ from collections.abc import Mapping
 
 from barnabas.broker.doctor.facts import Broker, Facts, Settings
 
-TREES = ("coordination.path", "zookeeper.connect")
+# Settings that belong to one broker, or to its machine.
+OWN = {
+    *("broker.id", "node.id", "broker.rack", "listeners", "advertised.listeners", "log.dir", "log.dirs"),
+    *("http.address", "http.listeners", "metadata.log.dir", "process.roles", "control.plane.listener.name"),
+    *("controller.listener.names", "advertised.host.name", "host.name", "port", "advertised.port"),
+}
+SETTINGS_MAX = 25  # more of them are in a file: the command would be no help
 
 
 def start_again(facts: Facts, broker: Broker, **more: str) -> tuple[str, ...]:
-    """`start …` for this broker, with settings more than before (`a_b` for `a.b`).
+    """`start …` for this broker, as it was started, with settings more than before (`a_b` for `a.b`).
 
-    A broker that does not answer is assumed to be like its neighbours: a directory named by its number, and a port
-    that counts up with it. If that cannot be told, the command only shows the cluster.
+    A broker that does not answer is assumed to be like its neighbours: a directory named by its number (if they have
+    none, the command only shows the cluster), a port that counts up with it (if theirs do not, a free one), and the
+    settings that all of them have.
     """
+    changes = {name.replace("_", "."): value for name, value in more.items()}
     if broker.settings is not None:
-        return _command(broker.settings, _directories(broker.settings), broker.port, broker.node_id, facts, more)
+        static = {name: value for name, value in broker.settings.static.items() if name not in {*OWN, *changes}}
+        return _command(facts, broker.node_id, _directories(broker.settings), broker.port, static | changes)
     others = facts.settings
     folders = {_parent(_directories(settings), each.node_id) for each, settings in others}
-    bases = {each.port - each.node_id for each, _ in others if each.port}
     folder = next(iter(folders)) if len(folders) == 1 else None
-    if folder is None or len(bases) != 1:
+    if folder is None:
         return ("cluster",)
-    number, port = broker.node_id, bases.pop() + broker.node_id
-    return _command(others[0][1], f"{folder}/{number}", port, number, facts, more)
+    bases = {each.port - each.node_id for each, _ in others if each.port}
+    number = broker.node_id
+    port = bases.pop() + number if len(bases) == 1 else 0
+    first, *rest = (settings.static for _, settings in others)
+    common = {
+        name: value
+        for name, value in first.items()
+        if name not in {*OWN, *changes} and all(each.get(name) == value for each in rest)
+    }
+    return _command(facts, number, f"{folder}/{number}", port, common | changes)
 
 
 def _directories(settings: Settings) -> str:
@@ -36,17 +52,13 @@ def _parent(directory: str, node_id: int) -> str | None:
     return found[1] if found and int(found[2]) == node_id else None
 
 
-def _command(
-    settings: Settings, directories: str, port: int, node_id: int, facts: Facts, more: Mapping[str, str]
-) -> tuple[str, ...]:
+def _command(facts: Facts, node_id: int, directories: str, port: int, settings: Mapping[str, str]) -> tuple[str, ...]:
     words = ["start"]
     words += ["--set", f"log.dirs={directories}"] if "," in directories else ["--data", directories]
     words += ["--port", str(port)]
     if facts.is_cluster:
         words += ["--set", f"node.id={node_id}"]
-        for name in TREES:
-            if settings.is_set(name) and settings.text(name):
-                words += ["--set", f"{name}={settings.text(name)}"]
-    for name, value in more.items():
-        words += ["--set", f"{name.replace('_', '.')}={value}"]
+    if len(settings) <= SETTINGS_MAX:
+        for name, value in settings.items():
+            words += ["--set", f"{name}={value}"]
     return tuple(words)

@@ -16,6 +16,7 @@ from barnabas.broker.doctor import findings
 from barnabas.broker.doctor.facts import Broker, Facts, Partition, Setting, Settings, Topic
 from barnabas.broker.doctor.findings import Finding, Needs, Severity
 from barnabas.broker.doctor.groups import to_confirm
+from barnabas.broker.doctor.starting import start_again
 from barnabas.offsets.lag import IsolationLag, PartitionLag, Status
 
 NOW = 1_700_000_000_000
@@ -66,10 +67,10 @@ MEMBER = {"member_id": "c-1", "instance_id": None, "client_id": "c", "host": "10
 STATIC = MEMBER | {"instance_id": "one"}
 
 
-def settings(values: dict[str, str], **more: str) -> Settings:
-    """Settings; those that are more count as set."""
+def settings(values: dict[str, str], source: int = 4, **more: str) -> Settings:
+    """Settings; those that are more were set: in the broker's file (4), or for a topic (1)."""
     rows = {name: Setting(text) for name, text in values.items()}
-    return Settings(rows | {name.replace("_", "."): Setting(text, 4) for name, text in more.items()})
+    return Settings(rows | {name.replace("_", "."): Setting(text, source) for name, text in more.items()})
 
 
 def directory(**values: Any) -> dict[str, Any]:
@@ -166,7 +167,7 @@ def topic(
     name: str = "orders", replicas: Sequence[int] = (0,), leader: int | None = 0, in_sync: Any = None, **more: str
 ) -> Topic:
     isr = tuple(replicas if in_sync is None else in_sync)
-    return Topic(name, [Partition(name, 0, leader, tuple(replicas), isr)], settings(TOPIC_SETTINGS, **more))
+    return Topic(name, [Partition(name, 0, leader, tuple(replicas), isr)], settings(TOPIC_SETTINGS, 1, **more))
 
 
 THREE = (0, 1, 2)
@@ -288,6 +289,7 @@ FIRES: list[tuple[str, Facts, Severity, str]] = [
     ("in-sync replicas", cluster(topics=[three(min_insync_replicas="3")]), WARNING, "min.insync.replicas=2"),
     ("in-sync replicas", cluster(topics=[three(min_insync_replicas="1")]), WARNING, "min.insync.replicas=2"),
     ("in-sync replicas", cluster(topics=[topic(min_insync_replicas="2")]), WARNING, "topics create"),
+    ("in-sync replicas", cluster(topics=[topic(replicas=THREE)]), WARNING, "set broker default min.insync.replicas=2"),
     ("replication", single(offsets_topic_replication_factor="3"), ERROR, "offsets.topic.replication.factor=1"),
     (
         "replication",
@@ -484,6 +486,21 @@ def test_the_worst_is_first_and_the_rest_is_counted() -> None:
     assert (document["errors"], document["warnings"], document["exit_code"]) == (1, 10_000, 5)
     assert [row["severity"] for row in document["findings"]] == ["error", *["warning"] * 5]
     assert len(str(document)) < 20_000
+
+
+def test_how_a_broker_is_started_again() -> None:
+    facts = cluster(away=[2])
+    words = start_again(facts, facts.brokers[2])
+    assert words[:7] == ("start", "--data", "/data/2", "--port", "9094", "--set", "node.id=2")
+    assert {f"{name}={value}" for name, value in CLUSTER.items()} == set(words[8::2])
+    free = changed(facts, 1, port=40_000)
+    assert start_again(free, free.brokers[2])[:5] == ("start", "--data", "/data/2", "--port", "0")
+    elsewhere = changed(facts, 1, settings=settings({"log.dirs": "/disk1,/disk2"}))
+    assert start_again(elsewhere, elsewhere.brokers[2]) == ("cluster",)
+    assert start_again(elsewhere, elsewhere.brokers[1])[:3] == ("start", "--set", "log.dirs=/disk1,/disk2")
+    assert start_again(single(), single().brokers[0], min_insync_replicas="2") == (
+        *("start", "--data", "/data/0", "--port", "9092", "--set", "min.insync.replicas=2"),
+    )
 
 
 def test_what_could_not_be_asked_is_said() -> None:

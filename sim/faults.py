@@ -199,7 +199,7 @@ FAULTS = (
         "compaction gives up a durable record",
         "storage",
         "storage.cleaner:Cleaner._compact",
-        "if log.durability.recovery_point < found.first_uncleanable:",
+        "if log.durability.recovery_point < decided_end:",
         "if False:",
         "the last record of a key stays",
         6,

@@ -3,14 +3,18 @@
 import json
 import os
 import random
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from datetime import datetime
 from itertools import pairwise
 from typing import Any
 
 import pytest
+from barnabas.protocol import frames, messages
+from barnabas.protocol.api_keys import ApiKey
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
@@ -131,6 +135,75 @@ def test_who_moved_what_and_the_way_back(journal_broker: Any, run: Run, orders: 
     rows = json.loads(run("offsets", "diff", "billing", "--from", quiet, "--json").stdout)
     assert all(row["from"] == row["to"] == before[row["partition"]] for row in rows)
     assert any("reset" in row["causes"] for row in rows)
+
+
+def commit_for_a_moment(bootstrap: str, group: str, topic: str) -> None:
+    """A commit of an old client: version 2, with a retention time of its own."""
+    make = messages.OffsetCommitRequest
+    rows = [make.OffsetCommitRequestPartition(partition_index=0, committed_offset=5, committed_metadata="")]
+    topics = [make.OffsetCommitRequestTopic(name=topic, partitions=rows)]
+    request = make(group_id=group, generation_id_or_member_epoch=-1, retention_time_ms=1, topics=topics)
+    host, _, port = bootstrap.rpartition(":")
+    with socket.create_connection((host, int(port)), 10) as client:
+        client.sendall(frames.encode_request(ApiKey.OFFSET_COMMIT, 2, 1, "an old client", request))
+        answer = client.recv(4096)
+    answered = frames.decode_response(ApiKey.OFFSET_COMMIT, 2, memoryview(answer)[4:])[1]
+    assert [row.error_code for row in answered.topics[0].partitions] == [0]
+
+
+def test_every_cause_with_all_that_is_known_of_it(journal_broker: Any, run: Run, orders: str) -> None:
+    at = journal_broker.bootstrap
+    (described,) = json.loads(run("topics", "describe", orders, "--json").stdout)
+    before = time.time()
+    consumer = KafkaConsumer(
+        orders, bootstrap_servers=at, group_id="g", enable_auto_commit=False, client_id="my-app", group_instance_id="i"
+    )
+    while len(consumer.assignment()) < 2:
+        consumer.poll(100)
+    for offset, text in ((3, "first"), (7, "second")):
+        consumer.commit({TopicPartition(orders, 0): OffsetAndMetadata(offset, text, 0)})
+    consumer.close(autocommit=False)
+    run("groups", "remove", "g", "--instance", "i", "--yes")
+    run("offsets", "set", "g", "--topic", f"{orders}:0", "--to", "50", "--yes")
+    run("offsets", "set", "g", "--topic", f"{orders}:0", "--to", "60", "--live", "--yes")
+    run("offsets", "delete", "g", "--topic", f"{orders}:0", "--yes")
+    commit(at, "old", {1: 9})
+    commit_for_a_moment(at, "short", orders)
+    while not any(change[0] == "expiry" for change in changes(run, "short")):
+        time.sleep(0.2)
+    run("topics", "delete", orders, "--yes")
+    while not any(change[0] == "topic gone" for change in changes(run, "old")):
+        time.sleep(0.2)
+
+    def of(group: str) -> list[dict[str, Any]]:
+        return [row for row in json.loads(run("offsets", "log", group, "--json").stdout) if row["kind"] == "change"]
+
+    found = [*of("g"), *of("short"), *of("old")]
+    for row in found:
+        assert row["topic"] == orders
+        assert row["topic_id"] == described["topic_id"]
+        assert before - 1 < datetime.fromisoformat(row["time"]).timestamp() < time.time() + 1
+    fields = ("cause", "partition", "old_offset", "old_leader_epoch", "old_metadata")
+    fields += ("new_offset", "new_leader_epoch", "new_metadata", "host", "principal")
+    assert [tuple(row[name] for name in fields) for row in found] == [
+        ("commit", 0, None, -1, "", 3, 0, "first", "/127.0.0.1", "User:ANONYMOUS"),
+        ("commit", 0, 3, 0, "first", 7, 0, "second", "/127.0.0.1", "User:ANONYMOUS"),
+        ("reset", 0, 7, 0, "second", 50, -1, "", "/127.0.0.1", "User:ANONYMOUS"),
+        ("live reset", 0, 50, -1, "", 60, -1, "", "/127.0.0.1", "User:ANONYMOUS"),
+        ("deletion", 0, 60, -1, "", None, -1, "", "/127.0.0.1", "User:ANONYMOUS"),
+        ("commit", 0, None, -1, "", 5, -1, "", "/127.0.0.1", "User:ANONYMOUS"),
+        ("expiry", 0, 5, -1, "", None, -1, "", "", ""),
+        ("commit", 1, None, -1, "", 9, -1, "", "/127.0.0.1", "User:ANONYMOUS"),
+        ("topic gone", 1, 9, -1, "", None, -1, "", "", ""),
+    ]
+    generations = [row["generation"] for row in found]
+    assert generations[0] == generations[1] >= 1
+    assert generations[2:] == [-1] * 7
+    assert all(row["member_id"].startswith("i-") for row in found[:2])
+    assert {row["member_id"] for row in found[2:]} == {""}
+    clients = [row["client_id"] for row in found]
+    assert [clients[index] for index in (0, 1, 5, 6, 7, 8)] == ["my-app", "my-app", "an old client", "", "my-app", ""]
+    assert all(name.startswith("barnabas-cli") for name in clients[2:5])
 
 
 def test_undo_takes_back_the_last_reset_and_itself(journal_broker: Any, run: Run, orders: str) -> None:

@@ -1,0 +1,116 @@
+"""The offset journal of a whole broker whose disk has trouble: commits go on, and the journal says what it lacks."""
+
+import errno
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from barnabas.groups.hashing import partition_for
+from barnabas.offsets import journal_writer
+from barnabas.offsets.journal import Cause, Changes, Gap, decode, without_repetitions
+from barnabas.protocol import record_batch
+from barnabas.protocol.api_keys import ApiKey
+from barnabas.protocol.messages import FindCoordinatorRequest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from http_examples import commit
+from test_adoption import stop_without_losing_the_tree
+
+World = Any  # of conftest.py
+MakeWorld = type[Any]
+GROUP = "billing"
+JOURNAL = "__offset_journal"
+NO_SPACE = OSError(errno.ENOSPC, "simulated: no space left on device")
+BROKEN = OSError(errno.EIO, "simulated")
+
+
+@pytest.fixture
+def world(make_world: MakeWorld) -> World:
+    made = make_world()
+    prepare(made)
+    return made
+
+
+def prepare(world: World) -> None:
+    """A topic, a group with a committed offset, and a journal that has it."""
+    world.ask(ApiKey.FIND_COORDINATOR, 3, FindCoordinatorRequest(key=GROUP))
+    world.create_topic("orders")
+    commit(world, GROUP, "orders", offset=1)
+    world.env.clock.advance(2_000)
+    assert moves(world) == [(Cause.COMMIT, -1, 1)]
+
+
+def records(world: World) -> list[Changes | Gap]:
+    """What the partition of the group has in the journal."""
+    log = world.broker.replica_manager.partitions[JOURNAL, partition_for(GROUP, 3)].log
+    found = []
+    offset = log.log_start_offset
+    while offset < log.log_end_offset:
+        for header, batch in record_batch.batches(
+            log.read(offset, 1 << 20, upper_bound=log.log_end_offset, at_least_one=True).records
+        ):
+            found += [decode(record.key, record.value) for record in record_batch.records(batch)]
+            offset = header.next_offset
+    return list(without_repetitions(found))
+
+
+def moves(world: World) -> list[tuple[Cause, int, int]]:
+    return [
+        (record.cause, row.old_offset, row.new_offset)
+        for record in records(world)
+        if isinstance(record, Changes)
+        for row in record.rows
+    ]
+
+
+def test_a_full_disk_of_the_journal_delays_nobody(world: World) -> None:
+    """What could not be written waits, and is written in order when there is room again."""
+    world.env.disk.fail("write", JOURNAL, NO_SPACE, times=1_000_000)
+    began = world.env.clock.now_ms()
+    for offset in range(2, 6):
+        commit(world, GROUP, "orders", offset=offset)
+    assert world.env.clock.now_ms() - began < 100
+    world.env.clock.advance(5_000)
+    assert len(moves(world)) == 1
+    world.env.disk.repair()
+    world.env.clock.advance(60_000)
+    assert moves(world) == [(Cause.COMMIT, offset - 1 or -1, offset) for offset in range(1, 6)]
+    world.env.run(world.broker.stop())
+
+
+def test_what_a_failed_log_did_not_take_is_found_again_at_the_next_start(world: World, make_world: MakeWorld) -> None:
+    env = world.env
+    env.disk.fail("write", JOURNAL, BROKEN)
+    for offset in range(2, 6):
+        commit(world, GROUP, "orders", offset=offset)
+    env.clock.advance(60_000)
+    assert len(moves(world)) == 1, "the log takes nothing until the next start"
+    again = make_world(env, coordination=stop_without_losing_the_tree(world))
+    commit(again, GROUP, "orders", offset=6)
+    env.clock.advance(2_000)
+    causes = [Cause.COMMIT, *[Cause.RECOVERED] * 4, Cause.COMMIT]
+    assert [(cause, new) for cause, _, new in moves(again)] == list(zip(causes, range(1, 7), strict=True))
+    env.run(again.broker.stop())
+
+
+def test_what_waits_too_long_becomes_a_gap(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only its extent is kept. It is written down as soon as anything is."""
+    monkeypatch.setattr(journal_writer, "WAITING_BYTES_MAX", 2_000)
+    monkeypatch.setattr(journal_writer, "PART_BYTES", 500)
+    env = world.env
+    env.disk.fail("write", JOURNAL, NO_SPACE, times=1_000_000)
+    for offset in range(2, 102):
+        commit(world, GROUP, "orders", offset=offset)
+    env.clock.advance(5_000)
+    env.disk.repair()
+    env.clock.advance(60_000)
+    (gap,) = [record for record in records(world) if isinstance(record, Gap)]
+    found = moves(world)
+    assert gap.change_count + len(found) == 101
+    assert gap.change_count > 50
+    assert gap.why == "the journal could not be written for too long"
+    commit(world, GROUP, "orders", offset=200)
+    env.clock.advance(2_000)
+    assert moves(world)[-1] == (Cause.COMMIT, 101, 200)
+    env.run(world.broker.stop())

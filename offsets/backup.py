@@ -16,11 +16,18 @@ A position is the next record that a group reads:
     batch                            the batch that has the record at the offset. If none has it (compaction has taken
                                      it, or it is before the log), the next one; null: there is none yet
     before                           the batch before that one; null: that one is the first of the log
+    record                           the first record at the offset or behind it; missing if `batch` has none
+    record_before                    the last record before the offset; missing if neither batch has one
 
 A batch is described by its header (`protocol/record_batch.py`): base_offset, last_offset, crc, timestamp (the largest
 of its records, in ms), leader_epoch, attributes, records (their number), bytes; and producer_id, producer_epoch,
 base_sequence, if it has a producer id. The CRC-32C in the header covers neither the base offset nor the leader epoch,
 so it is the same in each log that has the same batch.
+
+A record is described by its timestamp in ms, and the CRC-32C of: key, value, the number of headers as int32, and of
+each header its name and its value; each of them as its length in bytes (int32; -1: null) and its bytes. So it is the
+same wherever the record is, also in another batch. Records of control batches do not count, because no consumer gets
+them.
 
 `check` ends each line. It is the CRC-32C, in eight hexadecimal digits, of what comes before `,"check":` in this line
 and in all lines before it. So the first line that was changed, or before which a line is missing, can be named.
@@ -34,7 +41,8 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from barnabas.protocol.batch_layout import HEADER, HEADER_BYTES, MAGIC, PREFIX_BYTES
+from barnabas.protocol.batch_layout import CONTROL, HEADER, HEADER_BYTES, INT32, MAGIC, PREFIX_BYTES
+from barnabas.protocol.batch_records import Record
 from barnabas.protocol.checksum import crc32c
 
 VERSION = 1
@@ -70,6 +78,11 @@ class Batch(NamedTuple):
         """Whether an idempotent producer has numbered its records. A broker takes such a batch once only."""
         return self.producer_id >= 0 and self.base_sequence >= 0
 
+    @property
+    def is_control(self) -> bool:
+        """Whether its records are for brokers only."""
+        return bool(self.attributes & CONTROL)
+
     def is_same(self, other: "Batch | None") -> bool:
         """Whether both have the same bytes, wherever they lie: all that the CRC covers is equal."""
         return other is not None and _content(self) == _content(other)
@@ -77,6 +90,31 @@ class Batch(NamedTuple):
 
 def _content(batch: Batch) -> tuple[int, ...]:
     return (batch.last_offset - batch.base_offset, batch.crc, batch.timestamp, *batch[5:])
+
+
+class Mark(NamedTuple):
+    """How a record is recognised."""
+
+    timestamp: int
+    crc: int
+
+
+def mark_of(record: Record) -> Mark:
+    """The mark of a record."""
+    parts = bytearray()
+    for text in (record.key, record.value):
+        _add(parts, text)
+    headers = record.headers or []
+    parts += INT32.pack(len(headers))
+    for name, value in headers:
+        _add(parts, name.encode("utf-8", "surrogateescape"))
+        _add(parts, value)
+    return Mark(record.timestamp, crc32c(parts))
+
+
+def _add(parts: bytearray, text: bytes | None) -> None:
+    parts += INT32.pack(-1 if text is None else len(text))
+    parts += text or b""
 
 
 class Position(NamedTuple):
@@ -93,6 +131,8 @@ class Position(NamedTuple):
     log_end: int | None
     batch: Batch | None
     before: Batch | None
+    record: Mark | None = None
+    record_before: Mark | None = None
 
 
 class Backup(NamedTuple):
@@ -159,6 +199,9 @@ def lines(cluster_id: str | None, time_ms: int, positions: Iterable[Position]) -
         for name in ("batch", "before"):
             if fields[name] is not None:
                 fields[name] = _batch_fields(fields[name])
+        for name in ("record", "record_before"):
+            if (mark := fields.pop(name)) is not None:
+                fields[name] = mark._asdict()
         yield line({"kind": "position", **fields})
     yield line({"kind": "end", "positions": count})
 
@@ -259,7 +302,16 @@ def _position(fields: dict[str, Any], batches: dict[tuple[int, ...], Batch]) -> 
     return Position(
         *(group, topic, topic_id, partition, offset, fields["leader_epoch"], metadata, log_start, log_end),
         *(_batch(fields["batch"], batches), _batch(fields["before"], batches)),
+        *(_mark(fields.get("record")), _mark(fields.get("record_before"))),
     )
+
+
+def _mark(fields: dict[str, Any] | None) -> Mark | None:
+    if fields is None:
+        return None
+    _check_whole("timestamp", fields["timestamp"])
+    _check_whole("crc", fields["crc"], 0)
+    return Mark(fields["timestamp"], fields["crc"])
 
 
 def _batch(fields: dict[str, Any] | None, batches: dict[tuple[int, ...], Batch]) -> Batch | None:

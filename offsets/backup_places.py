@@ -20,6 +20,7 @@ class How(StrEnum):
 
     PROVED = "proved"  # its batch is at the same offset
     FOUND = "found"  # its batch is at another offset
+    BY_RECORDS = "found by records"  # other batches have its record (backup_records.py)
     KEPT = "kept"  # this is the very same log, in which offsets do not move
     REFUSED = "not placed"
 
@@ -161,7 +162,7 @@ def place(position: Position, there: There, found: Found) -> Placement:
             return _refused(f"a batch like the one before it is at {at}, but there may be more: {found.limit}")
         note = "" if batch is None else "behind the batch before it: its own is not there"
         return _found(found.befores[0].batch.last_offset + 1, position, there, note)
-    return _refused(f"its batch is not there{': ' + found.limit if found.limit else ''}{_hint(position, there)}")
+    return _refused(f"its batch is not there{': ' + found.limit if found.limit else ''}{hint(position, there)}")
 
 
 def _found(offset: int, position: Position, there: There, note: str = "") -> Placement:
@@ -171,12 +172,18 @@ def _found(offset: int, position: Position, there: There, note: str = "") -> Pla
 
 
 def _several(hits: Sequence[Hit]) -> Placement:
-    places = ", ".join(str(hit.batch.base_offset) for hit in hits[:4])
-    more = f" and {len(hits) - 4} more places" if len(hits) > 4 else ""
-    return _refused(f"the same batch is at {places}{more}, and what is before it does not decide")
+    offsets = places([hit.batch.base_offset for hit in hits])
+    return _refused(f"the same batch is at {offsets}, and what is before it does not decide")
 
 
-def _hint(position: Position, there: There) -> str:
+def places(offsets: Sequence[int]) -> str:
+    """Offsets in words, the first four of them."""
+    more = f" and {len(offsets) - 4} more places" if len(offsets) > 4 else ""
+    return f"{', '.join(map(str, offsets[:4]))}{more}"
+
+
+def hint(position: Position, there: There) -> str:
+    """What may be the reason that something is not there."""
     if there.log_start == there.log_end:
         return " (the log is empty)"
     if there.is_same_log and there.log_end < position.offset:

@@ -20,6 +20,7 @@ from barnabas.broker.cli.terminal import AsJson, Yes, confirm, print_json, print
 from barnabas.offsets import backup
 from barnabas.offsets.backup import Backup, Position
 from barnabas.offsets.backup_places import Found, How, Placement, There, place, prove, refuse_early
+from barnabas.offsets.backup_records import NO_MARKS, Marks, place_by_records
 from barnabas.offsets.backup_search import Around, Searched, Wanted, hits_of
 from barnabas.runtime.clock import RealClock
 
@@ -38,7 +39,15 @@ class _Committed(NamedTuple):
     metadata: str
 
 
-def export(target: Target, file: File, group: Groups = None, as_json: AsJson = False) -> None:
+def export(
+    target: Target,
+    file: File,
+    group: Groups = None,
+    batches_only: Annotated[
+        bool, typer.Option("--batches-only", help="Faster, but not for copies that have other batches.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
     """Write the committed offsets of all groups, or of some, into a file.
 
     With each offset goes what the log has there, so that `import` recognises the place in another log.
@@ -64,10 +73,17 @@ def export(target: Target, file: File, group: Groups = None, as_json: AsJson = F
                     places.setdefault(key, set()).add(one.offset)
         with progress("Reading batches", sum(map(len, places.values()))) as advance:
             around = logs.around(places, advance)
+        known = {key: found for key, found in around.items() if not isinstance(found, str)}
+        marks: dict[Key, dict[int, Marks] | str] = {}
+        if not batches_only:
+            with progress("Reading records", sum(map(len, known.values()))) as advance:
+                marks = logs.marks(known, advance)
     doubts: dict[str, int] = {}
     count = sum(map(len, committed.values()))
     with progress("Writing positions", count) as advance:
-        backup_file.write(file, backup.lines(cluster_id, time_ms, _positions(committed, logs, around, doubts, advance)))
+        backup_file.write(
+            file, backup.lines(cluster_id, time_ms, _positions(committed, logs, around, marks, doubts, advance))
+        )
     _tell_export(file, committed, count, doubts, as_json)
 
 
@@ -107,6 +123,7 @@ def _positions(
     committed: dict[str, dict[Key, _Committed]],
     logs: LogHeaders,
     around: dict[Key, dict[int, Around] | str],
+    marks: dict[Key, dict[int, Marks] | str],
     doubts: dict[str, int],
     advance: Any,
 ) -> Iterator[Position]:
@@ -123,6 +140,8 @@ def _positions(
             else:
                 why = "" if log else "the partition is gone, or has no leader"
             place = Around(None, None) if isinstance(seen, str) else seen.get(one.offset, Around(None, None))
+            of_records = marks.get(key, {})
+            record, before = NO_MARKS if isinstance(of_records, str) else of_records.get(one.offset, NO_MARKS)
             position = Position(
                 group=group,
                 topic=topic,
@@ -135,6 +154,8 @@ def _positions(
                 log_end=log.end if log else None,
                 batch=place.batch,
                 before=place.before,
+                record=record,
+                record_before=before,
             )
             if refused := refuse_early(position):
                 why = why or refused.note
@@ -197,7 +218,7 @@ def import_(
 ) -> None:
     """Commit the offsets of such a file, in this cluster or another one, where each is the same next record.
 
-    A position is proved by the batch at its offset, or found again by the batch's time and CRC.
+    A position is proved by the batch at its offset, or found again by the batch's time and CRC, or by its record's.
     What cannot be placed is said and left as it is; the exit code is 1 then.
     Shows the plan first and asks; reads back at the end. Groups that have members are left as they are.
 
@@ -295,12 +316,22 @@ def _place(target: Target, rows: list[_Row], logs: LogHeaders, is_same_cluster: 
     with progress("Searching batches", sum(map(len, wanted.values()))) as advance:
         searched = logs.search(wanted, search_mb * 2**20, advance)
     target.renew()
+    records: dict[Key, set[Marks]] = {}
     for row in left:
         result = searched[row.key]
         if isinstance(result, str):
             row.placement = Placement(How.REFUSED, None, result)
-        else:
-            row.placement = place(row.position, theres[id(row)], _found(row.position, result, search_mb))
+            continue
+        row.placement = place(row.position, theres[id(row)], _found(row.position, result, search_mb))
+        if row.placement.how is How.REFUSED and (marks := _marks(row.position)) != NO_MARKS:
+            records.setdefault(row.key, set()).add(marks)
+    with progress("Searching records", sum(map(len, records.values()))) as advance:
+        by_records = logs.search_records(records, search_mb * 2**20, advance)
+    for row in left:
+        seen_records, marks = by_records.get(row.key, ""), _marks(row.position)
+        if not isinstance(seen_records, str) and row.placement.how is How.REFUSED and marks != NO_MARKS:
+            limit = _limit(seen_records.limits[marks], search_mb)
+            row.placement = place_by_records(row.position, theres[id(row)], seen_records, limit)
     for row in rows:
         if row.placement.offset is not None:
             epoch = row.epoch if row.placement.offset == row.position.offset else -1
@@ -308,9 +339,16 @@ def _place(target: Target, rows: list[_Row], logs: LogHeaders, is_same_cluster: 
 
 
 def _found(position: Position, searched: Searched, search_mb: int) -> Found:
-    limit = searched.limits[Wanted(position.batch, position.before)]
-    why = "" if limit is None else f"{search_mb} MB were searched, up to offset {limit} (see --search-mb)"
-    return Found(hits_of(position.batch, searched), hits_of(position.before, searched), why)
+    limit = _limit(searched.limits[Wanted(position.batch, position.before)], search_mb)
+    return Found(hits_of(position.batch, searched), hits_of(position.before, searched), limit)
+
+
+def _limit(offset: int | None, search_mb: int) -> str:
+    return "" if offset is None else f"{search_mb} MB were searched, up to offset {offset} (see --search-mb)"
+
+
+def _marks(position: Position) -> Marks:
+    return Marks(position.record, position.record_before)
 
 
 def _compare(client: Any, target: Target, rows: list[_Row]) -> None:

@@ -1,14 +1,21 @@
 """Looks at the headers of batches in partitions' logs, by Fetch and ListOffsets: what any broker answers."""
 
 import asyncio
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 from barnabas.broker.cli.client import LATEST, ONE_ANSWERS_WITHIN_MS, RETRY_MS, answered, reason
 from barnabas.broker.cli.target import Target
-from barnabas.offsets.backup import batches_in
+from barnabas.offsets.backup import Batch, batches_in
+from barnabas.offsets.backup_records import (
+    AskBatches,
+    Marks,
+    SearchedRecords,
+    marks_at,
+    search_records,
+)
 from barnabas.offsets.backup_search import Around, Ask, AskTime, Searched, Wanted, around, search
 from barnabas.protocol import uuids
 from barnabas.protocol.errors import ErrorCode
@@ -16,7 +23,8 @@ from barnabas.runtime.clock import RealClock
 
 Key = tuple[str, int]
 T = TypeVar("T")
-Seeking = Generator[Ask | AskTime, Any, T]
+Asking = Ask | AskBatches | AskTime
+Seeking = Generator[Asking, Any, T]
 
 EARLIEST = -2
 NO_RECORD = -1
@@ -82,28 +90,40 @@ class LogHeaders:
                 self.logs[key] = Log(start, max(start, end))
 
     def around(
-        self, offsets: Mapping[Key, Iterable[int]], advance: Callable[[int], None]
+        self, offsets: Mapping[Key, Collection[int]], advance: Callable[[int], None]
     ) -> dict[Key, dict[int, Around] | str]:
         """What is at these offsets, by partition; or why it cannot be read. Advances by the offsets."""
         return self._each(offsets, lambda log, some: around(some, log.start, log.end), advance)
 
     def search(
-        self, wanted: Mapping[Key, Iterable[Wanted]], bytes_each: int, advance: Callable[[int], None]
+        self, wanted: Mapping[Key, Collection[Wanted]], bytes_each: int, advance: Callable[[int], None]
     ) -> dict[Key, Searched | str]:
         """Look for batches, by partition; or why it cannot be read. Advances by what was wanted."""
         return self._each(wanted, lambda log, some: search(some, log.start, log.end, bytes_each), advance)
 
+    def marks(
+        self, places: Mapping[Key, Mapping[int, Around]], advance: Callable[[int], None]
+    ) -> dict[Key, dict[int, Marks] | str]:
+        """The records at offsets whose batches are known, by partition. Advances by the offsets."""
+        return self._each(places, lambda _log, some: marks_at(some), advance)
+
+    def search_records(
+        self, wanted: Mapping[Key, Collection[Marks]], bytes_each: int, advance: Callable[[int], None]
+    ) -> dict[Key, SearchedRecords | str]:
+        """Look for records, by partition; or why it cannot be read. Advances by what was wanted."""
+        return self._each(wanted, lambda log, some: search_records(some, log.start, log.end, bytes_each), advance)
+
     def _each(
         self,
-        work: Mapping[Key, Iterable[Any]],
-        begin: Callable[[Log, list[Any]], Seeking[T]],
+        work: Mapping[Key, Any],
+        begin: Callable[[Log, Any], Seeking[T]],
         advance: Callable[[int], None],
     ) -> dict[Key, T | str]:
-        counts = {key: len(list(some)) for key, some in work.items()}
+        counts = {key: len(some) for key, some in work.items()}
         results: dict[Key, T | str] = {}
         left = list(work)
         for _ in range(ATTEMPTS):
-            seekers = {key: begin(self.logs[key], list(work[key])) for key in left}
+            seekers = {key: begin(self.logs[key], work[key]) for key in left}
             results |= self._run(seekers, lambda key: advance(counts[key]))
             left = [key for key in left if results[key] == MOVED]
             if not left:
@@ -114,7 +134,7 @@ class LogHeaders:
     def _run(self, seekers: Mapping[Key, Seeking[T]], done: Callable[[Key], None]) -> dict[Key, T | str]:
         """Run them all together, so that many partitions share a request."""
         results: dict[Key, T | str] = {}
-        asks: dict[Key, Ask | AskTime] = {}
+        asks: dict[Key, Asking] = {}
 
         def go_on(key: Key, answer: Any) -> None:
             if isinstance(answer, str):
@@ -135,7 +155,7 @@ class LogHeaders:
                 go_on(key, answer)
         return results
 
-    def _answers(self, asks: Mapping[Key, Ask | AskTime]) -> dict[Key, Any]:
+    def _answers(self, asks: Mapping[Key, Asking]) -> dict[Key, Any]:
         """Batches or an offset by partition, or in words why there are none. While leaders move, they are awaited."""
         found: dict[Key, Any] = {}
         clock = RealClock()
@@ -143,7 +163,7 @@ class LogHeaders:
         left = dict(asks)
         while True:
             for response in self._client._manager.run(self._send, self._requests(left)):
-                found |= _read(response)
+                found |= _read(response, left)
             self._target.renew()
             left = {key: ask for key, ask in left.items() if key not in found}
             if not left:
@@ -163,10 +183,10 @@ class LogHeaders:
             self._leaders |= known
             left = {key: ask for key, ask in left.items() if key not in found}
 
-    def _requests(self, asks: Mapping[Key, Ask | AskTime]) -> list[tuple[int, Any]]:
+    def _requests(self, asks: Mapping[Key, Asking]) -> list[tuple[int, Any]]:
         """Requests with the brokers that get them. In a Fetch, each partition gets the bytes that it asks for."""
         requests: list[tuple[int, Any]] = []
-        fetches: dict[int, list[tuple[Key, Ask]]] = {}
+        fetches: dict[int, list[tuple[Key, Ask | AskBatches]]] = {}
         times: dict[int, list[tuple[Key, AskTime]]] = {}
         for key, ask in sorted(asks.items()):
             if (leader := self._leaders.get(key)) is None:
@@ -211,7 +231,7 @@ def _leaders(topic: dict[str, Any]) -> dict[Key, int]:
     }
 
 
-def _read(response: Any) -> dict[Key, Any]:
+def _read(response: Any, asks: Mapping[Key, Asking]) -> dict[Key, Any]:
     """What an answer says of its partitions, without those that are asked again."""
     found: dict[Key, Any] = {}
     is_fetch = hasattr(response, "responses")
@@ -225,14 +245,31 @@ def _read(response: Any) -> dict[Key, Any]:
             elif one.error_code:
                 found[key] = f"its leader answers: {reason(one.error_code)}"
             elif is_fetch:
-                batches = batches_in(one.records or b"")
-                found[key] = OLD_FORMAT if batches is None else batches
+                records = bytes(one.records or b"")
+                batches = batches_in(records)
+                if batches is None:
+                    found[key] = OLD_FORMAT
+                elif isinstance(asks[key], AskBatches):
+                    found[key] = _with_bytes(batches, records)
+                else:
+                    found[key] = batches
             else:
                 found[key] = None if one.offset == NO_RECORD else one.offset
     return found
 
 
-def _fetch(share: list[tuple[Key, Ask]]) -> Any:
+def _with_bytes(batches: list[Batch], records: bytes) -> list[tuple[Batch, bytes]]:
+    """The batches that are whole, with their bytes."""
+    found = []
+    at = 0
+    for batch in batches:
+        if at + batch.size_bytes <= len(records):
+            found.append((batch, records[at : at + batch.size_bytes]))
+        at += batch.size_bytes
+    return found
+
+
+def _fetch(share: list[tuple[Key, Ask | AskBatches]]) -> Any:
     from kafka.protocol.consumer import FetchRequest
 
     topics: dict[str, list[Any]] = {}

@@ -19,7 +19,7 @@ from barnabas.protocol import messages, record_batch
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.record_batch import Record
-from kafka import KafkaAdminClient, KafkaConsumer
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
 pytestmark = pytest.mark.timeout(120)
@@ -276,7 +276,7 @@ def test_what_cannot_be_placed_is_said(
     write(at, name, [batch(1000), same, same, batch(2000)])
     write(at, name, [batch(number) for number in range(10)], partition=1)
     refused = run(at, "import", str(path), "--yes", code=1)
-    assert f"{name} {name}-0: not placed: the same batch is at 5, 10" in refused.stderr
+    assert f"{name} {name}-0: not placed: the same record is at 8, 13" in refused.stderr
     assert f"{name} {name}-2: not placed: {name} has only 2 partitions here" in refused.stderr
     assert committed(at, name) == {(name, 1): (23, "")}  # what is proved is committed
 
@@ -285,7 +285,7 @@ def test_the_search_has_a_limit(broker: Any, other_broker: Any, name: str, backe
     at = other_broker.bootstrap
     path = backed_up({0: 23})
     create(at, name)
-    large = bytes(record_batch.build([Record(timestamp=TIME + 4_000, value=bytes(700_000))]))
+    large = bytes(record_batch.build([Record(timestamp=TIME + 4_003, value=bytes(700_000))]))
     write(at, name, [large, large, large, large, batch(4)])
     (row,) = plan(at, path, "--search-mb", "1", code=1).values()
     assert row["how"] == "not placed"
@@ -386,3 +386,65 @@ def test_one_of_many_groups(broker: Any, name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("word", ["export", "import"])
 def test_help_teaches_by_example(broker: Any, word: str) -> None:
     assert f"barnabas offsets {word} offsets.jsonl" in run(broker.bootstrap, word, "--help").stdout
+
+
+def mirror(source: str, target: str, topic: str, per_batch: int, compression: str | None) -> None:
+    """Copy the records as MirrorMaker does: a consumer reads them, and an idempotent producer makes other batches."""
+    consumer = KafkaConsumer(bootstrap_servers=source, consumer_timeout_ms=2_000, auto_offset_reset="earliest")
+    consumer.assign([TopicPartition(topic, 0)])
+    consumer.seek_to_beginning()
+    producer = KafkaProducer(
+        bootstrap_servers=target, compression_type=compression, linger_ms=10_000, enable_idempotence=True
+    )
+    for number, record in enumerate(list(consumer)):
+        producer.send(
+            topic,
+            record.value,
+            key=record.key,
+            headers=list(record.headers),
+            timestamp_ms=record.timestamp,
+            partition=0,
+        )
+        if number % per_batch == per_batch - 1:
+            producer.flush()
+    producer.close()
+    consumer.close(autocommit=False)
+
+
+def test_a_mirrored_topic_has_other_batches(pair: tuple[str, str], name: str, tmp_path: Path) -> None:
+    """Only the records are the same; some are older than those before them, some have headers, some are alike."""
+    source, target = pair
+    for at in pair:
+        create(at, name)
+    rows = [
+        Record(
+            timestamp=TIME + number - 40 * (number % 7 == 0),
+            key=None if number % 3 else b"key",
+            value=None if number % 33 == 0 else b"alike" if number % 2 else b"value %d" % number,
+            headers=[("from", b"test"), ("empty", b"")] if number % 4 == 0 else [],
+        )
+        for number in range(100)
+    ]
+    write(source, name, [bytes(record_batch.build(rows[start : start + 10])) for start in range(0, 90, 10)])
+    write(target, name, [batch(-10, 3)])
+    mirror(source, target, name, 7, "gzip")
+    places = [0, 1, 10, 45, 89, 90]
+    for offset in places:
+        commit(source, f"{name}-{offset}", {(name, 0): offset})
+    path = tmp_path / "offsets.jsonl"
+    run(source, "export", str(path), *(word for offset in places for word in ("--group", f"{name}-{offset}")))
+    found = plan(target, path)
+    assert {row["in_the_file"]: row["new_offset"] for row in found.values()} == {one: one + 3 for one in places}
+    assert {row["how"] for row in found.values()} == {"found by records"}
+    # The last records of the source are not here yet.
+    write(source, name, [bytes(record_batch.build(rows[90:]))])
+    commit(source, name, {(name, 0): 95})
+    run(source, "export", str(path), "--group", name)
+    (row,) = plan(target, path, code=1).values()
+    assert "neither its batch nor its record is there" in row["note"]
+    # The same records twice: nothing is guessed.
+    mirror(target, target, name, 13, None)
+    commit(source, name, {(name, 0): 45})
+    run(source, "export", str(path), "--group", name)
+    (row,) = plan(target, path, code=1).values()
+    assert "the same record is at 48, 141" in row["note"]

@@ -6,7 +6,7 @@ import pytest
 from barnabas.offsets.backup import Batch, Position
 from barnabas.offsets.backup_places import Found, Hit, How, Placement, There, place, prove
 
-PROVED, FOUND, KEPT, REFUSED = How
+PROVED, FOUND, _, KEPT, REFUSED = How
 
 
 def batch(base: int, crc: int, count: int = 10, *, sequence: int = -1, timestamp: int | None = None) -> Batch:

@@ -1,0 +1,186 @@
+"""How single records are recognised where the batches of a copy are other ones, as MirrorMaker makes them. No IO.
+
+`marks_at` reads the records at positions for a backup. `search_records` looks for such records in another log, and
+`place_by_records` decides what was found. As in backup_search.py, generators yield what to ask and are sent the answer.
+"""
+
+from bisect import bisect_right
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from barnabas.offsets.backup import Batch, Mark, Position, mark_of
+from barnabas.offsets.backup_places import How, Placement, There, hint, places
+from barnabas.offsets.backup_search import MANY_BYTES, MOST_BYTES, Around, AskTime
+from barnabas.protocol import record_batch
+from barnabas.protocol.batch_records import Record
+from barnabas.protocol.errors import CorruptBatchError
+
+
+class AskBatches(NamedTuple):
+    """The whole batches from this offset on, as bytes. Answer: list[tuple[Batch, bytes]]."""
+
+    offset: int
+    bytes_max: int
+
+
+class Marks(NamedTuple):
+    """The record at a position, and the one before it."""
+
+    record: Mark | None
+    before: Mark | None
+
+    @property
+    def timestamp(self) -> int:
+        """The time from which on they can be in a log."""
+        return min(mark.timestamp for mark in self if mark is not None)
+
+
+NO_MARKS = Marks(None, None)
+
+
+class MarkHit(NamedTuple):
+    """A record that was looked for, and the one before it (None: it was not read)."""
+
+    offset: int
+    before: Mark | None
+
+
+class SearchedRecords(NamedTuple):
+    """The places of each mark, and for each that was wanted up to which offset was searched (None: all)."""
+
+    hits: dict[Mark, list[MarkHit]]
+    limits: dict[Marks, int | None]
+
+
+def _records(content: bytes) -> list[Record]:
+    """The records of a batch; none, if they cannot be read."""
+    try:
+        return list(record_batch.records(content))
+    except CorruptBatchError:
+        return []
+
+
+def marks_at(around: Mapping[int, Around]) -> Generator[AskBatches, Any, dict[int, Marks]]:
+    """The marks at these offsets, of which the batches are known."""
+    found: dict[int, Marks] = {}
+    known: dict[int, list[Record]] = {}  # of the last batches, by their offsets
+
+    def records_of(batch: Batch | None) -> Generator[AskBatches, Any, list[Record]]:
+        if batch is None or batch.is_control or batch.size_bytes > MOST_BYTES:
+            return []
+        if batch.base_offset not in known:
+            seen = yield AskBatches(batch.base_offset, batch.size_bytes)
+            while len(known) > 1:
+                del known[next(iter(known))]
+            known[batch.base_offset] = _records(seen[0][1]) if seen and seen[0][0] == batch else []
+        return known[batch.base_offset]
+
+    for offset in sorted(around):
+        place = around[offset]
+        records = yield from records_of(place.batch)
+        first = bisect_right(records, offset - 1, key=_offset)
+        before = records[first - 1] if first else None
+        if before is None:
+            earlier = yield from records_of(place.before)
+            before = earlier[-1] if earlier else None
+        record = records[first] if first < len(records) else None
+        found[offset] = Marks(_mark(record), _mark(before))
+    return found
+
+
+def _mark(record: Record | None) -> Mark | None:
+    return None if record is None else mark_of(record)
+
+
+def _offset(record: Record) -> int:
+    return record.offset
+
+
+def search_records(
+    wanted: Iterable[Marks], start: int, end: int, bytes_each: int
+) -> Generator[AskBatches | AskTime, Any, SearchedRecords]:
+    """Look for records, at most `bytes_each` behind the time of each. A stretch of the log is read once for all."""
+    ordered = sorted(set(wanted), key=lambda one: one.timestamp)
+    hits: dict[Mark, list[MarkHit]] = {mark: [] for one in ordered for mark in one if mark is not None}
+    times = {mark.timestamp for mark in hits}
+    limits: dict[Marks, int | None] = {}
+    offsets, totals = [start], [0]  # how many bytes were read up to an offset
+    at = start
+    last: Record | None = None
+    for one in ordered:
+        limits[one] = None
+        begin = start
+        if one.timestamp >= 0:
+            first = yield AskTime(one.timestamp)
+            if first is None:
+                continue
+            begin = max(start, first)
+        if begin > at:
+            at, last = max(at, begin - 1), None  # also the record before
+            offsets.append(at)
+            totals.append(totals[-1])
+        allowed = totals[bisect_right(offsets, begin) - 1] + bytes_each
+        bytes_max = MANY_BYTES
+        while at < end:
+            if totals[-1] >= allowed:
+                limits[one] = at
+                break
+            seen = yield AskBatches(at, bytes_max)
+            if not seen:
+                if bytes_max == MOST_BYTES:
+                    limits[one] = at
+                    break
+                bytes_max = min(bytes_max * 8, MOST_BYTES)
+                continue
+            for batch, content in seen:
+                if batch.is_control:
+                    continue
+                for record in _records(content):
+                    if record.timestamp in times and record.offset >= begin:
+                        mark = mark_of(record)
+                        if mark in hits:
+                            hits[mark].append(MarkHit(record.offset, _mark(last)))
+                    last = record
+            at = seen[-1][0].last_offset + 1
+            offsets.append(at)
+            totals.append(totals[-1] + sum(batch.size_bytes for batch, _ in seen))
+    return SearchedRecords(hits, limits)
+
+
+def place_by_records(position: Position, there: There, searched: SearchedRecords, limit: str) -> Placement:
+    """The place by the records around it. `limit`: why not all of the log behind their time was searched, or ``."""
+    record, before = position.record, position.record_before
+    hits = searched.hits.get(record, ()) if record is not None else ()
+    if hits:
+        pairs = [hit for hit in hits if before is not None and hit.before == before]
+        if len(pairs) == 1:
+            return _at(pairs[0].offset, there)
+        if len(hits) > 1 or pairs:
+            return _several(hits, "what is before it does not decide")
+        (hit,) = hits
+        if limit:
+            return _refused(f"a record like its own is at {hit.offset}, but there may be more: {limit}")
+        if before is not None and hit.before is not None:
+            return _refused(f"a record like its own is at {hit.offset}, behind another one than it was")
+        return _at(hit.offset, there)
+    befores = searched.hits.get(before, ()) if before is not None else ()
+    if len(befores) > 1:
+        return _several(befores, "its own record is not there")
+    if befores and limit:
+        return _refused(f"a record like the one before it is at {befores[0].offset}, but there may be more: {limit}")
+    if befores:
+        note = "" if record is None else "behind the record before it: its own is not there"
+        return _at(befores[0].offset + 1, there, note)
+    return _refused(f"neither its batch nor its record is there{': ' + limit if limit else ''}{hint(position, there)}")
+
+
+def _at(offset: int, there: There, note: str = "") -> Placement:
+    return Placement(How.BY_RECORDS, max(offset, there.log_start), note)
+
+
+def _refused(note: str) -> Placement:
+    return Placement(How.REFUSED, None, note)
+
+
+def _several(hits: Sequence[MarkHit], why: str) -> Placement:
+    return _refused(f"the same record is at {places([hit.offset for hit in hits])}, and {why}")

@@ -1,0 +1,209 @@
+"""Records as evidence: what marks are, how they are looked for, and what is decided; nothing is guessed."""
+
+import random
+from collections.abc import Generator, Sequence
+from typing import Any
+
+import pytest
+from barnabas.offsets.backup import Batch, Mark, Position, batches_in, mark_of
+from barnabas.offsets.backup_places import How, There
+from barnabas.offsets.backup_records import (
+    AskBatches,
+    MarkHit,
+    Marks,
+    SearchedRecords,
+    marks_at,
+    place_by_records,
+    search_records,
+)
+from barnabas.offsets.backup_search import Around, AskTime
+from barnabas.protocol import record_batch
+from barnabas.protocol.compression import Compression
+from barnabas.protocol.record_batch import Record
+
+BY_RECORDS, REFUSED = How.BY_RECORDS, How.REFUSED
+
+
+class FakeLog:
+    """A log of real batches that answers as a leader does."""
+
+    def __init__(self, batches: Sequence[bytes]) -> None:
+        self.batches: list[tuple[Batch, bytes]] = []
+        for content in batches:
+            (header,) = batches_in(content) or ()
+            self.batches.append((header, content))
+        self.end = self.batches[-1][0].last_offset + 1
+        self.sent_bytes = 0
+
+    def answer(self, ask: Any) -> Any:
+        if isinstance(ask, AskTime):
+            records = [record for _, content in self.batches for record in record_batch.records(content)]
+            return next((record.offset for record in records if record.timestamp >= ask.timestamp), None)
+        assert isinstance(ask, AskBatches)
+        sent: list[tuple[Batch, bytes]] = []
+        for header, content in self.batches:
+            if header.last_offset >= ask.offset:
+                if sum(len(one) for _, one in sent) + len(content) > ask.bytes_max:
+                    break
+                sent.append((header, content))
+        self.sent_bytes += sum(len(one) for _, one in sent)
+        return sent
+
+    def run(self, seeking: Generator[Any, Any, Any]) -> Any:
+        answer: Any = None
+        try:
+            while True:
+                answer = self.answer(seeking.send(answer))
+        except StopIteration as end:
+            return end.value
+
+    def around(self, offset: int) -> Around:
+        headers = [header for header, _ in self.batches]
+        batch = next((one for one in headers if one.last_offset >= offset), None)
+        before = [one for one in headers if one.last_offset < offset]
+        return Around(batch, before[-1] if before else None)
+
+
+def record(number: int, value: bytes | None = None) -> Record:
+    return Record(timestamp=1000 + number, key=b"k", value=b"%d" % number if value is None else value)
+
+
+def log_of(
+    records: Sequence[Record], sizes: Sequence[int], *, codec: Compression = Compression.NONE, begin: int = 0
+) -> FakeLog:
+    batches = []
+    at = 0
+    for size in sizes:
+        batches.append(bytes(record_batch.build(records[at : at + size], base_offset=begin + at, compression=codec)))
+        at += size
+    assert at == len(records)
+    return FakeLog(batches)
+
+
+def test_a_mark_tells_records_apart() -> None:
+    one = Record(timestamp=5, key=b"a", value=b"b", headers=[("h", b"x")])
+    assert mark_of(one) == mark_of(Record(offset=99, timestamp=5, key=b"a", value=b"b", headers=[("h", b"x")]))
+    others = [
+        Record(timestamp=6, key=b"a", value=b"b", headers=[("h", b"x")]),
+        Record(timestamp=5, key=b"ab", value=b"", headers=[("h", b"x")]),
+        Record(timestamp=5, key=b"a", value=None, headers=[("h", b"x")]),
+        Record(timestamp=5, key=None, value=b"b", headers=[("h", b"x")]),
+        Record(timestamp=5, key=b"a", value=b"b"),
+        Record(timestamp=5, key=b"a", value=b"b", headers=[("h", None)]),
+        Record(timestamp=5, key=b"a", value=b"b", headers=[("h", b"")]),
+        Record(timestamp=5, key=b"a", value=b"b", headers=[("h", b"x"), ("h", b"x")]),
+        Record(timestamp=5, key=b"a", value=b"b", headers=[("\udcff", b"x")]),
+    ]
+    assert len({mark_of(each) for each in [one, *others]}) == 1 + len(others)
+
+
+@pytest.mark.parametrize("codec", [Compression.NONE, Compression.GZIP])
+def test_the_marks_at_every_offset(codec: Compression) -> None:
+    records = [record(number) for number in range(30)]
+    log = log_of(records, [5, 1, 10, 14], codec=codec)
+    found = log.run(marks_at({offset: log.around(offset) for offset in range(31)}))
+    marks = [mark_of(one) for one in records]
+    assert found == {
+        offset: Marks(marks[offset] if offset < 30 else None, marks[offset - 1] if offset else None)
+        for offset in range(31)
+    }
+
+
+def test_control_records_and_compacted_ones_have_no_marks() -> None:
+    marker = record_batch.build_marker(
+        1, base_offset=2, partition_leader_epoch=0, producer_id=1, producer_epoch=0, coordinator_epoch=0, timestamp=5
+    )
+    plain = record_batch.build([record(0), record(1)])
+    log = FakeLog([bytes(plain), bytes(marker)])
+    found = log.run(marks_at({offset: log.around(offset) for offset in (1, 2, 3)}))
+    zero, one = mark_of(record(0)), mark_of(record(1))
+    assert found == {1: Marks(one, zero), 2: Marks(None, one), 3: Marks(None, None)}
+    kept = [each for each in record_batch.records(bytes(plain)) if each.offset == 0]
+    compacted = FakeLog([bytes(record_batch.rebuild(record_batch.read_header(plain), kept))])
+    assert compacted.run(marks_at({1: compacted.around(1)})) == {1: Marks(None, zero)}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_position_is_found_in_other_batches(seed: int) -> None:
+    chance = random.Random(seed)
+    records = [
+        Record(timestamp=1000 + number - chance.choice([0, 0, 5]), value=b"%d" % chance.randrange(5))
+        for number in range(200)
+    ]
+    source = log_of(records, [10] * 20)
+    sizes = []
+    while sum(sizes) < 200:
+        sizes.append(min(chance.randrange(1, 40), 200 - sum(sizes)))
+    target = log_of(records, sizes, codec=chance.choice([Compression.NONE, Compression.GZIP]), begin=1000)
+    marks = source.run(marks_at({offset: source.around(offset) for offset in range(201)}))
+    searched = target.run(search_records(marks.values(), 1000, target.end, 2**20))
+    wrong = 0
+    for offset, one in marks.items():
+        position = Position("g", "t", None, 0, offset, 0, "", 0, 200, None, None, one.record, one.before)
+        placed = place_by_records(position, There(False, 1000, 1200, None, None), searched, "")
+        wrong += placed.how is REFUSED  # records that are alike, at the same time
+        assert placed.offset in (None, 1000 + offset)
+    assert wrong < 40
+
+
+def test_a_search_has_its_limit() -> None:
+    records = [record(number, bytes(100_000)) for number in range(100)]
+    log = log_of(records, [1] * 100)
+    late = Marks(Mark(1050, 7), None)
+    found = log.run(search_records([late], 0, log.end, 2**20))
+    assert found.hits == {Mark(1050, 7): []}
+    assert 60 <= found.limits[late] <= 75
+    assert log.sent_bytes < 3 * 2**20
+    newer = Marks(Mark(5000, 7), None)
+    assert log.run(search_records([newer], 0, log.end, 2**20)).limits == {newer: None}
+
+
+def test_the_record_before_is_known_where_the_search_begins() -> None:
+    records = [record(number) for number in range(100)]
+    log = log_of(records, [1] * 100)
+    mark = mark_of(records[50])
+    found = log.run(search_records([Marks(mark, None)], 0, log.end, 2**20))
+    assert found.hits[mark] == [MarkHit(50, mark_of(records[49]))]
+
+
+ONE, TWO, THREE = Mark(1, 1), Mark(2, 2), Mark(3, 3)
+LIMIT = "64 MB were searched"
+Hits = dict[Mark, list[MarkHit]]
+
+PLACES: dict[str, tuple[Marks, Hits, str, tuple[How, int | None]]] = {
+    "both are there": (Marks(TWO, ONE), {TWO: [MarkHit(50, ONE)], ONE: [MarkHit(49, None)]}, "", (BY_RECORDS, 50)),
+    "both, and the search was limited": (Marks(TWO, ONE), {TWO: [MarkHit(50, ONE)]}, LIMIT, (BY_RECORDS, 50)),
+    "twice, once with its neighbour": (
+        Marks(TWO, ONE),
+        {TWO: [MarkHit(50, THREE), MarkHit(90, ONE)]},
+        "",
+        (BY_RECORDS, 90),
+    ),
+    "twice with its neighbour": (Marks(TWO, ONE), {TWO: [MarkHit(50, ONE), MarkHit(90, ONE)]}, "", (REFUSED, None)),
+    "twice with others": (Marks(TWO, ONE), {TWO: [MarkHit(50, THREE), MarkHit(90, None)]}, "", (REFUSED, None)),
+    "behind another record": (Marks(TWO, ONE), {TWO: [MarkHit(50, THREE)]}, "", (REFUSED, None)),
+    "the first of the log": (Marks(TWO, ONE), {TWO: [MarkHit(50, None)]}, "", (BY_RECORDS, 50)),
+    "the first that was read, limited": (Marks(TWO, ONE), {TWO: [MarkHit(50, None)]}, LIMIT, (REFUSED, None)),
+    "it was the first, and is": (Marks(TWO, None), {TWO: [MarkHit(50, THREE)]}, "", (BY_RECORDS, 50)),
+    "it was the first, and is there twice": (
+        Marks(TWO, None),
+        {TWO: [MarkHit(50, THREE), MarkHit(60, None)]},
+        "",
+        (REFUSED, None),
+    ),
+    "the end": (Marks(None, ONE), {ONE: [MarkHit(49, None)]}, "", (BY_RECORDS, 50)),
+    "the end, twice": (Marks(None, ONE), {ONE: [MarkHit(49, None), MarkHit(90, None)]}, "", (REFUSED, None)),
+    "the end, limited": (Marks(None, ONE), {ONE: [MarkHit(49, None)]}, LIMIT, (REFUSED, None)),
+    "its own is not there": (Marks(TWO, ONE), {TWO: [], ONE: [MarkHit(49, None)]}, "", (BY_RECORDS, 50)),
+    "nothing is there": (Marks(TWO, ONE), {}, "", (REFUSED, None)),
+    "before the start of the log": (Marks(None, ONE), {ONE: [MarkHit(5, None)]}, "", (BY_RECORDS, 10)),
+}
+
+
+@pytest.mark.parametrize("case", PLACES)
+def test_what_records_decide(case: str) -> None:
+    marks, hits, limit, expected = PLACES[case]
+    position = Position("g", "t", None, 0, 7, 0, "", 0, 30, None, None, *marks)
+    placed = place_by_records(position, There(False, 10, 100, None, None), SearchedRecords(hits, {marks: None}), limit)
+    assert placed[:2] == expected, placed
+    assert placed.note or placed.how is not REFUSED

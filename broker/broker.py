@@ -141,6 +141,7 @@ class Broker:
         self.log_manager.hold_of = self.waited_groups.hold_of
         self.replica_manager.on_leadership.append(self.group_coordinator.on_leadership)
         self.replica_manager.on_deleted.append(self.group_coordinator.on_partitions_deleted)
+        self.metadata_cache.on_missing.append(self.group_coordinator.on_partitions_missing)
         self.replica_manager.on_deleted.append(self.config_changes.forget_topics)
         self.auto_topics = AutoTopics(self)
         self.fetch_sessions = FetchSessionCache(env.rng, config.max_incremental_fetch_session_cache_slots)

@@ -75,6 +75,7 @@ class MetadataCache:
         self.brokers: dict[int, BrokerMetadata] = {}
         self.topics: dict[str, dict[int, PartitionMetadata]] = {}
         self.on_brokers: list[Callable[[], None]] = []  # called when other brokers live, or another one is controller
+        self.on_missing: list[Callable[[list[tuple[str, int]]], None]] = []  # told of partitions that are gone
         self._ids: dict[str, bytes] = {}
         self._names: dict[bytes, str] = {}
         self._clock = clock
@@ -163,7 +164,8 @@ class MetadataCache:
     def update(self, request: UpdateMetadataRequest) -> list[tuple[str, int]]:
         """Apply an UpdateMetadata: it replaces the brokers and adds to the partitions. Returns deleted partitions.
 
-        Topics that a full one does not have were deleted while this broker heard nothing, and are forgotten.
+        Topics that a full one does not have were deleted while this broker heard nothing. They are forgotten, and
+        `on_missing` is told, but they are no deletions that happen now.
         """
         former = (self.controller_id, self.brokers)
         self.controller_id = request.controller_id
@@ -174,8 +176,12 @@ class MetadataCache:
         deleted: list[tuple[str, int]] = []
         if request.type == FULL:
             present = {topic_state.topic_name for topic_state in request.topic_states}
-            for topic in [topic for topic in self.topics if topic not in present]:
+            missing = {topic: list(self.topics[topic]) for topic in self.topics if topic not in present}
+            for topic in missing:
                 self._forget(topic)
+            if missing:
+                for tell in self.on_missing:
+                    tell([(topic, index) for topic, indexes in missing.items() for index in indexes])
         for topic_state in request.topic_states:
             topic = topic_state.topic_name
             if topic_state.topic_id not in (NO_TOPIC_ID, self._ids.get(topic, topic_state.topic_id)):

@@ -273,6 +273,9 @@ class GroupCoordinator:
                 shard.partition, shard.log, shard.log_end_offset, has_offsets=shard.offsets.has_offsets
             )
         shard.loading = False
+        for action in shard.after_loading:
+            action()
+        shard.after_loading.clear()
         self.turns.begin(self._start_sessions(shard))
 
     def _start_sessions(self, shard: Shard) -> Pieces[None]:
@@ -663,6 +666,13 @@ class GroupCoordinator:
                 self._epochs.pop(index, None)  # when it is created again, it begins with epoch 0
         self.kafka_offsets.forget(gone)
         self.legacy_offsets.forget(gone)
+
+    def on_partitions_missing(self, partitions: Iterable[tuple[str, int]]) -> None:
+        """The same for topics that are gone, which the controller did not say when they went.
+
+        The offsets topic is left to LeaderAndIsr, because a new one of that name may be loading already.
+        """
+        self.kafka_offsets.forget([each for each in partitions if each[0] != OFFSETS_TOPIC])
 
     def has_loaded(self, partition: int) -> bool:
         """Whether this broker is the coordinator of an offsets partition, and has loaded it."""

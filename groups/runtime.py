@@ -173,6 +173,7 @@ class Shard:
         "_unwritten",
         "_unwritten_count",
         "_writing",
+        "after_loading",
         "closed",
         "events",
         "foreign_groups",
@@ -199,6 +200,7 @@ class Shard:
         self.leader_epoch = leader_epoch
         self.log = log
         self.loading = True
+        self.after_loading: list[Callable[[], object]] = []
         self.closed = False
         self.groups: dict[str, ClassicGroup] = {}
         self.foreign_groups: dict[str, str] = {}  # group id -> type, for groups of later protocols: never changed here

@@ -41,6 +41,10 @@ class OffsetShard(Protocol):
         """Whether the partition cannot be served yet."""
 
     @property
+    def after_loading(self) -> list[Callable[[], object]]:
+        """What is to be done as soon as it is loaded."""
+
+    @property
     def closed(self) -> bool:
         """Whether this broker does not own the partition any more."""
 
@@ -178,8 +182,11 @@ class KafkaOffsetManager:
         for topic, index in partitions:
             gone.setdefault(topic, set()).add(index)
         for shard in self._shards.values():
-            if not shard.loading:
-                self._env.turns.begin(self._forget(shard, gone, shard.log_end_offset))
+            begin = partial(self._env.turns.begin, self._forget(shard, gone, shard.log_end_offset))
+            if shard.loading:
+                shard.after_loading.append(begin)
+            else:
+                begin()
 
     def _forget(self, shard: OffsetShard, gone: dict[str, set[int]], before_offset: int) -> Pieces[None]:
         """One group after the other. Offsets from `before_offset` on belong to a new topic of that name, and stay."""

@@ -2,6 +2,9 @@
 
 A position is an offset, the leader epoch of the record before it, and the id of the topic that it was meant for, as a
 group has committed it. The leader tells whether the offset still means the same records, and what lies behind it.
+
+Clients before OffsetCommit v10 name no topic id, so a position of an older topic of the same name is known only by a
+leader epoch that the new topic has not reached. But the coordinator removes the offsets of a topic with the topic.
 """
 
 from dataclasses import dataclass
@@ -56,6 +59,8 @@ def look_at(
     present_id = partition.topic_id or ZERO
     if ZERO not in (topic_id, present_id) and topic_id != present_id:
         return PositionInLog(ErrorCode.NONE, *ends, of_other_topic=True)
+    if leader_epoch > partition.leader_epoch:
+        return PositionInLog(ErrorCode.UNKNOWN_LEADER_EPOCH)  # as a rule of a deleted topic with more elections
     _, epoch_end = log.leader_epochs.end_offset_for(leader_epoch, log.log_end_offset)
     cut_at = epoch_end if 0 <= epoch_end < offset else None
     start = offset if cut_at is None else cut_at

@@ -1,15 +1,21 @@
 """Three brokers: the lag of a group whose partitions have several leaders, and retention that waits for groups."""
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
+from barnabas.protocol import messages
+from barnabas.protocol.api_keys import ApiKey
+from barnabas.protocol.errors import ErrorCode
 from kafka import KafkaConsumer, KafkaProducer
 from kafka.structs import OffsetAndMetadata, TopicPartition
 from supervised import until
+
+from cluster import NotYetError
 
 Start = Callable[..., Any]
 FAST = ("--set", "log.retention.check.interval.ms=500", "--set", "group.initial.rebalance.delay.ms=0")
@@ -101,3 +107,64 @@ def test_retention_waits_for_groups_whoever_coordinates_them(start: Start) -> No
     assert starts(bootstrap, "t", 3)[2] == 0, "team-2 has read seven records of it"
     commit(bootstrap, "team-2", "t", {2: 20})
     until(lambda: starts(bootstrap, "t", 3)[2] == 20)
+
+
+def commit_with_epoch(cluster: Any, group: str, offset: int, leader_epoch: int) -> None:
+    """Commit as a client does that says in which leader epoch the record before the offset was written."""
+    commit = messages.OffsetCommitRequest
+    row = commit.OffsetCommitRequestPartition(
+        partition_index=0, committed_offset=offset, committed_leader_epoch=leader_epoch
+    )
+    request = commit(group_id=group, topics=[commit.OffsetCommitRequestTopic(name="t", partitions=[row])])
+
+    def send() -> None:
+        with cluster.client(cluster.coordinator(group)) as client:
+            (error,) = [each.error_code for each in client.ask(ApiKey.OFFSET_COMMIT, 8, request).topics[0].partitions]
+        if error:
+            raise NotYetError(f"commit: {ErrorCode(error).name}")
+
+    cluster.until(send)
+
+
+def test_after_an_unclean_election_the_group_is_where_the_log_was_cut(make_cluster: Callable[..., Any]) -> None:
+    cluster = make_cluster(min_insync_replicas="1", log_retention_check_interval_ms="100000000")
+    cluster.create_topic("t", **{"unclean.leader.election.enable": "true"})
+    for group in ("knows", "does-not", "new"):
+        cluster.commit(group, "t", {0: 0})
+    producer = cluster.producer("t")
+    cluster.produce(producer, [b"kept"] * 10)
+    cluster.in_sync("t", 0, {0, 1, 2})
+    leader = cluster.leader("t", 0)
+    others = [node_id for node_id in cluster.ports if node_id != leader]
+    for node_id in others:
+        cluster.end_one(node_id, signal.SIGKILL)
+    cluster.in_sync("t", 0, {leader})
+    epoch = cluster.until(lambda: cluster.partition("t", 0)).leader_epoch
+    cluster.produce(producer, [b"lost"] * 10)
+    commit_with_epoch(cluster, "knows", 20, epoch)
+    commit_with_epoch(cluster, "does-not", 20, -1)
+    cluster.end_one(leader, signal.SIGKILL)
+    for node_id in others:
+        cluster.start(node_id)
+    cluster.until(lambda: cluster.partition("t", 0))  # one that lacks ten records leads
+    cluster.produce(cluster.producer("t"), [b"other"] * 4)
+    assert cluster.values("t", 0) == [b"kept"] * 10 + [b"other"] * 4
+    cluster.start(leader)  # it alone has what the groups have committed
+    cluster.in_sync("t", 0, {0, 1, 2})
+    bootstrap = ",".join(f"127.0.0.1:{port}" for port in cluster.ports.values())
+
+    def lag(group: str) -> Any:
+        (row,) = json.loads(run(bootstrap, "groups", "lag", group, "--json"))["partitions"]
+        return row
+
+    assert cluster.committed("knows", "t", 0) == 20
+    cut = lag("knows")
+    assert (cut["status"], cut["cut_at"], cut["read_uncommitted"]["records"]) == ("log_cut", 10, 4)
+    assert lag("does-not")["status"] == "past_log_end"
+    cluster.produce(cluster.producer("t"), [b"other"] * 16)
+    cut = lag("knows")
+    assert (cut["status"], cut["cut_at"], cut["read_uncommitted"]["records"]) == ("log_cut", 10, 20)
+    commit_with_epoch(cluster, "new", 14, cluster.partition("t", 0).leader_epoch)
+    assert (lag("new")["status"], lag("new")["read_uncommitted"]["records"]) == ("ok", 16)
+    commit_with_epoch(cluster, "new", 14, cluster.partition("t", 0).leader_epoch + 5)
+    assert (lag("new")["status"], lag("new")["error"]) == ("unknown", "UNKNOWN_LEADER_EPOCH")

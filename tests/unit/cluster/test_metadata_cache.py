@@ -32,7 +32,12 @@ def test_a_full_update_takes_away_what_it_does_not_have() -> None:
     told(cache, {"a": (ONE, 2), "b": (TWO, 1)})
     told(cache, {"a": (ONE, 1)})
     assert cache.partition_count("a") == 2, "others add"
+    missing: list[tuple[str, int]] = []
+    cache.on_missing.append(missing.extend)
     assert told(cache, {"b": (TWO, 1)}, FULL) == [], "nobody may take it for a deletion that happens now"
+    assert missing == [("a", 0), ("a", 1)]
+    assert told(cache, {"b": (TWO, 1)}, FULL) == []
+    assert missing == [("a", 0), ("a", 1)], "it is told once"
     assert sorted(cache.topics) == ["b"]
     assert (cache.topic_name(ONE), cache.topic_id("a"), cache.topic_name(TWO)) == (None, bytes(16), "b")
 

@@ -435,3 +435,24 @@ def test_how_far_a_load_is_can_be_asked_and_is_in_the_log(
     world.clock.advance(loading.RETRY_MS)
     assert world.coordinator.loading() == []
     assert world.fetch("g") == {("t", offset): offset for offset in range(4)}
+
+
+@pytest.mark.parametrize("how", ["deleted", "missing"])
+def test_a_topic_that_goes_while_offsets_are_loaded_takes_them_with_it(how: str) -> None:
+    world = GroupWorld()
+    world.commit("g", {("t", 0): 1, ("events", 0): 2})
+    begin_load(world)
+    assert world.coordinator.shards[0].loading
+    getattr(world.coordinator, f"on_partitions_{how}")([("t", 0)])
+    world.settle()
+    assert world.fetch("g") == {("events", 0): 2}
+    world.restart()
+    assert world.fetch("g") == {("events", 0): 2}
+
+
+def test_topics_that_are_found_missing_take_offsets_with_them_but_no_partition_of_offsets() -> None:
+    world = GroupWorld()
+    world.commit("g", {("t", 0): 1, ("events", 0): 2})
+    world.coordinator.on_partitions_missing([("t", 0), (OFFSETS_TOPIC, 0)])
+    world.settle()
+    assert world.fetch("g") == {("events", 0): 2}

@@ -143,7 +143,17 @@ def test_after_an_unclean_truncation_the_group_is_where_the_log_was_cut(host):
     assert (row.status, row.cut_at, row.read_uncommitted.records) == (Status.LOG_CUT, 4, 20)
     assert lag(host, 4, leader_epoch=3).status is Status.OK, "up to the end of the epoch all is as it was"
     assert lag(host, 9, leader_epoch=5).status is Status.OK
-    assert lag(host, 9, leader_epoch=8).status is Status.OK, "an epoch that this leader has not heard of"
+    led(host, leader_epoch=8, partition_epoch=2)
+    assert lag(host, 9, leader_epoch=8).status is Status.OK, "an epoch in which nothing was written yet"
+
+
+def test_an_epoch_that_the_partition_has_not_reached_is_of_a_deleted_topic_or_not_known(host):
+    led(host, leader_epoch=3)
+    produce(host, 10)
+    row = lag(host, 4, leader_epoch=4)
+    assert (row.status, row.error, row.read_uncommitted) == (Status.UNKNOWN, "UNKNOWN_LEADER_EPOCH", None)
+    assert total([row], READ_UNCOMMITTED).unknown == 1
+    assert lag(host, 4, leader_epoch=3).status is Status.OK
 
 
 def test_past_the_end_after_an_unclean_truncation(host):

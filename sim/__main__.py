@@ -3,7 +3,7 @@
 --seeds A-B    many seeds, to the first that fails      --minutes M   of bad weather, in virtual time, without the
                                                         quiet times in between
 --trace FILE   every event, one a line                  --storage     power cuts under a data directory instead
---live-resets  live resets of one group instead
+--live-resets  live resets of one group instead           --retention   retention that waits for groups instead
 --brokers N    a cluster of N brokers                   --kinds A,B   only these troubles of a cluster, by name
 --quiet-hours H  of a cluster: with quiet times, H hours together
 --journal      the brokers keep an offset journal
@@ -21,7 +21,7 @@ import time
 from contextlib import nullcontext
 from itertools import count
 
-from barnabas.sim import campaign, cluster_world, live_resets, planting, storage, world
+from barnabas.sim import campaign, cluster_world, live_resets, planting, retention_holds, storage, world
 from barnabas.sim.cluster_faults import CLUSTER_FAULTS
 from barnabas.sim.faults import FAULTS, Fault
 from barnabas.sim.violation import Violation
@@ -51,15 +51,18 @@ def run_world(
     fault: Fault | None,
     *,
     has_live_resets: bool = False,
+    has_retention: bool = False,
     with_journal: bool = False,
 ) -> bool:
-    """Run one world, or one of live resets; returns whether it holds."""
+    """Run one world, or one of live resets or of retention; returns whether it holds."""
     began = time.perf_counter()
     with open(trace_path, "w") if trace_path else nullcontext() as file:
         trace = (lambda line: print(line, file=file)) if file is not None else None
         with planting.planted(fault) if fault is not None else nullcontext():
             if has_live_resets:
                 verdict = live_resets.run(seed, minutes, trace)
+            elif has_retention:
+                verdict = retention_holds.run(seed, minutes, trace)
             else:
                 verdict = world.run(seed, minutes, trace, with_journal)
     seconds = time.perf_counter() - began
@@ -149,6 +152,7 @@ def main() -> int:
     parser.add_argument("--until-s", metavar="S", type=float, default=float("inf"), help="begin no seed after this")
     parser.add_argument("--violations", metavar="FILE")
     parser.add_argument("--live-resets", action="store_true", help="live resets of one group")
+    parser.add_argument("--retention", action="store_true", help="retention that waits for groups")
     parser.add_argument("--storage", action="store_true", help="power cuts under storage")
     parser.add_argument("--faults", action="store_true", help="plant the faults")
     parser.add_argument("--fault", metavar="NAME", choices=list(faults))
@@ -166,6 +170,7 @@ def main() -> int:
     is_storage = arguments.storage if fault is None else fault.campaign == "storage"
     is_cluster = arguments.brokers > 1 or (fault is not None and fault.campaign == "cluster")
     has_live_resets = arguments.live_resets if fault is None else fault.campaign == "live resets"
+    has_retention = arguments.retention if fault is None else fault.campaign == "retention"
     if is_storage:
         logging.disable(logging.CRITICAL)
     failed = 0
@@ -180,6 +185,7 @@ def main() -> int:
                 arguments.trace,
                 fault,
                 has_live_resets=has_live_resets,
+                has_retention=has_retention,
                 with_journal=journal,
             )
         else:

@@ -18,7 +18,7 @@ class Change(NamedTuple):
 
 class Fault(NamedTuple):
     """One wrong line. `campaign` is the simulation that must find it: `world`, `journal` (a world with an offset
-    journal), `storage`, `cluster`, `live resets`.
+    journal), `storage`, `cluster`, `live resets`, `retention`.
 
     Where one guard stands behind another, no harm is done until both are gone: `also` has the other lines.
     """
@@ -819,6 +819,61 @@ FAULTS = (
         "self._journal.waiting_bytes -= part.size_bytes",
         "self._parts.append(part) if part.last_ms and part.position % 5 == 3 else None; part.last_ms = 0",
         "the journal is written once",
+        1,
+    ),
+    # Retention that waits for groups
+    Fault(
+        "retention waits for nobody",
+        "retention",
+        "storage.retention:raise_log_start",
+        "if waits is not None and",
+        "if False and",
+        "retention waits for groups",
+        1,
+    ),
+    Fault(
+        "a segment goes of which a group has read the beginning",
+        "retention",
+        "storage.retention:released_segments",
+        "if next_base > unread_from and",
+        "if base_offset >= unread_from and",
+        "retention waits for groups",
+        1,
+    ),
+    Fault(
+        "retention waits for one group only",
+        "retention",
+        "broker.waited_groups:WaitedGroups.hold_of",
+        "lowest = min(lowest, offset)",
+        "lowest = offset",
+        "retention waits for groups",
+        1,
+    ),
+    Fault(
+        "a pattern that was not asked for yet stands for no group",
+        "retention",
+        "broker.waited_groups:WaitedGroups.hold_of",
+        "waiting[name] = lowest = log.log_start_offset",
+        "pass",
+        "retention waits for groups",
+        1,
+    ),
+    Fault(
+        "a group that has committed nothing is not waited for",
+        "retention",
+        "broker.waited_groups:WaitedGroups.hold_of",
+        "if committed == NOTHING and is_pattern(name):",
+        "if committed == NOTHING:",
+        "retention waits for groups",
+        1,
+    ),
+    Fault(
+        "retention waits for those that have read",
+        "retention",
+        "broker.waited_groups:WaitedGroups._committed",
+        "return found.offset",
+        "return 0",
+        "retention goes on when groups have read",
         1,
     ),
 )

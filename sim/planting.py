@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from typing import Any
 
-from barnabas.sim import cluster_world, live_resets, storage, world
+from barnabas.sim import cluster_world, live_resets, retention_holds, storage, world
 from barnabas.sim.faults import Change, Fault
 from barnabas.sim.violation import Violation
 
@@ -27,6 +27,8 @@ def run(fault: Fault, seed: int) -> Violation | None:
         return world.run(seed, minutes=1).violation
     if fault.campaign == "live resets":
         return live_resets.run(seed).violation
+    if fault.campaign == "retention":
+        return retention_holds.run(seed).violation
     if fault.campaign == "journal":
         return world.run(seed, minutes=1, with_journal=True).violation
     if fault.campaign == "cluster":

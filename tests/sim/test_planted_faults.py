@@ -31,7 +31,7 @@ def quiet() -> Iterator[None]:
 def test_there_are_enough_of_them() -> None:
     assert len({fault.name for fault in ALL_FAULTS}) == len(ALL_FAULTS)
     assert len(FAULTS) >= 50
-    assert {fault.campaign for fault in FAULTS} == {"storage", "world", "live resets", "journal"}
+    assert {fault.campaign for fault in FAULTS} == {"storage", "world", "live resets", "journal", "retention"}
     assert len(CLUSTER_FAULTS) >= 30
     assert {fault.campaign for fault in CLUSTER_FAULTS} == {"cluster"}
 

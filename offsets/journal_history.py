@@ -88,6 +88,24 @@ def positions_at(records: Sequence[Changes | Gap], time_ms: int, now: Positions)
     return found
 
 
+def lacking(records: Iterable[Changes | Gap], now: Positions, *, may_move: bool) -> list[TopicPartition]:
+    """Which partitions of these records are elsewhere now: the last changes of them are not among the records.
+
+    `may_move`: the records may have later changes than `now`.
+    """
+    seen: dict[TopicPartition, list[int]] = {}
+    for record in records:
+        if isinstance(record, Gap):
+            seen.clear()
+            continue
+        for row in record.rows:
+            offsets = seen.setdefault((row.topic, row.partition), [row.old_offset])
+            if not may_move:
+                offsets.clear()
+            offsets.append(row.new_offset)
+    return sorted(key for key, offsets in seen.items() if now.get(key, NOWHERE).offset not in offsets)
+
+
 class Operation(NamedTuple):
     """What somebody did to a group at one time: a reset, a deletion, an expiry, …"""
 

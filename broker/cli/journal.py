@@ -3,6 +3,7 @@
 The commands read the journal like any consumer: only the partition of the group, from the time that they need on.
 """
 
+import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -36,7 +37,15 @@ from barnabas.offsets.journal import (
     key_of,
     without_repetitions,
 )
-from barnabas.offsets.journal_history import NOWHERE, Position, Positions, before, last_operation, positions_at
+from barnabas.offsets.journal_history import (
+    NOWHERE,
+    Position,
+    Positions,
+    before,
+    lacking,
+    last_operation,
+    positions_at,
+)
 from barnabas.offsets.records import NO_TOPIC_ID
 from barnabas.protocol import uuids
 from barnabas.runtime.clock import RealClock
@@ -44,6 +53,7 @@ from barnabas.runtime.clock import RealClock
 POLL_MS = 500
 SETTING = "offsets.journal.enable"
 IS_OFF = f"{SETTING}=false"
+BEHIND_MS_MAX = 3_000  # how long a command waits for the journal
 LINES = 100  # of `log`, without --max or --json
 DELETED = "retention has deleted what was written before"
 UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -124,7 +134,7 @@ def diff(
         fail("--from is later than --to.", ExitCode.NOT_VALID)
     with admin(target) as client:
         now = _committed(client, group)
-        records = _history(target, client, group, begin_ms, now)
+        records = _history(target, client, group, begin_ms, now, may_move=True)
     then, later = positions_at(records, begin_ms, now), positions_at(records, end_ms, now)
     rows: list[dict[str, Any]] = []
     for key in sorted({**then, **later}):
@@ -200,7 +210,7 @@ def restore(
         if not live:
             _refuse_living(client, group)
         now = _committed(client, group)
-        records = _history(target, client, group, at_ms, now)
+        records = _history(target, client, group, at_ms, now, may_move=live)
         wanted = positions_at(records, at_ms, now)
         if topic:
             wanted = {key: position for key, position in wanted.items() if key[0] in topic}
@@ -230,7 +240,7 @@ def undo(
     with admin(target) as client:
         if not live:
             _refuse_living(client, group)
-        records = read_journal(target, client, group, None)
+        records = _read_up_to(target, client, group, None, _committed(client, group), may_move=live)
         if records and isinstance(records[-1], Gap) and records[-1].why.endswith(IS_OFF):
             fail(f"the last changes of {group} are not in the journal: {records[-1].why}.")
         last = last_operation(records)
@@ -336,12 +346,36 @@ def _retention_ms(client: Any) -> int:
     return max(int(topics[JOURNAL_TOPIC].get("retention.ms", {"value": 0})["value"]), 0)
 
 
-def _history(target: Target, client: Any, group: str, since_ms: int, now: Positions) -> list[Changes | Gap]:
+def _history(
+    target: Target, client: Any, group: str, since_ms: int, now: Positions, *, may_move: bool
+) -> list[Changes | Gap]:
     """The records since then; all that there are, if those do not say where each partition was."""
-    records = read_journal(target, client, group, since_ms)
+    records = _read_up_to(target, client, group, since_ms, now, may_move=may_move)
     if any(position.offset == NOT_KNOWN for position in positions_at(records, since_ms, now).values()):
         records = read_journal(target, client, group, None)
     return records
+
+
+def _read_up_to(
+    target: Target, client: Any, group: str, since_ms: int | None, now: Positions, *, may_move: bool
+) -> list[Changes | Gap]:
+    """The records of a group, with those that led to where it is now. `may_move`: it has moved on since, perhaps.
+
+    The journal is written a moment after a change; but while its disk is full, or it has no leader, much later.
+    """
+    clock = RealClock()
+    last_ms = clock.monotonic_ms() + BEHIND_MS_MAX
+    while True:
+        records = read_journal(target, client, group, since_ms)
+        missing = lacking(records, now, may_move=may_move)
+        if not missing:
+            return records
+        if clock.monotonic_ms() > last_ms:
+            names = ", ".join(f"{topic}-{index}" for topic, index in missing[:10])
+            fail(
+                f"the journal does not have the last changes of {group} yet ({names}). Nothing was changed; try again."
+            )
+        asyncio.run(clock.sleep(POLL_MS))
 
 
 def _committed(client: Any, group: str) -> Positions:

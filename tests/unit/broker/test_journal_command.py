@@ -43,7 +43,9 @@ def test_a_broker_that_stands_still_does_not_renew_the_time_limit(monkeypatch: p
     monkeypatch.setattr(journal, "connection", lambda target: {})
     monkeypatch.setattr(Target, "renew", renewed.append)
     client: Any = SimpleNamespace(
-        describe_topics=lambda names: [{"name": name, "error_code": 0, "partitions": [{}]} for name in names]
+        describe_topics=lambda names: [
+            {"name": name, "error_code": 0, "partitions": [{"partition_index": 0, "leader_id": -1}]} for name in names
+        ]
     )
     with pytest.raises(TimeoutError):
         journal.read_journal(Target("", 1, 1, False), client, "g", None)

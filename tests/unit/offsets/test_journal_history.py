@@ -11,6 +11,7 @@ from barnabas.offsets.journal_history import (
     Positions,
     before,
     fold,
+    lacking,
     last_operation,
     positions_at,
 )
@@ -109,6 +110,27 @@ def test_every_time_of_a_random_history(seed: int) -> None:
     assert known > 100
     if not any(isinstance(record, Gap) for record in records):
         assert fold(records).get("g", {}) == now
+
+
+@pytest.mark.parametrize(
+    ("records", "now", "is_lacking", "is_lacking_of_members"),
+    [
+        ([change(10, NO_OFFSET, 1), change(20, 1, 2)], 2, False, False),
+        ([change(10, NO_OFFSET, 1), change(20, 1, 2)], 1, True, False),  # a member has committed since
+        ([change(10, NO_OFFSET, 1), change(20, 1, 2)], 3, True, True),
+        ([change(10, 0, 1), change(20, 1, 2)], 0, True, False),
+        ([change(10, 0, 1), change(20, 1, 2)], NO_OFFSET, True, True),
+        ([change(10, 1, NO_OFFSET)], NO_OFFSET, False, False),
+        ([change(10, NO_OFFSET, 1), gap(10, 20)], 3, False, False),  # the gap says it
+        ([], 3, False, False),
+    ],
+)
+def test_a_journal_that_lacks_the_last_change(
+    records: list[Changes | Gap], now: int, is_lacking: bool, is_lacking_of_members: bool
+) -> None:
+    where = {} if now == NO_OFFSET else {KEY: Position(now)}
+    assert lacking(records, where, may_move=False) == [KEY] * is_lacking
+    assert lacking(records, where, may_move=True) == [KEY] * is_lacking_of_members
 
 
 def test_the_last_operation_is_no_commit_of_a_consumer() -> None:

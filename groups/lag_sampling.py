@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple, Protocol
 
 from barnabas.groups.runtime import Shard
-from barnabas.groups.standstill import Key, Standstills
+from barnabas.groups.standstill import Standstills, Unread
 from barnabas.offsets.lag_history import LagHistories, Point
 from barnabas.offsets.table import Positions
 from barnabas.runtime.ports import Env
@@ -175,7 +175,7 @@ class LagSampling:
     def _sample(self, group_id: str, offsets: Positions) -> None:
         records = position = partitions = lost = threatened = goes_ms = past_end = 0
         going = ""
-        unread: list[tuple[Key, int]] = []
+        unread: list[Unread] = []
         for topic, committed in offsets:
             known = self._topics.get(topic)
             ranges = {} if known is None else known.ranges
@@ -196,7 +196,7 @@ class LagSampling:
                 position += offset
                 if offset < end:
                     records += end - offset
-                    unread.append(((topic, index), at))
+                    unread.append((topic, index, at))
                 elif offset > end:
                     past_end += 1
         now_ms = self._env.clock.now_ms()

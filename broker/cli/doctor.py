@@ -287,6 +287,11 @@ def not_known_yet(facts: Facts) -> list[str]:
                 f"broker {broker.node_id} loads {health['loading_partitions']} partitions of __consumer_offsets: their "
                 "groups were not looked at"
             )
+        if not health["are_all_watched"]:
+            said.append(
+                f"broker {broker.node_id} has more partitions with unread records than it can watch: of some groups it "
+                "does not know whether they stand still"
+            )
         if health["groups_left_out"]:
             said.append(
                 f"broker {broker.node_id} has {health['groups_left_out']:,} more groups that may have a problem"
@@ -318,10 +323,10 @@ def _print(facts: Facts, outcomes: Sequence[Outcome], bootstrap: str | None) -> 
     made = sum(one.not_made is None for one in outcomes)
     counts = [(_count(outcomes, each), each.name.lower()) for each in sorted(Severity, reverse=True)]
     found = ", ".join(f"{number:,} {name}{'' if number == 1 else 's'}" for number, name in counts if number)
-    brokers, groups = len(facts.living), len(facts.groups or ())
+    brokers, groups = findings.count(len(facts.living), "broker"), len(facts.groups or ())
     print(
-        f"{found or 'Nothing is wrong'}: {made} of {len(outcomes)} checks, {brokers} "
-        f"{'broker' if brokers == 1 else 'brokers'}, {len(facts.topics):,} topics, {groups:,} groups."
+        f"{found or 'Nothing is wrong'}: {made} of {len(outcomes)} checks, {brokers}, "
+        f"{findings.count(len(facts.topics), 'topic')}, {findings.count(groups, 'group')}."
     )
 
 

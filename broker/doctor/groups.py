@@ -43,8 +43,8 @@ def stalled(facts: Facts) -> Iterator[Finding]:
         still = duration((facts.now_ms - since_ms) / 1000)
         clients = listed(map(_named, row["clients"]), 2)
         first = rows[0]
-        if row["moving_partitions"]:
-            what = f"{count(row['standing_partitions'], 'partition')} not read for {still}, others are: {places}"
+        if row["is_moving"]:
+            what = f"{count(len(rows), 'partition')} not read for {still}, others are: {places}"
             why = (
                 f"Often it is one record that cannot be processed (offset {first['offset']} of {first['topic']}-"
                 f"{first['partition']}): the command passes over it. Members: {clients}."
@@ -60,7 +60,7 @@ def stalled(facts: Facts) -> Iterator[Finding]:
             why += f" {row['advice']}"
         place = f"{first['topic']}:{first['partition']}"
         command = ("offsets", "set", name, "--topic", place, "--shift-by", "1", "--live")
-        severity = Severity.WARNING if row["moving_partitions"] else Severity.ERROR
+        severity = Severity.WARNING if row["is_moving"] else Severity.ERROR
         yield Finding(severity, f"group {name}", what, why, command, since_ms)
 
 
@@ -99,9 +99,9 @@ def past_the_end(facts: Facts) -> Iterator[Finding]:
     """What is committed does not fit to the log. Each group was looked at with its partitions' leaders."""
     members = {row["group"]: row["members"] for _, row in facts.group_rows()}
     texts = {
-        Status.PAST_LOG_END: "lie behind the end of their log",
-        Status.LOG_CUT: "are of a log that was cut below them",
-        Status.TOPIC_MADE_AGAIN: "are of a deleted topic of the same name",
+        Status.PAST_LOG_END: "behind the end of the log",
+        Status.LOG_CUT: "above the place where the log was cut",
+        Status.TOPIC_MADE_AGAIN: "of a deleted topic of the same name",
     }
     for group, rows in facts.lags.items():
         for status, text in texts.items():
@@ -156,7 +156,7 @@ def expiring(facts: Facts) -> Iterator[Finding]:
         if not row["expiring_partitions"]:
             continue
         left = duration(max((row["expires_ms"] or 0) - health["time_ms"], 0) / 1000)
-        if not (row["standing_partitions"] or row["moving_partitions"]):
+        if not row["unread_partitions"]:
             read.append((row["group"], left))
             continue
         yield Finding(

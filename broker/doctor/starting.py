@@ -24,7 +24,7 @@ def start_again(facts: Facts, broker: Broker, **more: str) -> tuple[str, ...]:
     changes = {name.replace("_", "."): value for name, value in more.items()}
     if broker.settings is not None:
         static = {name: value for name, value in broker.settings.static.items() if name not in {*OWN, *changes}}
-        return _command(facts, broker.node_id, _directories(broker.settings), broker.port, static | changes)
+        return _command(facts, broker.node_id, _directories(broker.settings), broker.port, static, changes)
     others = facts.settings
     folders = {_parent(_directories(settings), each.node_id) for each, settings in others}
     folder = next(iter(folders)) if len(folders) == 1 else None
@@ -39,7 +39,7 @@ def start_again(facts: Facts, broker: Broker, **more: str) -> tuple[str, ...]:
         for name, value in first.items()
         if name not in {*OWN, *changes} and all(each.get(name) == value for each in rest)
     }
-    return _command(facts, number, f"{folder}/{number}", port, common | changes)
+    return _command(facts, number, f"{folder}/{number}", port, common, changes)
 
 
 def _directories(settings: Settings) -> str:
@@ -52,13 +52,15 @@ def _parent(directory: str, node_id: int) -> str | None:
     return found[1] if found and int(found[2]) == node_id else None
 
 
-def _command(facts: Facts, node_id: int, directories: str, port: int, settings: Mapping[str, str]) -> tuple[str, ...]:
+def _command(
+    facts: Facts, node_id: int, directories: str, port: int, static: Mapping[str, str], changes: Mapping[str, str]
+) -> tuple[str, ...]:
     words = ["start"]
     words += ["--set", f"log.dirs={directories}"] if "," in directories else ["--data", directories]
     words += ["--port", str(port)]
-    if facts.is_cluster:
-        words += ["--set", f"node.id={node_id}"]
-    if len(settings) <= SETTINGS_MAX:
-        for name, value in settings.items():
-            words += ["--set", f"{name}={value}"]
+    settings = {"node.id": str(node_id)} if facts.is_cluster else {}
+    if len(static) <= SETTINGS_MAX:
+        settings |= static
+    for name, value in {**settings, **changes}.items():
+        words += ["--set", f"{name}={value}"]
     return tuple(words)

@@ -14,6 +14,7 @@ from barnabas.groups.explanation import STORM_WITHIN_MS, advice
 from barnabas.groups.rebalance import State
 from barnabas.groups.runtime import Shard
 from barnabas.offsets.expiry import Kept, expired_offsets, forecast, may_have_expired, warning_ms
+from barnabas.offsets.lag_history import Point
 from barnabas.runtime.turns import Pieces
 from barnabas.storage.disk_space import filling
 from barnabas.storage.log import Log
@@ -71,8 +72,9 @@ GROUP_HEALTH = record(
     state=text("What it is doing.", one_of=[state.value for state in State]),
     members=integer("How many members it has."),
     clients=array(MEMBER, f"Who they are; at most {NAMES_MAX}."),
-    standing_partitions=integer("Partitions with unread records that stand still for the time of the question."),
-    moving_partitions=integer("Other partitions with unread records."),
+    unread_partitions=integer("Partitions with unread records."),
+    standing_partitions=integer("Those that stand still for the time of the question, of the few that are watched."),
+    is_moving=boolean("Whether the group has read on in others meanwhile."),
     standing=array(STANDING, f"The first of those that stand still, at most {NAMES_MAX}; the longest first."),
     past_end_partitions=integer("Partitions where more is committed than the log has."),
     expiring_partitions=integer("Partitions whose committed offset expires soon, if the group stays as it is."),
@@ -107,6 +109,7 @@ HEALTH = record(
     handler_failures=integer("Requests that met a bug, since its start."),
     upkeep_failures=integer("Failures of what it does again and again by itself, since its start."),
     groups_looked_at=integer("How many groups it coordinates."),
+    are_all_watched=boolean("Whether there is room to watch which offsets stand still, for all groups."),
     groups_left_out=integer("Groups that may have a problem, and are not listed."),
     stopped_groups=integer("Groups without members, with unread records that stand still."),
     expiring_groups=integer("Groups without unread records whose offsets expire soon."),
@@ -150,7 +153,7 @@ def health(broker: Broker, request: HttpRequest) -> Pieces[HttpAnswer]:
             row = _group(broker, shard, group_id, now_ms, stalled_ms)
             if row is None:
                 continue
-            is_unread = row["standing_partitions"] or row["moving_partitions"]
+            is_unread = row["unread_partitions"] > 0
             stopped_count += bool(not row["members"] and row["standing_partitions"])
             expiring_count += bool(row["expiring_partitions"] and not is_unread)
             if row["members"]:
@@ -180,6 +183,7 @@ def health(broker: Broker, request: HttpRequest) -> Pieces[HttpAnswer]:
             "handler_failures": broker.server.handler_failures + broker.http.handler_failures,
             "upkeep_failures": sum(task.failures for task in broker.env.upkeep.tasks),
             "groups_looked_at": looked_at,
+            "are_all_watched": not broker.lag_sampling.standstills.is_full,
             "groups_left_out": left_out,
             "stopped_groups": stopped_count,
             "expiring_groups": expiring_count,
@@ -241,12 +245,7 @@ def _group(broker: Broker, shard: Shard, group_id: str, now_ms: int, stalled_ms:
     """What is known of a group; None if nothing of it can be a problem."""
     sampling = broker.lag_sampling
     group = shard.groups.get(group_id)
-    standing, moving = [], 0
-    for each in sampling.standstills.of_group(group_id):
-        if now_ms - each.since_ms >= stalled_ms:
-            standing.append(each)
-        else:
-            moving += 1
+    standing = [each for each in sampling.standstills.of_group(group_id) if now_ms - each.since_ms >= stalled_ms]
     past_end, lost = sampling.past_end.get(group_id, 0), sampling.lost.get(group_id, 0)
     threat = sampling.threatened.get(group_id)
     gone = [topic for topic in shard.offsets.topics(group_id) if not broker.metadata_cache.contains(topic)]
@@ -267,7 +266,8 @@ def _group(broker: Broker, shard: Shard, group_id: str, now_ms: int, stalled_ms:
         "members": 0 if group is None else len(group.members),
         "clients": [] if group is None else [_named(group, each) for each in islice(group.members, NAMES_MAX)],
         "standing_partitions": len(standing),
-        "moving_partitions": moving,
+        "unread_partitions": sampling.standstills.unread_partitions(group_id),
+        "is_moving": bool(standing) and _moves(sampling.histories.of_group(group_id), now_ms - stalled_ms),
         "standing": [each._asdict() for each in standing[:NAMES_MAX]],
         "past_end_partitions": past_end,
         "expiring_partitions": expiring,
@@ -289,6 +289,14 @@ def _group(broker: Broker, shard: Shard, group_id: str, now_ms: int, stalled_ms:
 
 def _recent(events: list[Event], now_ms: int) -> Iterator[Event]:
     return (event for event in events if event.at_ms >= now_ms - STORM_WITHIN_MS)
+
+
+def _moves(points: list[Point], since_ms: int) -> bool:
+    """Whether a group has read on since then. A point holds until the next one."""
+    if not points:
+        return False
+    before = next((point for point in reversed(points) if point.time_ms <= since_ms), points[0])
+    return points[-1].position > before.position and points[-1].partitions == before.partitions
 
 
 def _expiring(broker: Broker, shard: Shard, group_id: str, now_ms: int) -> tuple[int, int | None]:

@@ -71,7 +71,7 @@ def test_an_offset_that_stands_still_is_told_after_a_while(world: World) -> None
     assert group(world) is None
     found = group(world, "?stalled_ms=300000")
     assert found is not None
-    assert (found["members"], found["standing_partitions"], found["moving_partitions"]) == (0, 1, 0)
+    assert (found["unread_partitions"], found["standing_partitions"], found["is_moving"]) == (1, 1, False)
     world.env.clock.advance(2 * MINUTE)
     found = group(world)
     assert found is not None

@@ -14,6 +14,9 @@ from typing import NamedTuple
 
 from barnabas.offsets.backup import Batch, Position
 
+HITS_MAX = 1_000
+"""How many places of one batch or record are remembered. If there are so many, none is the right one for sure."""
+
 
 class How(StrEnum):
     """How a position was placed."""
@@ -143,7 +146,7 @@ def place(position: Position, there: There, found: Found) -> Placement:
     batch, before = position.batch, position.before
     if batch is not None and found.batches:
         hits = found.batches
-        if len(hits) > 1:
+        if 1 < len(hits) < HITS_MAX:
             hits = [hit for hit in hits if hit.before is not None and before is not None and before.is_same(hit.before)]
         if len(hits) != 1:
             return _several(found.batches)

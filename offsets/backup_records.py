@@ -9,11 +9,13 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from barnabas.offsets.backup import Batch, Mark, Position, mark_of
-from barnabas.offsets.backup_places import How, Placement, There, hint, places
-from barnabas.offsets.backup_search import MANY_BYTES, MOST_BYTES, Around, AskTime
+from barnabas.offsets.backup_places import HITS_MAX, How, Placement, There, hint, places
+from barnabas.offsets.backup_search import FEW_BYTES, MANY_BYTES, MOST_BYTES, Around, Ask, AskTime
 from barnabas.protocol import record_batch
 from barnabas.protocol.batch_records import Record
 from barnabas.protocol.errors import CorruptBatchError
+
+CONTROL_BATCHES_MAX = 16  # that follow each other; then there is no mark
 
 
 class AskBatches(NamedTuple):
@@ -60,13 +62,31 @@ def _records(content: bytes) -> list[Record]:
         return []
 
 
-def marks_at(around: Mapping[int, Around]) -> Generator[AskBatches, Any, dict[int, Marks]]:
-    """The marks at these offsets, of which the batches are known."""
+def marks_at(around: Mapping[int, Around], start: int, end: int) -> Generator[Ask | AskBatches, Any, dict[int, Marks]]:
+    """The marks at these offsets of a log from `start` to `end`, of which the batches are known.
+
+    Behind each transaction is a control batch, so the record may be in a batch further on, or further back.
+    """
     found: dict[int, Marks] = {}
     known: dict[int, list[Record]] = {}  # of the last batches, by their offsets
 
+    def of_records(batch: Batch | None, *, forward: bool) -> Generator[Ask, Any, Batch | None]:
+        """The batch, or the nearest one with records for consumers."""
+        for _ in range(CONTROL_BATCHES_MAX):
+            if batch is None or not batch.is_control:
+                return batch
+            at = batch.last_offset + 1 if forward else batch.base_offset - 1
+            seen: list[Batch] = []
+            bytes_max = FEW_BYTES
+            while start <= at < end and not seen and bytes_max <= MOST_BYTES:
+                seen = yield Ask(at, bytes_max)
+                bytes_max *= 8
+            is_next = bool(seen) and (forward or seen[0].base_offset < batch.base_offset)
+            batch = seen[0] if is_next else None
+        return None
+
     def records_of(batch: Batch | None) -> Generator[AskBatches, Any, list[Record]]:
-        if batch is None or batch.is_control or batch.size_bytes > MOST_BYTES:
+        if batch is None or batch.size_bytes > MOST_BYTES:
             return []
         if batch.base_offset not in known:
             seen = yield AskBatches(batch.base_offset, batch.size_bytes)
@@ -77,13 +97,16 @@ def marks_at(around: Mapping[int, Around]) -> Generator[AskBatches, Any, dict[in
 
     for offset in sorted(around):
         place = around[offset]
-        records = yield from records_of(place.batch)
+        before = None
+        earlier = yield from of_records(place.before, forward=False)
+        later = yield from of_records(place.batch, forward=True)
+        records = yield from records_of(later)
         first = bisect_right(records, offset - 1, key=_offset)
-        before = records[first - 1] if first else None
-        if before is None:
-            earlier = yield from records_of(place.before)
-            before = earlier[-1] if earlier else None
         record = records[first] if first < len(records) else None
+        if first:
+            before = records[first - 1]
+        elif records := (yield from records_of(earlier)):
+            before = records[-1]
         found[offset] = Marks(_mark(record), _mark(before))
     return found
 
@@ -138,7 +161,7 @@ def search_records(
                 for record in _records(content):
                     if record.timestamp in times and record.offset >= begin:
                         mark = mark_of(record)
-                        if mark in hits:
+                        if mark in hits and len(hits[mark]) < HITS_MAX:
                             hits[mark].append(MarkHit(record.offset, _mark(last)))
                     last = record
             at = seen[-1][0].last_offset + 1
@@ -153,7 +176,7 @@ def place_by_records(position: Position, there: There, searched: SearchedRecords
     hits = searched.hits.get(record, ()) if record is not None else ()
     if hits:
         pairs = [hit for hit in hits if before is not None and hit.before == before]
-        if len(pairs) == 1:
+        if len(pairs) == 1 and len(hits) < HITS_MAX:
             return _at(pairs[0].offset, there)
         if len(hits) > 1 or pairs:
             return _several(hits, "what is before it does not decide")

@@ -9,7 +9,7 @@ from collections.abc import Generator, Iterable, Sequence
 from typing import NamedTuple
 
 from barnabas.offsets.backup import Batch
-from barnabas.offsets.backup_places import Hit
+from barnabas.offsets.backup_places import HITS_MAX, Hit
 
 FEW_BYTES, MANY_BYTES = 16 * 1024, 1024 * 1024
 MOST_BYTES = 90 * 2**20  # as much as the client takes in one answer, nearly; the limits of batches are far below
@@ -149,7 +149,7 @@ def search(
                 bytes_max = min(bytes_max * 8, MOST_BYTES)
                 continue
             for batch in seen:
-                if batch.crc in hits:
+                if batch.crc in hits and len(hits[batch.crc]) < HITS_MAX:
                     hits[batch.crc].append(Hit(batch, last))
                 last = batch
             at = seen[-1].last_offset + 1

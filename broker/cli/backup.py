@@ -103,12 +103,15 @@ def _groups_to_export(client: Any, wanted: Sequence[str] | None) -> list[str]:
 def _committed(client: Any, target: Target, names: Sequence[str]) -> dict[str, dict[Key, _Committed]]:
     """What groups have committed, without those that have nothing. A hundred groups share a request."""
     found: dict[str, dict[Key, _Committed]] = {}
+    keys: dict[Key, Key] = {}  # thousands of groups have the same partitions, so each is kept once
     with progress("Reading offsets of groups", len(names)) as advance:
         for start in range(0, len(names), GROUPS_PER_REQUEST):
             some = list(names[start : start + GROUPS_PER_REQUEST])
             for group, offsets in answered(client, partial(client.list_group_offsets, some)).items():
                 rows = {
-                    (key.topic, key.partition): _Committed(one.offset, one.leader_epoch, one.metadata or "")
+                    keys.setdefault(tuple(key), tuple(key)): _Committed(
+                        one.offset, one.leader_epoch, one.metadata or ""
+                    )
                     for key, one in sorted(offsets.items())
                     if one.offset >= 0
                 }
@@ -233,7 +236,7 @@ def import_(
     with admin(target) as client:
         positions = _chosen(found, group)
         cluster_id = answered(client, client.describe_cluster)["cluster_id"]
-        rows = [_Row(one, (names.get(one.topic, one.topic), one.partition), NOT_LOOKED) for one in positions]
+        rows = _rows(positions, names)
         _refuse_two_places(rows)
         logs = LogHeaders(client, target)
         logs.look(row.key[0] for row in rows)
@@ -250,6 +253,15 @@ def import_(
             _verify(client, target, todo)
     with no_time_limit():
         _tell_import(found, rows, as_json, dry_run)
+
+
+def _rows(positions: Sequence[Position], names: dict[str, str]) -> list[_Row]:
+    keys: dict[Key, Key] = {}  # each is kept once
+    rows = []
+    for one in positions:
+        key = (names.get(one.topic, one.topic), one.partition)
+        rows.append(_Row(one, keys.setdefault(key, key), NOT_LOOKED))
+    return rows
 
 
 def _chosen(found: Backup, wanted: Sequence[str] | None) -> list[Position]:
@@ -294,6 +306,7 @@ def _place(target: Target, rows: list[_Row], logs: LogHeaders, is_same_cluster: 
         around = logs.around(offsets, advance)
     wanted: dict[Key, set[Wanted]] = {}
     theres: dict[int, There] = {}
+    placements: dict[Placement, Placement] = {}  # each is kept once
     left = []
     target.renew()
     for row in readable:
@@ -306,7 +319,7 @@ def _place(target: Target, rows: list[_Row], logs: LogHeaders, is_same_cluster: 
         is_same_log = is_same_cluster and topic_id is not None and topic_id == position.topic_id
         there = There(is_same_log, *logs.logs[row.key], *seen[position.offset])
         if proved := prove(position, there):
-            row.placement = proved
+            row.placement = placements.setdefault(proved, proved)
         else:
             theres[id(row)] = there
             wanted.setdefault(row.key, set()).add(Wanted(position.batch, position.before))
@@ -332,10 +345,12 @@ def _place(target: Target, rows: list[_Row], logs: LogHeaders, is_same_cluster: 
         if not isinstance(seen_records, str) and row.placement.how is How.REFUSED and marks != NO_MARKS:
             limit = _limit(seen_records.limits[marks], search_mb)
             row.placement = place_by_records(row.position, theres[id(row)], seen_records, limit)
+    wishes: dict[_Committed, _Committed] = {}
     for row in rows:
         if row.placement.offset is not None:
             epoch = row.epoch if row.placement.offset == row.position.offset else -1
-            row.wanted = _Committed(row.placement.offset, epoch, row.position.metadata)
+            wish = _Committed(row.placement.offset, epoch, row.position.metadata)
+            row.wanted = wishes.setdefault(wish, wish)
 
 
 def _found(position: Position, searched: Searched, search_mb: int) -> Found:

@@ -105,7 +105,7 @@ class LogHeaders:
         self, places: Mapping[Key, Mapping[int, Around]], advance: Callable[[int], None]
     ) -> dict[Key, dict[int, Marks] | str]:
         """The records at offsets whose batches are known, by partition. Advances by the offsets."""
-        return self._each(places, lambda _log, some: marks_at(some), advance)
+        return self._each(places, lambda log, some: marks_at(some, log.start, log.end), advance)
 
     def search_records(
         self, wanted: Mapping[Key, Collection[Marks]], bytes_each: int, advance: Callable[[int], None]

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import confluent_kafka
 import pytest
 from barnabas.broker.cli.client import answered, await_coordinators, changed
 from barnabas.pipeline.wire import EARLIEST, LATEST, READ_UNCOMMITTED, Cluster, fetch_request
@@ -448,3 +449,27 @@ def test_a_mirrored_topic_has_other_batches(pair: tuple[str, str], name: str, tm
     run(source, "export", str(path), "--group", name)
     (row,) = plan(target, path, code=1).values()
     assert "the same record is at 48, 141" in row["note"]
+
+
+def test_positions_behind_transactions(apache_kafka: str, broker: Any, name: str, tmp_path: Path) -> None:
+    """A consumer stands at the control record of a transaction, or behind it. A mirrored copy has no such records."""
+    source, target = apache_kafka, broker.bootstrap
+    for at in (source, target):
+        create(at, name)
+    writer = confluent_kafka.Producer({"bootstrap.servers": source, "transactional.id": name})
+    writer.init_transactions()
+    for number in range(4):  # offsets 0 to 4, a marker at 5, 6 to 10, a marker at 11, …
+        writer.begin_transaction()
+        for index in range(5):
+            writer.produce(name, b"%d-%d" % (number, index), partition=0)
+        writer.commit_transaction()
+    places = {0: 0, 5: 5, 6: 5, 8: 7, 11: 10, 23: 20, 24: 20}  # in the copy
+    for offset in places:
+        commit(source, f"{name}-{offset}", {(name, 0): offset})
+    path = tmp_path / "offsets.jsonl"
+    run(source, "export", str(path), *(word for offset in places for word in ("--group", f"{name}-{offset}")))
+    mirror(source, target, name, 8, None)
+    found = plan(target, path)
+    assert {row["in_the_file"]: row["new_offset"] for row in found.values()} == places
+    commit(source, f"{name}-0", {(name, 0): 1})
+    assert {row["how"] for row in plan(source, path).values()} == {"proved"}

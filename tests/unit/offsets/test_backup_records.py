@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from barnabas.offsets.backup import Batch, Mark, Position, batches_in, mark_of
-from barnabas.offsets.backup_places import How, There
+from barnabas.offsets.backup_places import HITS_MAX, How, There
 from barnabas.offsets.backup_records import (
     AskBatches,
     MarkHit,
@@ -39,7 +39,7 @@ class FakeLog:
         if isinstance(ask, AskTime):
             records = [record for _, content in self.batches for record in record_batch.records(content)]
             return next((record.offset for record in records if record.timestamp >= ask.timestamp), None)
-        assert isinstance(ask, AskBatches)
+        assert 0 <= ask.offset < self.end
         sent: list[tuple[Batch, bytes]] = []
         for header, content in self.batches:
             if header.last_offset >= ask.offset:
@@ -47,7 +47,7 @@ class FakeLog:
                     break
                 sent.append((header, content))
         self.sent_bytes += sum(len(one) for _, one in sent)
-        return sent
+        return sent if isinstance(ask, AskBatches) else [header for header, _ in sent]
 
     def run(self, seeking: Generator[Any, Any, Any]) -> Any:
         answer: Any = None
@@ -101,7 +101,7 @@ def test_a_mark_tells_records_apart() -> None:
 def test_the_marks_at_every_offset(codec: Compression) -> None:
     records = [record(number) for number in range(30)]
     log = log_of(records, [5, 1, 10, 14], codec=codec)
-    found = log.run(marks_at({offset: log.around(offset) for offset in range(31)}))
+    found = log.run(marks_at({offset: log.around(offset) for offset in range(31)}, 0, log.end))
     marks = [mark_of(one) for one in records]
     assert found == {
         offset: Marks(marks[offset] if offset < 30 else None, marks[offset - 1] if offset else None)
@@ -109,18 +109,44 @@ def test_the_marks_at_every_offset(codec: Compression) -> None:
     }
 
 
-def test_control_records_and_compacted_ones_have_no_marks() -> None:
-    marker = record_batch.build_marker(
-        1, base_offset=2, partition_leader_epoch=0, producer_id=1, producer_epoch=0, coordinator_epoch=0, timestamp=5
+def marker(offset: int) -> bytes:
+    return bytes(
+        record_batch.build_marker(
+            record_batch.CONTROL_COMMIT,
+            base_offset=offset,
+            partition_leader_epoch=0,
+            producer_id=1,
+            producer_epoch=0,
+            coordinator_epoch=0,
+            timestamp=5,
+        )
     )
-    plain = record_batch.build([record(0), record(1)])
-    log = FakeLog([bytes(plain), bytes(marker)])
-    found = log.run(marks_at({offset: log.around(offset) for offset in (1, 2, 3)}))
-    zero, one = mark_of(record(0)), mark_of(record(1))
-    assert found == {1: Marks(one, zero), 2: Marks(None, one), 3: Marks(None, None)}
-    kept = [each for each in record_batch.records(bytes(plain)) if each.offset == 0]
+
+
+def test_control_records_do_not_count() -> None:
+    """Consumers stand at the marker or behind it; what counts are the records around it."""
+    zero, one, two = (mark_of(record(number)) for number in range(3))
+    plain = bytes(record_batch.build([record(0), record(1)]))
+    last = bytes(record_batch.build([record(2)], base_offset=5))
+    log = FakeLog([plain, marker(2), marker(3), marker(4), last, marker(6)])
+    found = log.run(marks_at({offset: log.around(offset) for offset in range(8)}, 0, log.end))
+    assert found == {
+        0: Marks(zero, None),
+        1: Marks(one, zero),
+        **dict.fromkeys(range(2, 6), Marks(two, one)),
+        **dict.fromkeys(range(6, 8), Marks(None, two)),
+    }
+    only = FakeLog([marker(0), marker(1)])
+    assert only.run(marks_at({1: only.around(1)}, 0, 2)) == {1: Marks(None, None)}
+    many = FakeLog([plain, *map(marker, range(2, 30))])
+    assert many.run(marks_at({30: many.around(30)}, 0, 30)) == {30: Marks(None, None)}
+
+
+def test_compacted_records_have_no_marks() -> None:
+    plain = bytes(record_batch.build([record(0), record(1)]))
+    kept = [each for each in record_batch.records(plain) if each.offset == 0]
     compacted = FakeLog([bytes(record_batch.rebuild(record_batch.read_header(plain), kept))])
-    assert compacted.run(marks_at({1: compacted.around(1)})) == {1: Marks(None, zero)}
+    assert compacted.run(marks_at({1: compacted.around(1)}, 0, 2)) == {1: Marks(None, mark_of(record(0)))}
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -135,7 +161,7 @@ def test_every_position_is_found_in_other_batches(seed: int) -> None:
     while sum(sizes) < 200:
         sizes.append(min(chance.randrange(1, 40), 200 - sum(sizes)))
     target = log_of(records, sizes, codec=chance.choice([Compression.NONE, Compression.GZIP]), begin=1000)
-    marks = source.run(marks_at({offset: source.around(offset) for offset in range(201)}))
+    marks = source.run(marks_at({offset: source.around(offset) for offset in range(201)}, 0, 200))
     searched = target.run(search_records(marks.values(), 1000, target.end, 2**20))
     wrong = 0
     for offset, one in marks.items():
@@ -198,6 +224,16 @@ PLACES: dict[str, tuple[Marks, Hits, str, tuple[How, int | None]]] = {
     "nothing is there": (Marks(TWO, ONE), {}, "", (REFUSED, None)),
     "before the start of the log": (Marks(None, ONE), {ONE: [MarkHit(5, None)]}, "", (BY_RECORDS, 10)),
 }
+
+
+def test_a_record_that_is_everywhere_is_nowhere() -> None:
+    records = [Record(timestamp=1000, value=b"alike") for _ in range(3 * HITS_MAX)]
+    log = log_of([record(-500), *records, record(500)], [1, 3 * HITS_MAX, 1])
+    marks = Marks(mark_of(records[0]), mark_of(record(-500)))
+    searched = log.run(search_records([marks], 0, log.end, 2**30))
+    assert len(searched.hits[mark_of(records[0])]) == HITS_MAX
+    position = Position("g", "t", None, 0, 1, 0, "", 0, 30, None, None, *marks)
+    assert place_by_records(position, There(False, 0, log.end, None, None), searched, "").how is REFUSED
 
 
 @pytest.mark.parametrize("case", PLACES)

@@ -61,8 +61,11 @@ class WaitedGroups:
             self._task.stop()
             self._task = None
 
-    def hold_of(self, log: Log) -> Hold | None:
-        """From where on records of a log are held back, and for which groups."""
+    def hold_of(self, log: Log) -> Pieces[Hold | None]:
+        """From where on records of a log are held back, and for which groups.
+
+        A group that is set back to an older offset while the others are looked at may come too late.
+        """
         names = log.config.barnabas_retention_wait_for_groups
         if not names:
             return None
@@ -79,7 +82,9 @@ class WaitedGroups:
             else:
                 waiting[name] = lowest = log.log_start_offset  # which groups there are is not known yet
                 continue
-            for group in groups:
+            for number, group in enumerate(groups, 1):
+                if number % _NAMES_PER_PIECE == 0:
+                    yield None
                 committed = self._committed(group, log)
                 if committed == NOTHING and is_pattern(name):
                     continue  # it does not read this partition
@@ -87,6 +92,8 @@ class WaitedGroups:
                 if offset < end:
                     waiting[group] = offset
                     lowest = min(lowest, offset)
+        if not partition.is_leader:  # any more
+            return Hold(log.log_start_offset, None)
         if not waiting:
             return None
         return Hold(lowest, tuple(sorted(group for group, offset in waiting.items() if offset == lowest)))

@@ -89,7 +89,7 @@ class LogManager:
         self.free_space: dict[str, FreeSpace] = {}  # by the path of the directory
         self._hindered: dict[Log, None] = {}
         self.cleaner = Cleaner(env, self._files, self)
-        self.hold_of: Callable[[Log], retention.Hold | None] = lambda log: None  # what groups have not read
+        self.hold_of: Callable[[Log], Pieces[retention.Hold | None]] = retention.no_hold  # what groups have not read
         self._waits = retention.Waits(lambda log: self.hold_of(log), self._has_room_for)
         self._retention: Task[Any] | None = None
 
@@ -592,7 +592,7 @@ class LogManager:
             while retention.remove_segments_below_start(item.log):
                 yield None
         else:
-            if retention.raise_log_start(item, self._env.clock.now_ms(), self._waits):
+            if (yield from retention.raise_log_start(item, self._env.clock.now_ms(), self._waits)):
                 self._shortened.append(item)
 
     def held_until_ms(self, log: Log, offset: int) -> int | None:

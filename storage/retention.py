@@ -11,11 +11,13 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from barnabas.runtime.turns import Pieces
 from barnabas.storage.log import Log
 
 logger = logging.getLogger("barnabas.storage")
 
 _SEGMENTS_REMOVED_AT_ONCE = 50
+_NAMES_TOLD_MAX = 5  # of groups, in a line of the log
 
 
 class SegmentFacts(NamedTuple):
@@ -68,6 +70,19 @@ class Hold(NamedTuple):
     unread_from: int
     groups: tuple[str, ...] | None
 
+    @property
+    def names(self) -> str:
+        """The groups in words."""
+        groups = self.groups or ()
+        more = len(groups) - _NAMES_TOLD_MAX
+        return ", ".join(groups[:_NAMES_TOLD_MAX]) + (f" and {more} more" if more > 0 else "")
+
+
+def no_hold(log: Log) -> Pieces[Hold | None]:
+    """Nothing is held back."""
+    return None
+    yield
+
 
 def released_segments(
     due: Sequence[tuple[int, int]],
@@ -94,7 +109,7 @@ def released_segments(
 class Waits:
     """What retention holds back for groups in the logs of this broker, and since when."""
 
-    def __init__(self, hold_of: Callable[[Log], Hold | None], has_room: Callable[[Log], bool]) -> None:
+    def __init__(self, hold_of: Callable[[Log], Pieces[Hold | None]], has_room: Callable[[Log], bool]) -> None:
         self._hold_of = hold_of
         self._has_room = has_room  # whether the disk of a log can be written
         self._held_since: dict[Log, dict[int, int]] = {}  # log -> first offset of a held segment -> when that began
@@ -108,16 +123,16 @@ class Waits:
         since_ms = held.get(log.segments[log.segments.slot_of(offset)].base_offset) if held else None
         return None if since_ms is None else since_ms + log.config.barnabas_retention_wait_max_ms
 
-    def decide(self, log: Log, due: Sequence[tuple[int, int]], now_ms: int) -> int:
+    def decide(self, log: Log, due: Sequence[tuple[int, int]], now_ms: int) -> Pieces[int]:
         """How many of the segments that retention would take go now; the log says why others stay, or do not."""
-        hold = self._hold_of(log) if due else None
+        hold = (yield from self._hold_of(log)) if due else None
         known = self._held_since.pop(log, {})
         if hold is None:
             return len(due)
         leads = hold.groups is not None
         wait_max_ms = log.config.barnabas_retention_wait_max_ms if leads else None
         count = released_segments(due, hold.unread_from, known, now_ms=now_ms, wait_max_ms=wait_max_ms)
-        names = ", ".join(hold.groups or ())
+        names = hold.names
         if count < len(due) and not self._has_room(log):
             if leads:
                 text = "%s: the disk is full, so retention does not wait for %s, and deletes %d records unread at most"
@@ -141,8 +156,11 @@ class Waits:
         self._held_since.pop(log, None)
 
 
-def raise_log_start(log: Log, now_ms: int, waits: Waits | None = None) -> bool:
-    """Raise the log start above what retention gives up; whether whole segments lie below it now."""
+def raise_log_start(log: Log, now_ms: int, waits: Waits | None = None) -> Pieces[bool]:
+    """Raise the log start above what retention gives up; whether whole segments lie below it now.
+
+    In pieces, because there may be ten thousand groups to look at.
+    """
     if not log.health.is_writable or log.cleaning:
         return False
     segments, config = log.segments, log.config
@@ -165,7 +183,10 @@ def raise_log_start(log: Log, now_ms: int, waits: Waits | None = None) -> bool:
         if waits is not None and config.barnabas_retention_wait_for_groups:
             below = sum(end <= log.log_start_offset for end in ends[:count])  # is not retained any more
             due = list(zip(bases, ends))[below:count]
-            count = below + waits.decide(log, due, now_ms)
+            count = below + (yield from waits.decide(log, due, now_ms))
+            is_same = [base for base, _ in due] == list(bases[below : below + len(due)])
+            if log.cleaning or not log.health.is_writable or not is_same:
+                return False  # it has changed meanwhile; the next time
         if not count:
             return False
         if count == len(segments) and not log.begin_anew():

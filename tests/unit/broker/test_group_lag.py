@@ -280,11 +280,21 @@ def test_a_pattern_stands_for_the_groups_that_read_the_partition(world: World) -
     world.commit("lead", t=[0])
     log = waiting(world, "team-?")
     assert after_retention(world, log) == 10
-    hold = world.broker.waited_groups.hold_of(log)
+    hold = at_once(world.broker.waited_groups.hold_of(log))
     assert hold is not None
     assert (hold.unread_from, hold.groups) == (12, ("team-b",))
     world.commit("team-b", t=[20])
     assert after_retention(world, log) == 20
+
+
+def test_very_many_groups_are_looked_at_in_pieces(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    for number in range(450):
+        world.commit(f"team-{number}", t=[0])
+    log = waiting(world, "*")
+    assert after_retention(world, log) == 0
+    assert len(list(world.broker.waited_groups.hold_of(log))) == 2
+    (line,) = [record.getMessage() for record in caplog.records if "retention waits for" in record.getMessage()]
+    assert "team-0, team-1, team-10, team-100, team-101 and 445 more, which has not read" in line
 
 
 def test_a_pattern_that_no_group_matches_holds_nothing(world: World) -> None:
@@ -303,11 +313,11 @@ def test_who_does_not_lead_waits_for_the_leader(world: World) -> None:
     world.commit("billing", t=[20])
     partition = world.broker.replica_manager.partitions["t", 0]
     partition.is_leader = False
-    hold = world.broker.waited_groups.hold_of(log)
+    hold = at_once(world.broker.waited_groups.hold_of(log))
     assert hold is not None
     assert (hold.unread_from, hold.groups) == (0, None)
     partition.is_leader = True
-    assert world.broker.waited_groups.hold_of(log) is None
+    assert at_once(world.broker.waited_groups.hold_of(log)) is None
 
 
 def test_a_group_elsewhere_counts_as_behind_until_its_coordinator_has_said_more(
@@ -317,19 +327,19 @@ def test_a_group_elsewhere_counts_as_behind_until_its_coordinator_has_said_more(
     log = waiting(world, "team-*")
     world.env.clock.advance(20_000)
     waited = world.broker.waited_groups
-    assert waited.hold_of(log) is None
+    assert at_once(waited.hold_of(log)) is None
     monkeypatch.setattr(world.broker.group_coordinator, "shard_of", lambda group: ErrorCode.NOT_COORDINATOR)
-    hold = waited.hold_of(log)
+    hold = at_once(waited.hold_of(log))
     assert hold is not None
     assert (hold.unread_from, hold.groups) == (0, ("team-a",))
     waited._elsewhere["team-a"] = {("t", 0): 12}
-    hold = waited.hold_of(log)
+    hold = at_once(waited.hold_of(log))
     assert hold is not None
     assert hold.unread_from == 12
     waited._elsewhere["team-a"] = {("t", 1): 0}
-    assert waited.hold_of(log) is None, "it does not read this partition"
+    assert at_once(waited.hold_of(log)) is None, "it does not read this partition"
     waited._unheard.add(7)
-    hold = waited.hold_of(log)
+    hold = at_once(waited.hold_of(log))
     assert hold is not None
     assert hold.unread_from == 0, "a broker that has not answered may have a group of that name"
 

@@ -43,6 +43,7 @@ class Groups:
         world.manager.hold_of = self.hold_of
 
     def hold_of(self, log):
+        yield None
         return None if self.unread_from is None else Hold(self.unread_from, self.names)
 
 

@@ -13,8 +13,10 @@ from typing import NamedTuple
 from barnabas.config.broker import BrokerConfig
 from barnabas.protocol import record_batch
 from barnabas.protocol.record_batch import CONTROL_ABORT, CONTROL_COMMIT, Record
+from barnabas.sim import storage_transactions
 from barnabas.sim.disk import SimDisk
 from barnabas.sim.env import SimEnv, sim_env
+from barnabas.sim.storage_transactions import Event, TransactionSteps
 from barnabas.sim.violation import Violation
 from barnabas.storage import producer_state, truncation
 from barnabas.storage.directory_contents import DataDirectoryError
@@ -40,7 +42,7 @@ TOPIC_ID = bytes(15) + b"\x07"
 
 def settings_of(topic: str, policy: str) -> dict[str, str]:
     """The settings of a topic; `policy` is the compacted topic's cleanup.policy now."""
-    settings = TOPICS.get(topic, {})
+    settings = TOPICS.get(topic) or storage_transactions.TOPICS.get(topic, {})
     return settings | {"cleanup.policy": policy} if topic == "compacted" else settings
 
 
@@ -80,6 +82,7 @@ class CrashPoint(NamedTuple):
     step: str
     disk: SimDisk
     books: dict[str, Book]
+    events: dict[str, tuple[list[Event], int]]  # of the logs with transactions, and how far their start may be
 
 
 class Workload:
@@ -94,6 +97,7 @@ class Workload:
         self.books = {topic: Book() for topic in TOPICS}
         self.points: list[CrashPoint] = []
         self.step = "start"
+        self.transactions = TransactionSteps(self.env, seed)
         self.manager = self._open()
         self._sequences: dict[tuple[str, int], int] = {}
         self._compactions = 0
@@ -111,6 +115,8 @@ class Workload:
             self._make(topic)
         for _ in range(self.steps):
             self._one_step()
+            self.step = "transactions"
+            self.transactions.one(self.manager)
             yield from self._taken()
         self.step = "shutdown"
         self.manager.shutdown()
@@ -125,7 +131,10 @@ class Workload:
         disk = self.env.disk
         if disk.operations % self._keep_every == 0 and self.step.startswith(self._focus):
             books = copy.deepcopy(self.books)
-            self.points.append(CrashPoint(disk.operations, f"{operation} {path}", self.step, disk.copy(), books))
+            starts = self.transactions.start_allowed
+            events = {topic: (events.copy(), starts[topic]) for topic, events in self.transactions.events.items()}
+            point = CrashPoint(disk.operations, f"{operation} {path}", self.step, disk.copy(), books, events)
+            self.points.append(point)
 
     def _open(self) -> LogManager:
         manager = LogManager(self.env, DIRECTORY, BrokerConfig.of({}), lambda topic: settings_of(topic, self._policy))
@@ -369,8 +378,10 @@ def check(point: CrashPoint, fate: str, seed: int) -> None:
             compare(log, book)
             check_log(log, book.start_allowed)
             ends[topic] = append_one(log)
+        check_transactions(manager, point.events)
         manager.shutdown()
         manager = opened(env, policy)
+        check_transactions(manager, point.events)
         for topic, end in ends.items():
             log = manager.get(topic, 0)
             if log is None or log.log_end_offset != end:
@@ -380,6 +391,16 @@ def check(point: CrashPoint, fate: str, seed: int) -> None:
         raise Violation(violation.invariant, f"{violation} [{where}]") from None
     except Exception as error:
         raise Violation("nothing escapes", f"{error!r} [{where}]") from error
+
+
+def check_transactions(manager: LogManager, books: dict[str, tuple[list[Event], int]]) -> None:
+    """Compare the logs with transactions with what was done in them."""
+    for topic, (events, start_allowed) in books.items():
+        log = manager.get(topic, 0)
+        if log is not None:
+            log.set_high_watermark(log.log_end_offset)
+            storage_transactions.check(log, events)
+            check_log(log, start_allowed)
 
 
 def opened(env: SimEnv, policy: str) -> LogManager:
@@ -529,14 +550,22 @@ def check_log(log: Log, settled_from: int = 0) -> None:
                 raise Violation("producers are a function of the log", f"{name}: {producer_id} is not known")
             continue
         ours, theirs = entry.batches[-1:], known.batches[-1:]
+        if name.rpartition("-")[0] in storage_transactions.TOPICS:  # a snapshot has the time of the last marker
+            ours, theirs = ([batch._replace(timestamp=0) for batch in some] for some in (ours, theirs))
         if (
             ours
             and ours[0].last_offset >= log_start
             and (ours != theirs or entry.producer_epoch != known.producer_epoch)
         ):
             raise Violation("producers are a function of the log", f"{name}: {producer_id} has {theirs}, not {ours}")
-        if entry.current_transaction_first_offset != known.current_transaction_first_offset:
-            raise Violation("producers are a function of the log", f"{name}: transaction of {producer_id}")
+        begun, known_begun = entry.current_transaction_first_offset, known.current_transaction_first_offset
+        if (
+            begun != known_begun
+            and not 0 <= min(begun, known_begun) < log_start
+            and max(begun, known_begun) >= log_start
+        ):
+            detail = f"{name}: transaction of {producer_id} from {known_begun} on, not from {begun}"
+            raise Violation("producers are a function of the log", detail)
     for producer_id in log.producers.entries:
         if producer_id not in fresh.entries and log.segments[0].base_offset == 0 and not log_start:
             raise Violation("producers are a function of the log", f"{name}: {producer_id} is invented")

@@ -588,7 +588,11 @@ class Log:
             for segment in segments[segments.slot_of(durability.recovery_point) :]:
                 segment.close_time_index()
                 segment.write_indexes(new_files=segment.is_indexed)
-            durability.sync_with_next_flush(segments.active.index_paths())  # also when all records are durable already
+            # Also when all records are durable already. The next start trusts that where there is no index of aborted
+            # transactions, there are none. It makes the other indexes again if they are missing.
+            durability.sync_with_next_flush(
+                segments.active.index_paths(), with_names=segments.active.transaction_index.is_written
+            )
             is_small = len(segments) == 1 and segments.active.is_small
             snapshot = None if is_small and not self.producers.entries else self.producers.take_snapshot()
             if snapshot is not None:

@@ -6,10 +6,12 @@ from typing import NamedTuple, TypeVar
 
 from barnabas.config.topic import TopicConfig
 from barnabas.protocol import record_batch
+from barnabas.protocol.batch_layout import CONTROL
 from barnabas.protocol.errors import CorruptBatchError
 from barnabas.runtime.ports import Env
 from barnabas.storage import checkpoints
 from barnabas.storage.directory_contents import LogFolder, is_log_file
+from barnabas.storage.index import TransactionIndex
 from barnabas.storage.leader_epochs import LeaderEpochCache
 from barnabas.storage.log import Log
 from barnabas.storage.open_files import OpenFiles
@@ -153,7 +155,10 @@ class _Folder:
         names = self._names() if found is None else list(filter(is_log_file, found.files))
         swapped = []
         touched = False
+        present = set(names)
         for name in names:
+            if name.endswith(".txnindex.cleaned") and f"{name[:20]}.log.swap" in present:
+                continue  # it goes with its log, which has been renamed before it
             if name.endswith((".deleted", ".cleaned", ".tmp")):
                 disk.remove(f"{directory}/{name}")
                 touched = True
@@ -168,7 +173,12 @@ class _Folder:
         for base in swapped:
             self._complete_swap(base, bases)
         for name in self._names():
-            if name.endswith(".swap"):  # index files of a swap whose log has its name already: made again when needed
+            if not name.endswith(".swap"):
+                continue
+            log = f"{name[:20]}.log"
+            if name.endswith(".txnindex.swap") and log in present and f"{log}.cleaned" not in present:
+                disk.rename(f"{directory}/{name}", f"{directory}/{name.removesuffix('.swap')}")  # the log has its name
+            else:  # other indexes of a swap whose log has its name already: made again when needed
                 disk.remove(f"{directory}/{name}")
         disk.sync_directory(directory)
         return self._names()
@@ -179,20 +189,47 @@ class _Folder:
         path = f"{directory}/{file_name(base, 'log')}.swap"
         replacement = self._segment(base, disk.file_size(path), suffix=".swap")
         end = base + 1
+        markers = set()
         for batch in replacement.batches():
             end = batch.last_offset + 1
-        for original in bases:
-            if base <= original < end:
-                self._files.close(f"{directory}/{file_name(original, 'log')}")
-                for extension in ("log", *_BESIDE):
-                    old = f"{directory}/{file_name(original, extension)}"
-                    if disk.exists(old):
-                        disk.remove(old)
+            if batch.attributes & CONTROL:
+                markers.add(batch.last_offset)
+        aborted = f"{directory}/{file_name(base, 'txnindex')}"
+        has_aborted = disk.exists(f"{aborted}.swap") or disk.exists(f"{aborted}.cleaned")
+        # The first one has perhaps lost its log already, and not yet its indexes.
+        for original in dict.fromkeys([base, *(original for original in bases if base <= original < end)]):
+            self._files.close(f"{directory}/{file_name(original, 'log')}")
+            for extension in ("log", *_BESIDE):
+                old = f"{directory}/{file_name(original, extension)}"
+                if disk.exists(old) and (old != aborted or has_aborted):
+                    disk.remove(old)
+        if not has_aborted and disk.exists(aborted):
+            self._keep_entries(aborted, base, markers)  # the new one, renamed already, or the one of the first original
         disk.sync_directory(directory)  # never the new batches under the old indexes
         for extension in _INDEXES:
-            if disk.exists(replacement.file_path(extension)):
-                disk.rename(replacement.file_path(extension), f"{directory}/{file_name(base, extension)}")
+            final = f"{directory}/{file_name(base, extension)}"
+            for index in (replacement.file_path(extension), f"{final}.cleaned"):
+                if disk.exists(index):
+                    disk.rename(index, final)
         self._files.rename(path, f"{directory}/{file_name(base, 'log')}")
+
+    def _keep_entries(self, path: str, base: int, markers: Container[int]) -> None:
+        """Keep of an index of aborted transactions what has its marker in the segment."""
+        index = TransactionIndex(self._disk, path, base, on_disk=True)
+        try:
+            kept = [entry for entry in index.entries if entry.last_offset in markers]
+        except CorruptBatchError:
+            return  # it is made again from the batches
+        if len(kept) < len(index.entries):
+            index.reset()
+            for entry in kept:
+                index.append(entry)
+        if kept:
+            file = self._disk.open(path)
+            try:
+                file.sync()
+            finally:
+                file.close()
 
     def _segment(self, base_offset: int, size: int, present: Container[str] = (), suffix: str = "") -> Segment:
         return Segment(

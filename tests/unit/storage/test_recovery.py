@@ -6,7 +6,8 @@ import pytest
 from barnabas.protocol.record_batch import Record, batches, build
 from barnabas.sim.disk import PowerLoss
 from barnabas.sim.storage import check_log
-from barnabas.storage import truncation
+from barnabas.sim.storage_transactions import visible
+from barnabas.storage import producer_state, truncation
 from barnabas.storage.checkpoints import CheckpointError, read_offsets
 from barnabas.storage.directory_contents import DataDirectoryError
 from barnabas.storage.log_manager import LogManager
@@ -608,3 +609,64 @@ def test_after_a_cut_inside_a_batch_what_takes_its_place_is_checked(make_world, 
         found = read(log)
         assert [offset for offset, _, _ in found] == list(range(log.log_end_offset))
         assert [value for _, _, value in found] == [b"%d" % offset for offset, _, _ in found]
+
+
+def compacted_with_an_aborted_transaction(world):
+    """A compacted log; its cleaned segment holds an aborted transaction, because one before it is open."""
+    log = world.log(cleanup_policy=frozenset(("compact",)), segment_bytes=10_000, min_cleanable_dirty_ratio=0.01)
+    ids = {"producer_epoch": 0, "base_sequence": 0, "transactional": True}
+    world.append(log, (b"a", b"old"), producer_id=4, **ids)
+    world.marker(log, 4, commit=False)
+    world.append(log, (b"a", b"new"))
+    world.append(log, (b"b", b"open"), producer_id=5, **ids)
+    world.append(log, (b"c", b"aborted"), producer_id=6, **ids)
+    world.marker(log, 6, commit=False)
+    log.roll()
+    world.append(log, (b"z", b"1"))
+    log.set_high_watermark(log.log_end_offset)
+    log.flush()
+    world.manager.checkpoint()
+    return log
+
+
+@pytest.mark.parametrize("fate", ["lost", "torn", "scattered", "kept"])
+def test_a_crash_at_any_change_of_a_compaction_keeps_the_index_of_aborted_transactions(
+    world, make_world, fate, monkeypatch
+):
+    monkeypatch.setattr(producer_state, "REPLAYED_AFTER_CRASH_BYTES", 0)  # else all of it would be made again
+    disks = []
+    log = compacted_with_an_aborted_transaction(world)
+    assert log.segments.aborted_transactions(0, 99) == [(4, 0), (6, 4)]
+    world.disk.on_change = lambda operation, path: disks.append(world.disk.copy())
+    world.manager.cleaner.run(log)
+    world.disk.on_change = None
+    world.marker(log, 5)
+    log.set_high_watermark(log.log_end_offset)
+    assert sorted(visible(log).values()) == [b"a", b"b", b"z"]
+    assert len(disks) > 20
+    for number, disk in enumerate(disks):
+        for seed in range(8 if fate in ("torn", "scattered") else 1):
+            other = make_world()
+            other.disk = disk.copy(other.clock, random.Random(f"{seed} {number}"))
+            other.disk.crash(fate)
+            other.env = dataclasses.replace(other.env, disk=other.disk)
+            log = other.open().get("t", 0)
+            other.marker(log, 5)
+            log.set_high_watermark(log.log_end_offset)
+            keys = sorted(visible(log).values())
+            assert keys == [b"a", b"b", b"z"], f"before change {number}, seed {seed}"
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_clean_stop_keeps_the_name_of_an_index_that_is_new(make_world, seed):
+    world = make_world(seed)
+    log = world.log()
+    world.fill(log, 1)
+    log.flush()
+    world.append(log, (b"k", b"aborted"), producer_id=5, producer_epoch=0, base_sequence=0, transactional=True)
+    world.marker(log, 5, commit=False)
+    world.manager.shutdown()
+    log = world.crash("torn").get("t", 0)  # the power fails after the stop
+    assert world.manager.was_clean
+    assert log.log_end_offset == 3
+    assert log.segments.aborted_transactions(0, 3) == [(5, 1)]

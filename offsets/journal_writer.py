@@ -49,6 +49,7 @@ logger = logging.getLogger("barnabas.offsets")
 LINGER_MS = 20.0  # two appends are at least so far apart
 LOOK_MS = 1_000.0  # how often it is looked whether what waits can be written
 PART_BYTES = 64 * 1024  # so many bytes of notes, or a few more, are one batch
+PARTS_AT_ONCE_MAX = 4  # more batches than that are appended in turns with other works
 WAITING_BYTES_MAX = 8 * 1024 * 1024  # of all partitions
 RECOVERED_MAX = 100_000  # more offsets of the log than that are not read again: they become a gap
 BEGINNING_MAX = 10_000  # the same for a journal that is empty
@@ -395,13 +396,18 @@ class PartitionJournal:
     def write(self) -> None:
         """Write what waits, as far as it can be written now."""
         self._close_part()
-        local = self._local
-        if local is not None and local.leader == self._caught_up_with and not self._is_busy:
-            self._write_here(local)
-            return
-        self._local = None
         if self._is_busy or self.closed:
             return
+        local = self._local
+        if local is not None and local.leader == self._caught_up_with:
+            if len(self._parts) <= PARTS_AT_ONCE_MAX:
+                for _ in self._write_here(local):
+                    pass
+            else:
+                self._is_busy = True
+                self._turns.begin(self._write_much_here(local))
+            return
+        self._local = None
         leader = self._place.leader(self.partition)
         if leader is None:
             if self._needs_a_journal and not self._place.exists():
@@ -413,15 +419,21 @@ class PartitionJournal:
             self._is_busy = True
             self._turns.begin(self._write_there(leader))
 
-    def _write_here(self, log: JournalLog) -> None:
-        parts = self._parts
-        while parts or self._lost is not None:
+    def _write_here(self, log: JournalLog) -> Pieces[None]:
+        while (self._parts or self._lost is not None) and log.leader == self._caught_up_with:
             part, gap = self._first()
             error = log.append(self._batch(part))
             if error and error not in _TOO_LARGE:
                 self._not_written(part, gap)
                 return  # the log has logged why; the task `offset journal` tries again
             self._written(part, gap, error)
+            yield
+
+    def _write_much_here(self, log: JournalLog) -> Pieces[None]:
+        try:
+            yield from self._write_here(log)
+        finally:
+            self._is_busy = False
 
     def _write_there(self, leader: Leader) -> Pieces[None]:
         try:
@@ -554,10 +566,11 @@ class PartitionJournal:
 
     def close(self) -> None:
         """This broker does not own the offsets partition any more. What waits is left to the next owner."""
-        if self._local is not None and not self._is_busy:
-            self.write()
-        self.closed = True
         self._close_part()
+        if self._local is not None and not self._is_busy:
+            for _ in self._write_here(self._local):
+                pass
+        self.closed = True
         self._journal.waiting_bytes -= sum(part.size_bytes for part in self._parts)
         self._parts.clear()
         self._lost = None

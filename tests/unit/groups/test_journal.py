@@ -514,6 +514,37 @@ def test_what_cannot_be_written_becomes_a_gap(monkeypatch: pytest.MonkeyPatch) -
     assert len(moves(world)) == len(written) + 1
 
 
+@pytest.mark.parametrize("end", ["more commits", "another leader", "unloading"])
+def test_much_that_waits_is_written_in_turns_with_others(monkeypatch: pytest.MonkeyPatch, end: str) -> None:
+    monkeypatch.setattr(journal_writer, "PART_BYTES", 300)
+    world = GroupWorld(with_journal=True)
+    place = journal_of(world)
+    world.commit("g", {("t", 0): 1})
+    pass_time(world)
+    place.failures = [ErrorCode.KAFKA_STORAGE_ERROR] * 10_000
+    for offset in range(2, 200):
+        world.commit("g", {("t", 0): offset})
+    pass_time(world)
+    place.failures.clear()
+    before = len(place.batches[0])
+    assert world.coordinator.journal is not None
+    world.coordinator.journal.partitions[0].write()
+    assert len(place.batches[0]) <= before + journal_writer.PARTS_AT_ONCE_MAX
+    match end:
+        case "more commits":
+            for offset in range(200, 220):
+                world.commit("g", {("t", 0): offset})
+        case "another leader":
+            place.leader_id, place.leader_epoch = ELSEWHERE, place.leader_epoch + 1
+        case _:
+            world.restart()
+    pass_time(world, 3_000)
+    assert fold(place.records()) == table(world)
+    assert place.everything() == place.records()
+    assert not gaps(world)
+    chain(place)
+
+
 def test_a_record_that_is_too_large_becomes_a_gap() -> None:
     world = GroupWorld(with_journal=True)
     journal_of(world).failures = [ErrorCode.MESSAGE_TOO_LARGE]

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from barnabas.offsets.backup import Batch, Mark, Position, mark_of
 from barnabas.offsets.backup_places import HITS_MAX, How, Placement, There, hint, places
-from barnabas.offsets.backup_search import FEW_BYTES, MANY_BYTES, MOST_BYTES, Around, Ask, AskTime
+from barnabas.offsets.backup_search import FEW_BYTES, MOST_BYTES, Around, Ask, AskTime, scan
 from barnabas.protocol import record_batch
 from barnabas.protocol.batch_records import Record
 from barnabas.protocol.errors import CorruptBatchError
@@ -122,51 +122,22 @@ def _offset(record: Record) -> int:
 def search_records(
     wanted: Iterable[Marks], start: int, end: int, bytes_each: int
 ) -> Generator[AskBatches | AskTime, Any, SearchedRecords]:
-    """Look for records, at most `bytes_each` behind the time of each. A stretch of the log is read once for all."""
+    """Look for records, at most `bytes_each` behind the time of each."""
     ordered = sorted(set(wanted), key=lambda one: one.timestamp)
     hits: dict[Mark, list[MarkHit]] = {mark: [] for one in ordered for mark in one if mark is not None}
     times = {mark.timestamp for mark in hits}
-    limits: dict[Marks, int | None] = {}
-    offsets, totals = [start], [0]  # how many bytes were read up to an offset
-    at = start
-    last: Record | None = None
-    for one in ordered:
-        limits[one] = None
-        begin = start
-        if one.timestamp >= 0:
-            first = yield AskTime(one.timestamp)
-            if first is None:
-                continue
-            begin = max(start, first)
-        if begin > at:
-            at, last = max(at, begin - 1), None  # also the record before
-            offsets.append(at)
-            totals.append(totals[-1])
-        allowed = totals[bisect_right(offsets, begin) - 1] + bytes_each
-        bytes_max = MANY_BYTES
-        while at < end:
-            if totals[-1] >= allowed:
-                limits[one] = at
-                break
-            seen = yield AskBatches(at, bytes_max)
-            if not seen:
-                if bytes_max == MOST_BYTES:
-                    limits[one] = at
-                    break
-                bytes_max = min(bytes_max * 8, MOST_BYTES)
-                continue
-            for batch, content in seen:
-                if batch.is_control:
-                    continue
-                for record in _records(content):
-                    if record.timestamp in times and record.offset >= begin:
-                        mark = mark_of(record)
-                        if mark in hits and len(hits[mark]) < HITS_MAX:
-                            hits[mark].append(MarkHit(record.offset, _mark(last)))
-                    last = record
-            at = seen[-1][0].last_offset + 1
-            offsets.append(at)
-            totals.append(totals[-1] + sum(batch.size_bytes for batch, _ in seen))
+
+    def see(batches: list[tuple[Batch, bytes]], last: Record | None) -> Record | None:
+        for batch, content in batches:
+            for record in () if batch.is_control else _records(content):
+                if record.timestamp in times:
+                    mark = mark_of(record)
+                    if mark in hits and len(hits[mark]) < HITS_MAX:
+                        hits[mark].append(MarkHit(record.offset, _mark(last)))
+                last = record
+        return last
+
+    limits = yield from scan(ordered, start, end, bytes_each, AskBatches, see, lambda _one: False)
     return SearchedRecords(hits, limits)
 
 

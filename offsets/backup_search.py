@@ -5,8 +5,8 @@ never more of the log than they need or are allowed.
 """
 
 from bisect import bisect_right
-from collections.abc import Generator, Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Generator, Iterable, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from barnabas.offsets.backup import Batch
 from barnabas.offsets.backup_places import HITS_MAX, Hit
@@ -109,53 +109,82 @@ class Searched(NamedTuple):
     limits: dict[Wanted, int | None]
 
 
-def search(
-    wanted: Iterable[Wanted], start: int, end: int, bytes_each: int
-) -> Generator[Ask | AskTime, "list[Batch] | int | None", Searched]:
-    """Look for batches, at most `bytes_each` behind the time of each. A stretch of the log is read once for all."""
+def search(wanted: Iterable[Wanted], start: int, end: int, bytes_each: int) -> Generator[Ask | AskTime, Any, Searched]:
+    """Look for batches, at most `bytes_each` behind the time of each."""
     ordered = sorted(set(wanted), key=lambda one: one.timestamp)
     hits: dict[int, list[Hit]] = {batch.crc: [] for one in ordered for batch in one if batch is not None}
-    limits: dict[Wanted, int | None] = {}
+
+    def see(batches: list[Batch], last: Batch | None) -> Batch | None:
+        for batch in batches:
+            if batch.crc in hits and len(hits[batch.crc]) < HITS_MAX:
+                hits[batch.crc].append(Hit(batch, last))
+            last = batch
+        return last
+
+    limits = yield from scan(ordered, start, end, bytes_each, Ask, see, lambda one: _is_settled(one, hits))
+    return Searched(hits, limits)
+
+
+class Timed(Protocol):
+    """Something to look for, with the time from which on it can be in a log."""
+
+    @property
+    def timestamp(self) -> int:
+        """That time in ms; negative: not known."""
+
+
+W = TypeVar("W", bound=Timed)
+L = TypeVar("L")
+
+
+def scan(
+    ordered: Sequence[W],
+    start: int,
+    end: int,
+    bytes_each: int,
+    ask: Callable[[int, int], Any],
+    see: Callable[[list[Any], L | None], L | None],
+    is_settled: Callable[[W], bool],
+) -> Generator[Any, Any, dict[W, int | None]]:
+    """Read the log from the time of each on, at most `bytes_each`, and a stretch of it once for all.
+
+    They are `ordered` by their times. `see` gets what was read, and what it has returned for the piece before (None:
+    what is before was not read). The result says up to which offset each was looked for, or None: as far as it can be.
+    """
+    limits: dict[W, int | None] = {}
     offsets, totals = [start], [0]  # how many bytes were read up to an offset
     at = start
-    last: Batch | None = None
+    last: L | None = None
     for one in ordered:
         limits[one] = None
-        if _is_settled(one, hits):
+        if is_settled(one):
             continue
         begin = start
         if one.timestamp >= 0:
-            found = yield AskTime(one.timestamp)
-            if found is None:
+            first = yield AskTime(one.timestamp)
+            if first is None:
                 continue
-            assert isinstance(found, int)
-            begin = max(start, found)
-        if begin > at:
-            at, last = begin, None
+            begin = max(start, first)
+        if begin - 1 > at:
+            at, last = begin - 1, None  # with what is before it
             offsets.append(at)
             totals.append(totals[-1])
         allowed = totals[bisect_right(offsets, begin) - 1] + bytes_each
         bytes_max = MANY_BYTES
-        while at < end and not _is_settled(one, hits):
-            if totals[-1] >= allowed:
+        while at < end and not is_settled(one):
+            if totals[-1] >= allowed or bytes_max > MOST_BYTES:
                 limits[one] = at
                 break
-            seen = yield Ask(at, bytes_max)
-            assert isinstance(seen, list)
-            if not seen:
-                if bytes_max == MOST_BYTES:
-                    limits[one] = at
-                    break
-                bytes_max = min(bytes_max * 8, MOST_BYTES)
+            seen = yield ask(at, bytes_max)
+            if not seen:  # the first batch is larger
+                bytes_max *= 8
                 continue
-            for batch in seen:
-                if batch.crc in hits and len(hits[batch.crc]) < HITS_MAX:
-                    hits[batch.crc].append(Hit(batch, last))
-                last = batch
-            at = seen[-1].last_offset + 1
+            last = see(seen, last)
+            headers = [each if isinstance(each, Batch) else each[0] for each in seen]
+            at = headers[-1].last_offset + 1
             offsets.append(at)
-            totals.append(totals[-1] + sum(batch.size_bytes for batch in seen))
-    return Searched(hits, limits)
+            totals.append(totals[-1] + sum(header.size_bytes for header in headers))
+    return limits
 
 
 def _is_settled(one: Wanted, hits: dict[int, list[Hit]]) -> bool:

@@ -57,12 +57,15 @@ _OTHER_KNOWN_KEYS = frozenset(range(3, 24)) - {9, 18}
 
 
 class Progress(NamedTuple):
-    """How far a partition is loaded. `end_offset`: where it ends when its loading began."""
+    """How far a partition is loaded. `end_offset`: where it ended when its loading began. `stopped_by`: why it does not
+    get further now; empty if it does.
+    """
 
     partition: int
     start_offset: int
     loaded_offset: int
     end_offset: int
+    stopped_by: str
 
     @property
     def percent(self) -> int:
@@ -104,13 +107,15 @@ class Loader:
     @property
     def progress(self) -> Progress:
         """How far it is."""
-        return Progress(self._shard.partition, self._start, min(self._position, self._end), self._end)
+        position = min(self._position, self._end)
+        return Progress(self._shard.partition, self._start, position, self._end, self._stopped_by)
 
     def _load(self) -> Pieces[None]:
         while self._position < self._end:
             self._tell()
             try:
                 yield from self._replay_slice()
+                self._stopped_by = ""
             except (OSError, ProtocolError, ValueError) as error:
                 self._log_failure(error)
                 later: Pending[None] = Pending()
@@ -169,9 +174,9 @@ class Loader:
                     self._replay_record(record, producer_id)
 
     def _tell(self) -> None:
-        """Log now and then how far it is."""
+        """Log now and then how far it is, unless it stands still."""
         now_ms = self._clock.monotonic_ms()
-        if now_ms - self._told_ms >= TELL_MS:
+        if now_ms - self._told_ms >= TELL_MS and not self._stopped_by:
             self._told_ms = now_ms
             logger.info(
                 "offsets partition %d: loading, %d%% (offset %d of %d, %d records, %d groups so far)",

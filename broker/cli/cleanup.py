@@ -1,11 +1,13 @@
 """`barnabas offsets cleanup`, and when committed offsets expire."""
 
 from contextlib import suppress
+from functools import partial
 from typing import Annotated, Any
 
 import typer
 from barnabas.broker.cli.client import admin, answered, await_coordinators
 from barnabas.broker.cli.exits import ExitCode, Failure, fail, say
+from barnabas.broker.cli.groups import tell_loading
 from barnabas.broker.cli.http_client import HttpApi
 from barnabas.broker.cli.target import Target
 from barnabas.broker.cli.terminal import AsJson, Yes, confirm, print_outcomes, print_table
@@ -48,8 +50,8 @@ def cleanup(
     """
     wanted = [named(one) for one in topic] if topic else None
     with admin(target) as client:
-        await_coordinators(client, [group])
         api = HttpApi(client, target)
+        await_coordinators(client, [group], partial(tell_loading, api))
         document = api.get(GROUP_PATH, group=group)
         refuse_members(group, document)
         rows = chosen(document["offsets"], wanted, gone)

@@ -179,9 +179,9 @@ def _again(
             asyncio.run(clock.sleep(RETRY_MS))
 
 
-def await_coordinators(client: Any, groups: list[str]) -> None:
+def await_coordinators(client: Any, groups: list[str], on_wait: Callable[[Exception], None] | None = None) -> None:
     """Return when the groups' coordinators answer. The first request for a group creates the offsets topic."""
-    answered(client, lambda: _described(client, groups))
+    answered(client, lambda: _described(client, groups), on_wait)
 
 
 def _described(client: Any, groups: list[str]) -> dict[str, Any]:
@@ -321,7 +321,13 @@ def offsets_at(client: Any, partitions: Sequence[Any], place: Any) -> dict[Any, 
     return found
 
 
-def positions(client: Any, group: str, extra: Iterable[tuple[str, int]] = ()) -> list[dict[str, Any]]:
+def positions(
+    client: Any,
+    group: str,
+    extra: Iterable[tuple[str, int]] = (),
+    *,
+    on_wait: Callable[[Exception], None] | None = None,
+) -> list[dict[str, Any]]:
     """Committed offset, start and end of the log, and lag, of the partitions that the group committed and of `extra`.
 
     An offset that is not known (nothing is committed, or the topic is gone) is None.
@@ -329,7 +335,7 @@ def positions(client: Any, group: str, extra: Iterable[tuple[str, int]] = ()) ->
     from kafka.admin import OffsetSpec
     from kafka.structs import TopicPartition
 
-    await_coordinators(client, [group])
+    await_coordinators(client, [group], on_wait)
     committed = {
         partition: found
         for partition, found in answered(client, lambda: client.list_group_offsets(group))[group].items()

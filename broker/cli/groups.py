@@ -281,6 +281,10 @@ def loading_line(answer: dict[str, Any]) -> str | None:
     rows = answer["loading"]
     if not rows:
         return None
+    for row in rows:
+        if row["stopped_by"]:
+            what = f"partition {row['partition']} of __consumer_offsets from offset {row['loaded_offset']} on"
+            return f"broker {answer['node_id']} cannot load {what}: {row['stopped_by']}. It tries again and again."
     loaded = sum(row["loaded_offset"] - row["start_offset"] for row in rows)
     count = sum(row["end_offset"] - row["start_offset"] for row in rows)
     percent = 100 * loaded // count if count else 0

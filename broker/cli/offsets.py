@@ -4,6 +4,7 @@ The commands that look back are in journal.py, what removes offsets also for top
 that write and read files in backup.py.
 """
 
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -11,6 +12,7 @@ from barnabas.broker.cli import backup, journal
 from barnabas.broker.cli.cleanup import add_expiry, cleanup, warn
 from barnabas.broker.cli.client import admin, changed, describe_groups, positions, reason
 from barnabas.broker.cli.exits import ExitCode, fail
+from barnabas.broker.cli.groups import tell_loading
 from barnabas.broker.cli.http_client import HttpApi
 from barnabas.broker.cli.migration import migrate
 from barnabas.broker.cli.offset_targets import choose, of_group, partitions_named, place_of, read_file, set_wanted
@@ -66,14 +68,15 @@ def list_offsets(target: Target, group: Group, topic: Topics = None, as_json: As
     barnabas offsets list billing --topic orders:0 --json
     """
     with admin(target) as client:
-        rows = positions(client, group)
+        api = HttpApi(client, target)
+        rows = positions(client, group, on_wait=partial(tell_loading, api))
         if topic:
             chosen = set(partitions_named(client, topic))
             rows = [row for row in rows if (row["topic"], row["partition"]) in chosen]
         if not rows:
             describe_groups(client, [group])  # ends the command when there is no such group
             fail(f"{group} has no committed offsets here.", ExitCode.NOTHING_THERE)
-        warning = add_expiry(HttpApi(client, target), group, rows)
+        warning = add_expiry(api, group, rows)
     if as_json:
         print_json([{name: value for name, value in row.items() if name != "expires"} for row in rows])
         warn(warning)

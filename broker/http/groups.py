@@ -37,6 +37,7 @@ LOADING = record(
     start_offset=integer("Where its log begins."),
     loaded_offset=integer("Everything before it is loaded."),
     end_offset=integer("Where its log ended when the loading began."),
+    stopped_by=text("Why it does not get further, though it tries again and again; empty if it does."),
 )
 GROUPS = record(
     "The groups of one broker.",

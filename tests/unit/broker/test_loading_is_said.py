@@ -8,7 +8,7 @@ from barnabas.broker.cli.client import describe_groups
 from barnabas.broker.cli.groups import loading_line, tell_loading
 from kafka.errors import CoordinatorLoadInProgressError, NotCoordinatorError
 
-ROW = {"partition": 7, "start_offset": 100, "loaded_offset": 500, "end_offset": 1100}
+ROW = {"partition": 7, "start_offset": 100, "loaded_offset": 500, "end_offset": 1100, "stopped_by": ""}
 
 
 class Client:
@@ -52,5 +52,10 @@ def test_how_far_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     tell_loading(Api(), CoordinatorLoadInProgressError())  # type: ignore[arg-type]
     assert capsys.readouterr().err == "broker 1 loads committed offsets: 40 % of partition 7. Waiting.\n"
     assert loading_line({"node_id": 1, "loading": []}) is None
+    stopped = [ROW, ROW | {"partition": 8, "stopped_by": "the batch there is damaged"}]
+    assert loading_line({"node_id": 1, "loading": stopped}) == (
+        "broker 1 cannot load partition 8 of __consumer_offsets from offset 500 on: the batch there is damaged. "
+        "It tries again and again."
+    )
     many = [ROW | {"partition": number} for number in range(12)]
     assert "partition 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, …" in (loading_line({"node_id": 1, "loading": many}) or "")

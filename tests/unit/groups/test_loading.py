@@ -427,13 +427,15 @@ def test_how_far_a_load_is_can_be_asked_and_is_in_the_log(
     monkeypatch.setattr(world.logs[0], "read", read_some)
     fails = True
     begin_load(world)
-    assert world.coordinator.loading() == [(0, 0, 0, 4)]
+    assert world.coordinator.loading() == [(0, 0, 0, 4, "")]
     world.clock.advance(loading.RETRY_MS + 1)
-    assert world.coordinator.loading() == [(0, 0, 2, 4)]
-    assert "offsets partition 0: loading, 50% (offset 2 of 4, 2 records, 1 groups so far)" in caplog.text
+    assert world.coordinator.loading() == [(0, 0, 2, 4, "[Errno 24] simulated")]
+    assert "loading, " not in caplog.text, "it does not get further, which another line has said"
     fails = False
+    monkeypatch.setattr(loading, "TELL_MS", 0.0)
     world.clock.advance(loading.RETRY_MS)
     assert world.coordinator.loading() == []
+    assert "offsets partition 0: loading, 75% (offset 3 of 4, 3 records, 1 groups so far)" in caplog.text
     assert world.fetch("g") == {("t", offset): offset for offset in range(4)}
 
 

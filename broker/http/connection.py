@@ -158,6 +158,11 @@ class HttpConnection(asyncio.Protocol):
         """Whether a long answer is being made and sent."""
         return self._sending is not None
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it waits for a request, or for the rest of one."""
+        return self._transport is not None and not self._is_handling and not self._is_draining
+
     def _is_between_requests(self) -> bool:
         return self._http.their_state is h11.IDLE and not self._http.trailing_data[0]
 

@@ -132,7 +132,7 @@ class HttpServer:
         why = None
         if self.is_closing:
             return False
-        if len(self.connections) >= CONNECTIONS_MAX:
+        if len(self.connections) >= CONNECTIONS_MAX and not self._make_room():
             why = f"{CONNECTIONS_MAX} are open, and there may be no more"
         elif server.has_no_descriptor_left():
             why = "more connections would take the files of the logs: raise the limit (ulimit -n)"
@@ -151,6 +151,19 @@ class HttpServer:
             self._sweep = self.env.upkeep.every(
                 "HTTP connections", lambda: SWEEP_INTERVAL_MS, lambda: list(self.connections), _end_if_late
             )
+        return True
+
+    def _make_room(self) -> bool:
+        """End the connection that waits for a request and has the least time left; False: all are asking.
+
+        So clients that say nothing do not keep others out.
+        """
+        waiting = [connection for connection in self.connections if connection.is_waiting]
+        if not waiting:
+            return False
+        silent = min(waiting, key=lambda connection: connection.deadline_ms)
+        silent.close()
+        self.forget(silent)
         return True
 
     def forget(self, connection: "HttpConnection | _Opening") -> None:
@@ -221,6 +234,8 @@ class _Opening(asyncio.Protocol):
     """A connection that waits until its protocol is imported. What comes meanwhile is kept."""
 
     is_sending = False
+    is_waiting = False
+    deadline_ms = float("inf")
 
     def __init__(self, server: HttpServer) -> None:
         self._server = server

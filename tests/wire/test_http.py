@@ -508,23 +508,48 @@ def test_an_address_that_nobody_has_asked_for_refuses_no_start(
     world.env.run(world.broker.stop())
 
 
-def test_the_number_of_connections_has_a_limit(http_world: World) -> None:
+def test_the_number_of_connections_has_a_limit(http_world: World, add_route: Callable[..., None]) -> None:
+    add_route("GET", "/v1/wait", lambda broker, asked: Pending())
+
     async def run() -> None:
-        clients = [await connect(http_world.env, http_world.broker) for _ in range(129)]
+        clients = []
+        for _ in range(129):
+            clients.append(await connect(http_world.env, http_world.broker))
+            clients[-1].transport.write(request("GET", "/v1/wait"))
+            await http_world.env.clock.sleep(1)
         await http_world.env.clock.sleep(10)
         assert [client.is_closed for client in clients] == [False] * 128 + [True]
-        clients[0].transport.close()
+        clients[0].transport.abort()
         await http_world.env.clock.sleep(10)
         again = await connect(http_world.env, http_world.broker)
         again.transport.write(request("GET", "/v1/status"))
         assert (await again.answer()).status == 200
         for client in (*clients, again):
-            client.transport.close()
+            client.transport.abort()
         await http_world.env.clock.sleep(10)
 
     http_world.env.run(run())
     assert not http_world.broker.http.connections
     assert "HTTP connections" not in [task.name for task in http_world.env.upkeep.tasks]
+
+
+def test_clients_that_say_nothing_keep_no_others_out(http_world: World) -> None:
+    async def run() -> None:
+        polite = await connect(http_world.env, http_world.broker)
+        polite.transport.write(request("GET", "/v1/status"))
+        assert (await polite.answer()).status == 200
+        silent = [await connect(http_world.env, http_world.broker) for _ in range(300)]
+        await http_world.env.clock.sleep(10)
+        assert len(http_world.broker.http.connections) == 128
+        assert [client.is_closed for client in silent] == [True] * 173 + [False] * 127
+        polite.transport.write(request("GET", "/v1/status"))
+        assert (await polite.answer()).status == 200, "one that has asked has more time"
+        for client in (*silent, polite):
+            client.transport.close()
+        await http_world.env.clock.sleep(10)
+
+    http_world.env.run(run())
+    assert not http_world.broker.http.connections
 
 
 def test_connections_share_the_descriptors_of_the_broker(http_world: World, monkeypatch: pytest.MonkeyPatch) -> None:

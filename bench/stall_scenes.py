@@ -26,6 +26,7 @@ from bench.stalls import TIMEOUT_MS, Bench
 GROUPS = 5_000
 MEMBERS = 2_000
 HTTP_GROUPS, HTTP_OFFSETS = 10_000, 50
+LAG_BATCHES = 200  # in each partition
 WIDE = "wide"  # the topic with very many partitions
 RECORDS_MAX = 1_000  # in a batch of offsets
 
@@ -284,6 +285,42 @@ async def http(bench: Bench) -> None:
             await bench.work(f"http-{name}", lambda path=path: http_get(bench, path))  # type: ignore[misc]
 
 
+async def lag(bench: Bench) -> None:
+    """The lag of 10,000 groups with 50 offsets each, and 200 batches behind each of them."""
+    await bench.create_topics(("read", HTTP_OFFSETS))
+    await until_coordinated(bench)
+    make = messages.ProduceRequest
+    rows = [make.PartitionProduceData(index=index, records=batch([bytes(100)])) for index in range(HTTP_OFFSETS)]
+    request = make(acks=1, timeout_ms=5_000, topic_data=[make.TopicProduceData(name="read", partition_data=rows)])
+    for _ in range(LAG_BATCHES):
+        await bench.ask(ApiKey.PRODUCE, 8, request)
+    offsets = {index: CommittedOffset(0, commit_timestamp=1) for index in range(HTTP_OFFSETS)}
+    await fill(bench, {f"g{number}": {"read": offsets} for number in range(HTTP_GROUPS)})
+    await reload(bench)
+    await http_get(bench, "/v1/status")
+    while bench.broker.env.turns._works:  # the journal reads what it does not have
+        await asyncio.sleep(1)
+    sampling = bench.broker.lag_sampling
+    (task,) = [task for task in bench.broker.env.upkeep.tasks if isinstance(task, Task) and task.name == "lag"]
+
+    async def look() -> None:
+        before = sampling._last_ms
+        asyncio.get_running_loop().call_soon(task.run_soon)
+        await until(lambda: sampling._last_ms > before)
+
+    async def ask_many() -> None:
+        await asyncio.gather(*(http_get(bench, f"/v1/groups/g{number}/lag") for number in range(100)))
+
+    for name in ("first", "again"):
+        await bench.work(f"lag-look-{name}", look)
+    await bench.ask(ApiKey.PRODUCE, 8, request)
+    await bench.work("lag-look-after-records", look)
+    for _ in range(3):
+        await bench.work("lag-one-group", lambda: http_get(bench, "/v1/groups/g1/lag"))
+    await bench.work("lag-100-groups", ask_many)
+    await bench.work("lag-metrics", lambda: http_get(bench, "/metrics"))
+
+
 async def http_get(bench: Bench, path: str) -> None:
     """Read an answer of the HTTP API to its end."""
     host, _, port = (bench.broker.http.address or "").rpartition(":")
@@ -400,6 +437,7 @@ SCENES: dict[str, Callable[[Bench], Awaitable[None]]] = {
     "conversion": conversion,
     "groups": groups,
     "http": http,
+    "lag": lag,
     "rebalance": rebalance,
     "deletion": deletion,
     "loading": loading,

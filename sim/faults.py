@@ -846,7 +846,7 @@ FAULTS = (
         "has_claims or self.newcomers_are_stale",
         "has_claims",
         "nothing is committed over a live reset",
-        2,
+        16,
     ),
     Fault(
         "stale members commit",
@@ -882,7 +882,7 @@ FAULTS = (
         "(member.has_claims or member.drain_step >= 2)",
         "True",
         "nothing is committed over a live reset",
-        32,
+        63,
     ),
     # The offset journal
     Fault(

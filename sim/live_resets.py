@@ -2,9 +2,10 @@
 
 The coordinator is the real one (groups/coordinator.py), over an offsets log whose commits take a while. It dies and
 starts again at any time, often in the middle of a live reset, and the end of the log that was not committed may be
-lost. Requests and answers are slow, late and sometimes lost. Members behave as known clients do: some keep their
-partitions and positions while they join (cooperative Java clients; kafka-python, which does not even say so), some
-commit as nobody when they have lost their id (librdkafka, aiokafka), and commits arrive long after they were sent.
+lost. Or another broker becomes the coordinator, and this one lives on and is still asked for a while. Requests and
+answers are slow, late and sometimes lost. Members behave as known clients do: some keep their partitions and positions
+while they join (cooperative Java clients; kafka-python, which does not even say so), some commit as nobody when they
+have lost their id (librdkafka, aiokafka), and commits arrive long after they were sent.
 
 An offset tells from which live reset it counts: the n-th one resets to n million. What must hold, whatever happens:
 no offset of before is committed once a live reset was acknowledged; who has joined since reads on from the new
@@ -349,6 +350,10 @@ class LiveResets(Simulation):
         self.log = SlowLog(self)
         self.life = 0
         self.coordinator: GroupCoordinator | None = None
+        self.former: GroupCoordinator | None = None  # it has lost the group to another broker, and some ask it still
+        self.moves = 0
+        self.moves_rng = random.Random(f"{seed} moves")
+        self._dead: list[GroupCoordinator] = []  # what they still answer does not arrive
         self.settling = False
         self.ending = False
         self.resets = 0  # asked for
@@ -372,7 +377,8 @@ class LiveResets(Simulation):
 
     def summary(self) -> str:
         """The numbers of the run."""
-        return f"{self.done} live resets of {self.resets}, {self.life} lives, {self.answers} answers"
+        what = f"{self.life} coordinators, {self.moves} of which moved"
+        return f"{self.done} live resets of {self.resets}, {what}, {self.answers} answers"
 
     async def sleep(self, rng: random.Random, low_ms: float, high_ms: float) -> None:
         """Sleep for a random time."""
@@ -404,15 +410,28 @@ class LiveResets(Simulation):
         coordinator, self.coordinator = self.coordinator, None
         if coordinator is not None:
             self.note("the coordinator dies")
-            self.life += 1  # what it still answers does not arrive
+            self._dead.append(coordinator)
             self.log.crash()
             coordinator.shutdown()
+
+    def _lose_leadership(self) -> None:
+        """Another broker is to coordinate the group."""
+        coordinator, self.coordinator = self.coordinator, None
+        if coordinator is not None:
+            self.note("the coordinator moves")
+            self.moves += 1
+            self.former = coordinator
+            self.log.crash()
+            led = SimpleNamespace(topic=OFFSETS_TOPIC, index=0, leader_epoch=self.log.leader_epoch)
+            coordinator.on_leadership([], [led])
 
     async def ask(self, method: str, request: Any, version: int, delay_ms: float = -1.0) -> Any:
         """A client asks; None: the connection is lost."""
         rng = self.network_rng
         await self.clock.sleep(self.latency_ms() if delay_ms < 0 else delay_ms)
-        coordinator, life = self.coordinator, self.life
+        coordinator = self.coordinator
+        if self.former is not None and self.moves_rng.random() < 0.3:
+            coordinator = self.former
         is_bad = not self.settling and rng.random() < 0.02
         if coordinator is None or (is_bad and rng.random() < 0.5):
             await self.clock.sleep(rng.uniform(10, 100))
@@ -424,7 +443,7 @@ class LiveResets(Simulation):
             reply.then(arrived.set_result)
             reply = await arrived
         await self.clock.sleep(self.latency_ms())
-        if is_bad or life != self.life:
+        if is_bad or coordinator in self._dead:
             return None
         self.answers += 1
         return reply
@@ -505,8 +524,9 @@ class LiveResets(Simulation):
 
     def kill_all(self) -> None:
         """End the coordinator."""
-        if self.coordinator is not None:
-            self.coordinator.shutdown()
+        for each in (self.coordinator, self.former):
+            if each is not None:
+                each.shutdown()
 
     # -- the run
 
@@ -525,7 +545,9 @@ class LiveResets(Simulation):
         await self.clock.sleep(self.minutes * 60_000)
         self.note("calm from here on")
         self.settling = True
-        await self.clock.sleep(SETTLE_MS)
+        await self.clock.sleep(SETTLE_MS / 2)
+        self.former = None
+        await self.clock.sleep(SETTLE_MS / 2)
         await self._reset(list(range(self.count)))
         await self.clock.sleep(SETTLE_MS)
         self._last_look()
@@ -550,7 +572,10 @@ class LiveResets(Simulation):
     async def _die(self) -> None:
         if self.coordinator is None or self.settling:
             return
-        self._kill()
+        if self.moves_rng.random() < 0.3:
+            self._lose_leadership()
+        else:
+            self._kill()
         await self.sleep(self.rng, 10, 1_500)
         await self._start()
 
@@ -566,7 +591,7 @@ class LiveResets(Simulation):
                     await self.sleep(self.rng, 0, 3_000)
 
     async def _reset(self, indexes: list[int]) -> None:
-        coordinator, life = self.coordinator, self.life
+        coordinator = self.coordinator
         if coordinator is None:
             return
         self.resets += 1
@@ -583,7 +608,7 @@ class LiveResets(Simulation):
         arrived: asyncio.Future[LiveReset] = self.clock.loop.create_future()
         reply.then(arrived.set_result)
         outcome = await arrived
-        if outcome.error or life != self.life:
+        if outcome.error or coordinator in self._dead:
             self.note(f"live reset {number}: {outcome.error.name}")
             return
         self.note(f"live reset {number} is done in generation {outcome.generation}")

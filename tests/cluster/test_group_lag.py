@@ -168,3 +168,38 @@ def test_after_an_unclean_election_the_group_is_where_the_log_was_cut(make_clust
     assert (lag("new")["status"], lag("new")["read_uncommitted"]["records"]) == ("ok", 16)
     commit_with_epoch(cluster, "new", 14, cluster.partition("t", 0).leader_epoch + 5)
     assert (lag("new")["status"], lag("new")["error"]) == ("unknown", "UNKNOWN_LEADER_EPOCH")
+
+
+def test_offsets_go_with_a_topic_that_is_deleted_and_made_again_while_their_coordinator_is_down(
+    make_cluster: Callable[..., Any],
+) -> None:
+    cluster = make_cluster()
+    cluster.create_topic("t", 1)
+    cluster.create_topic("stays", 1)
+    for topic in ("t", "stays"):
+        cluster.produce(cluster.producer(topic), [b"old"] * 10)
+        cluster.commit("g", topic, {0: 10})
+    cluster.balance()
+    coordinator = cluster.coordinator("g")
+    cluster.end_one(coordinator, signal.SIGKILL)
+    for index in range(3):
+        cluster.until(lambda index=index: cluster.partition("__consumer_offsets", index))
+    with cluster.client(cluster.controller()) as client:
+        delete = messages.DeleteTopicsRequest(topic_names=["t"], timeout_ms=10_000)
+        client.ask(ApiKey.DELETE_TOPICS, 4, delete)
+    cluster.start(coordinator)  # its replica of the old topic can be deleted only now
+
+    def made_again() -> None:
+        with cluster.client(cluster.controller()) as client:
+            error = client.create_topic("t", 1, 3)
+        if error:
+            raise NotYetError(ErrorCode(error).name)
+
+    cluster.until(made_again)
+    cluster.balance()
+    assert cluster.coordinator("g") == coordinator
+    cluster.produce(cluster.producer("t"), [b"new"] * 20)
+    assert (cluster.committed("g", "t", 0), cluster.committed("g", "stays", 0)) == (-1, 10)
+    bootstrap = ",".join(f"127.0.0.1:{port}" for port in cluster.ports.values())
+    rows = json.loads(run(bootstrap, "groups", "lag", "g", "--json"))["partitions"]
+    assert [(row["topic"], row["status"]) for row in rows] == [("stays", "ok")]

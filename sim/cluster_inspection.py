@@ -29,6 +29,7 @@ from barnabas.sim.coordination import Node, SimTree
 from barnabas.sim.history import ALL_IN_SYNC, OFFSETS_TOPIC
 from barnabas.sim.host import Life
 from barnabas.sim.observations import History, Moment, Outcome, Produce
+from barnabas.sim.storage_transactions import check_bounds
 from barnabas.sim.violation import Violation
 from barnabas.storage.log import Log
 
@@ -381,6 +382,7 @@ class ClusterInspector:
         if not now.log_start_offset <= high_watermark <= now.log_end_offset:
             detail = f"{where}: {now.log_start_offset} <= {high_watermark} <= {now.log_end_offset}"
             raise Violation("the high watermark is in the log", detail)
+        check_bounds(replica.log, where)
         if before is not None and now.leader_epoch < before.leader_epoch:
             raise Violation("leader epochs only grow", f"{where}: {now.leader_epoch}, was {before.leader_epoch}")
         if before is None or before[3:] != now[3:]:

@@ -9,6 +9,7 @@ from barnabas.offsets.table import partitions_of
 from barnabas.sim.commits import Owned
 from barnabas.sim.coordination import SimTree
 from barnabas.sim.ledger import Ledger, TopicPartition
+from barnabas.sim.storage_transactions import check_bounds
 from barnabas.sim.violation import Violation
 
 LATE_MS = 2_000.0  # a timer that is so late counts as forgotten
@@ -147,6 +148,7 @@ class Inspector:
         epoch, start = partition.leader_epoch, partition.log_start_offset
         if not start <= high_watermark <= end:
             raise Violation("the high watermark is in the log", f"{key}: {start} <= {high_watermark} <= {end}")
+        check_bounds(partition.log, f"{key}")
         if start > self._ledger.log_start_allowed(key):
             raise Violation("the log starts where it may", f"{key}: {start}, nobody deleted so much")
         if seen is not None:

@@ -95,13 +95,24 @@ def visible(log: Log) -> dict[int, bytes | None]:
             offset = max(offset, header.next_offset)
 
 
+def check_bounds(log: Log, where: str) -> None:
+    """The last stable offset lies between log start and high watermark, and before what is open. Violation."""
+    start, stable, high_watermark = log.log_start_offset, log.last_stable_offset, log.high_watermark
+    if not start <= stable <= high_watermark:
+        detail = f"{where}: {start} <= {stable} <= {high_watermark}"
+        raise Violation("the last stable offset is below the high watermark", detail)
+    for producer_id, entry in log.producers.entries.items():
+        begun = entry.current_transaction_first_offset
+        if 0 <= begun < stable and stable > start:
+            detail = f"{where}: {stable}, that of producer {producer_id} began at {begun}"
+            raise Violation("the last stable offset stops at open transactions", detail)
+
+
 def check(log: Log, events: list[Event]) -> None:
     """Compare what consumers are shown of a log with what the events say. Violation."""
     name, start, high_watermark = log.name, log.log_start_offset, log.high_watermark
     stable = log.last_stable_offset
-    if not start <= stable <= high_watermark:
-        detail = f"{name}: {start} <= {stable} <= {high_watermark}"
-        raise Violation("the last stable offset is below the high watermark", detail)
+    check_bounds(log, name)
     truth = expected(events, log.log_end_offset)
     # A log may forget a transaction whose records were deleted, all of them.
     first = min((offset for offset in truth.undecided if offset >= start), default=None)

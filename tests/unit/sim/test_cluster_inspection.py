@@ -15,8 +15,11 @@ from barnabas.sim.cluster_inspection import ClusterInspector
 from barnabas.sim.coordination import Session, SimTree
 from barnabas.sim.env import sim_env
 from barnabas.sim.observations import History, Moment, Outcome, Produce
+from barnabas.sim.storage import take_part
 from barnabas.sim.violation import Violation
+from barnabas.storage.log import Log
 from barnabas.storage.log_manager import LogManager
+from barnabas.storage.producer_state import ProducerStateManager
 from barnabas.storage.validation import AppendOrigin
 
 TOPIC_ID = bytes(range(16))
@@ -131,6 +134,15 @@ class Cluster:
                 record_batch.build([record]), origin=AppendOrigin.CLIENT, required_acks=1
             )
             assert not result.error
+
+    def begin_transaction(self, leader: int, producer_id: int) -> None:
+        partition = self.replica(leader)
+        take_part(partition.log, producer_id, 0)
+        record = record_batch.Record(offset=0, timestamp=1_700_000_000_000, key=b"k", value=b"open", headers=[])
+        batch = record_batch.build(
+            [record], producer_id=producer_id, producer_epoch=0, base_sequence=0, transactional=True
+        )
+        assert not partition.append_as_leader(batch, origin=AppendOrigin.CLIENT, required_acks=1).error
 
     def fetch(self, follower: int, leader: int) -> None:
         """One round of fetching: acknowledge what is there, take what is new."""
@@ -273,6 +285,27 @@ def test_an_unclean_election_that_the_topic_allows_excuses_the_partition(cluster
 
 
 # --- the high watermark ---
+
+
+@pytest.mark.parametrize("wrong", [None, 4])
+def test_a_last_stable_offset_beyond_an_open_transaction(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, wrong: int | None
+) -> None:
+    cluster.begin_transaction(1, 7)
+    cluster.append(1, b"behind it")
+    cluster.fetch_all()
+    cluster.look()
+    assert [cluster.replica(each).last_stable_offset for each in (1, 2, 3)] == [3, 3, 3]
+    cluster.append(1, b"news")
+    cluster.fetch_all()
+    monkeypatch.setattr(ProducerStateManager, "first_unstable_offset", property(lambda state: wrong))
+    cluster.say("the last stable offset stops at open transactions")
+
+
+def test_a_last_stable_offset_beyond_the_high_watermark(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Log, "last_stable_offset", property(lambda log: log.high_watermark + 1))
+    cluster.append(1)
+    cluster.say("the last stable offset is below the high watermark")
 
 
 def test_a_high_watermark_beyond_the_log(cluster: Cluster) -> None:

@@ -26,7 +26,7 @@ def cleanup(
     """Remove these offsets, all or none. Completed when the removal is committed.
 
     NON_EMPTY_GROUP: it has members. GROUP_ID_NOT_FOUND: it does not exist. INVALID_REQUEST: an offset is not as it was
-    seen.
+    seen. UNSTABLE_OFFSET_COMMIT: an open transaction has an offset for one of these partitions, which would be lost.
     """
     outcome: Pending[ErrorCode] = Pending()
     found = coordinator.shard_of(group_id)
@@ -61,6 +61,8 @@ def cleanup(
             for (topic, index), offset in seen.items()
         ):
             end(ErrorCode.INVALID_REQUEST)
+        elif not shard.offsets.pending_of_group(group_id).isdisjoint(seen):
+            end(ErrorCode.UNSTABLE_OFFSET_COMMIT)
         else:
             coordinator.offsets.remove(shard, group_id, list(seen), lambda error: end(commit_error(error)), origin)
 

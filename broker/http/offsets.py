@@ -52,6 +52,9 @@ def clean_up(broker: Broker, request: HttpRequest) -> Pieces[HttpAnswer]:
         raise HttpError(409, error.name, "the group has members. Stop its consumers first. Nothing was removed.")
     if error is ErrorCode.INVALID_REQUEST:
         raise HttpError(409, "CHANGED", "another client has changed these offsets meanwhile. Nothing was removed.")
+    if error is ErrorCode.UNSTABLE_OFFSET_COMMIT:
+        message = "a transaction is open that commits some of these offsets. Let it end first. Nothing was removed."
+        raise HttpError(409, error.name, message)
     if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
         message = "the group's offsets are being loaded. Ask again soon."
         raise HttpError(503, error.name, message, [("Retry-After", "1")])

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from barnabas.offsets import kafka
+from barnabas.offsets.records import CommittedOffset, OffsetCommits
 from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode
 from group_world import GroupWorld, answer_of
@@ -68,6 +69,19 @@ def test_a_group_with_members_or_without_anything_is_refused() -> None:
     world.coordinator.unload(0)
     assert clean(world, {("t", 0): 1}) is ErrorCode.NOT_COORDINATOR
     assert world.coordinator.shards == {}
+
+
+def test_an_offset_that_an_open_transaction_commits_is_not_removed() -> None:
+    """The tombstone would take it out of the transaction, too, and what that has read would be read again."""
+    world = GroupWorld()
+    world.commit("g", {("t", 0): 1, ("t", 1): 2})
+    table = world.coordinator.shards[0].offsets
+    table.replay(OffsetCommits("g", {"t": {0: CommittedOffset(5)}}), 90, producer_id=7)
+    assert clean(world, {("t", 0): 1, ("t", 1): 2}) is ErrorCode.UNSTABLE_OFFSET_COMMIT
+    assert clean(world, {("t", 1): 2}) is ErrorCode.NONE
+    table.replay_end_transaction(7, True)
+    assert world.fetch("g") == {("t", 0): 5}
+    assert clean(world, {("t", 0): 5}) is ErrorCode.NONE
 
 
 def test_a_failed_removal_is_said_and_the_group_is_free_again() -> None:

@@ -132,8 +132,14 @@ def _broker(broker: Broker, sums: Sums) -> None:
             total, free = broker.env.disk.total_and_free_bytes(directory.path)
         except OSError:
             continue
-        put("barnabas_directory_bytes", total, directory.path)
-        put("barnabas_directory_free_bytes", free, directory.path)
+        name = readable(directory.path)
+        put("barnabas_directory_bytes", total, name)
+        put("barnabas_directory_free_bytes", free, name)
+
+
+def readable(path: str) -> str:
+    """A path as text, also if its bytes are no UTF-8."""
+    return path.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def _requests(broker: Broker, sums: Sums) -> None:

@@ -102,7 +102,8 @@ HandlerT = TypeVar("HandlerT", bound=Callable[..., Any])
 
 
 def _dumps(value: Any) -> bytes:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    # A path of the disk may have bytes that are no text.
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
 
 
 def in_pieces(document: dict[str, Any]) -> Iterator[bytes | None]:

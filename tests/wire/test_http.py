@@ -805,6 +805,10 @@ def test_a_handler_that_raises_costs_its_request_only(make_world: type[Any], add
     assert world.escaped == []
 
 
+def test_a_path_that_is_no_text_can_be_answered() -> None:
+    assert HttpAnswer.json({"path": "/data\udcff"}).body == b'{"path":"/data?"}\n'
+
+
 def test_parameters_have_types() -> None:
     number = Parameter("n", schemas.integer(""))
     assert number.read([]) is None

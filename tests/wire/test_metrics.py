@@ -34,6 +34,16 @@ def metrics_world(make_world: type[Any]) -> Iterator[World]:
     assert world.escaped == []
 
 
+def test_a_directory_whose_name_is_no_text(metrics_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A path may have any bytes; Python shows those that are no UTF-8 as half surrogate pairs."""
+    (directory,) = metrics_world.broker.log_manager.open_directories
+    monkeypatch.setattr(metrics_world.env.disk, "total_and_free_bytes", lambda path: (2, 1))
+    monkeypatch.setattr(directory, "path", "/data\udcff")
+    samples = scrape(metrics_world)
+    monkeypatch.undo()
+    assert samples["barnabas_directory_bytes"] == {("/data\ufffd",): 2}
+
+
 def prepare(world: World) -> None:
     """A topic with three partitions, and a group with a member and committed offsets."""
     world.ask(ApiKey.FIND_COORDINATOR, 3, FindCoordinatorRequest(key="billing"))

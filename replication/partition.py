@@ -70,6 +70,7 @@ class Partition:
         "is_leader",
         "is_suspended",
         "isr",
+        "isr_since_ms",
         "leader_epoch",
         "leader_epoch_start_offset",
         "leader_id",
@@ -96,6 +97,7 @@ class Partition:
         self.is_leader = False
         self.is_suspended = False  # led in a session that was lost: neither leader nor follower until LeaderAndIsr
         self.isr: tuple[int, ...] = ()
+        self.isr_since_ms = 0.0  # since when this leader has that one; monotonic
         self.replicas: tuple[int, ...] = ()
         self.remote: dict[int, RemoteReplica] = {}
         self.pending_isr: LeaderAndIsr | None = None  # a change that the controller has not confirmed yet
@@ -192,6 +194,8 @@ class Partition:
         self.controller_epoch = controller_epoch
         self.partition_epoch = partition_epoch
         self.replicas = tuple(replicas)
+        if not was_leader or tuple(isr) != self.isr:
+            self.isr_since_ms = now_ms
         self.isr = tuple(isr)
         log_end_offset = self.log.log_end_offset
         if epoch_is_new:
@@ -454,6 +458,8 @@ class Partition:
             return  # the proposal stays unconfirmed until LeaderAndIsr
         logger.info("%s-%d: ISR is %s, was %s", self.topic, self.index, list(confirmed.isr), list(self.isr))
         self.pending_isr = None
+        if confirmed.isr != self.isr:
+            self.isr_since_ms = self._host.clock.monotonic_ms()
         self.isr = confirmed.isr
         self.partition_epoch = confirmed.partition_epoch
         self.raise_high_watermark()

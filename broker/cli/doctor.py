@@ -3,7 +3,7 @@
 What does not answer is a finding, or a check that was not made: it is said, and the others go on.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Annotated, Any
@@ -58,7 +58,7 @@ def doctor(
     barnabas doctor --json
     """
     with admin(target) as client:
-        facts = gather(client, HttpApi(client, target), int(stalled_after * 1000))
+        facts = gather(client, HttpApi(client, target), int(stalled_after * 1000), target.renew)
     outcomes = findings.examine(facts, most)
     worst = max((one.worst for one in outcomes if one.worst is not None), default=Severity.NOTE)
     bootstrap = None if target.bootstrap == DEFAULT_BOOTSTRAP else target.bootstrap
@@ -72,28 +72,29 @@ def doctor(
 # ------------------------------------------------------------------ asking
 
 
-def gather(client: Any, api: HttpApi, stalled_ms: int) -> Facts:
-    """What the brokers say. Who does not answer is left out, with the reason."""
+def gather(client: Any, api: HttpApi, stalled_ms: int, renew: Callable[[], None]) -> Facts:
+    """What the brokers say. Who does not answer is left out, with the reason. `renew`: called as it gets on."""
     cluster = answered(client, client.describe_cluster)
     described = answered(client, client.describe_topics)
     registered = {row["broker_id"]: row for row in cluster["brokers"]}
     assigned = {node for topic in described for row in topic["partitions"] for node in row["replica_nodes"]}
-    brokers = [
-        _broker(client, api, node_id, registered.get(node_id), stalled_ms)
-        for node_id in sorted({*registered, *assigned})
-    ]
+    brokers = []
+    for node_id in sorted({*registered, *assigned}):
+        renew()
+        brokers.append(_broker(client, api, node_id, registered.get(node_id), stalled_ms))
     with_health = [broker.health for broker in brokers if broker.health is not None]
     groups = _groups(client)
     lags: dict[str, list[PartitionLag]] = {}
     wanted = to_confirm(with_health)
     not_confirmed = wanted[CONFIRMED_MAX:]
     for name in wanted[:CONFIRMED_MAX]:
+        renew()
         try:
             lags[name] = ask(api, name).rows
         except Failure:
             not_confirmed.append(name)
     if not with_health:
-        lags = _lags_without_http(client, groups)
+        lags = _lags_without_http(client, groups, renew)
     controller = cluster["controller_id"]
     return Facts(
         RealClock().now_ms(),
@@ -182,12 +183,15 @@ def _groups(client: Any) -> dict[str, str] | None:
         return None
 
 
-def _lags_without_http(client: Any, groups: dict[str, str] | None) -> dict[str, list[PartitionLag]]:
+def _lags_without_http(
+    client: Any, groups: dict[str, str] | None, renew: Callable[[], None]
+) -> dict[str, list[PartitionLag]]:
     """Commits behind the end, over Kafka's protocol alone."""
     from kafka.errors import KafkaError
 
     found: dict[str, list[PartitionLag]] = {}
     for name in sorted(groups or ())[:WITHOUT_HTTP_GROUPS_MAX]:
+        renew()
         try:
             rows = positions(client, name)
         except (KafkaError, Failure):

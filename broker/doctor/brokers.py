@@ -25,6 +25,7 @@ def broken_brokers(facts: Facts) -> Iterator[Finding]:
                 f"is not there: {count(len(replicas), 'replica')} ({listed(replicas)}) are missing",
                 "The others serve, but one more that goes may stop acks=all, commits, or partitions.",
                 start_again(facts, broker),
+                _behind_since(facts, (broker.node_id,)),
             )
         elif not broker.answers:
             yield Finding(
@@ -98,7 +99,13 @@ def replicas_missing(facts: Facts) -> Iterator[Finding]:
             what = f"{many} whose replicas are not all in sync: {names}; not in sync: broker {brokers}"
             why = "They have less to spare: when one more broker goes, writes may be refused, or records be away."
         where = f"topic {partitions[0].topic}" if len({each.topic for each in partitions}) == 1 else "cluster"
-        yield Finding(severity, where, what, why, command)
+        yield Finding(severity, where, what, why, command, _behind_since(facts, missing))
+
+
+def _behind_since(facts: Facts, nodes: tuple[int, ...]) -> int | None:
+    """Since when these brokers are not in sync, as far as the leaders know."""
+    rows = [row for _, health in facts.healths for row in health["behind"] if row["node_id"] in nodes]
+    return min((row["since_ms"] for row in rows), default=None)
 
 
 @check("logs", "logs that failed, or whose last write found no room; directories that cannot be used", Needs.HTTP)

@@ -47,7 +47,7 @@ class Finding:
     def command_line(self, bootstrap: str | None) -> str:
         """The command as a shell takes it. `bootstrap` None: the default."""
         words = ["barnabas", *self.command]
-        if bootstrap is not None and not self.is_start:
+        if bootstrap is not None and not self.is_start and "--bootstrap" not in words:
             words += ["--bootstrap", bootstrap]
         return shlex.join(words)
 

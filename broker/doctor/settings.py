@@ -118,7 +118,7 @@ def in_sync_replicas(facts: Facts) -> Iterator[Finding]:
 @check("replication", "numbers of replicas against the number of brokers: of the internal topics, and of new topics")
 def replication(facts: Facts) -> Iterator[Finding]:
     """Too few for the cluster, or more than it has."""
-    settings, living = facts.any_settings, len(facts.living)
+    settings, known = facts.any_settings, len(facts.brokers)
     existing = {topic.name: topic for topic in facts.topics}
     for name, key, what in (
         (OFFSETS, "offsets.topic.replication.factor", "no group can commit"),
@@ -126,13 +126,13 @@ def replication(facts: Facts) -> Iterator[Finding]:
     ):
         wanted = settings.number(key)
         topic = existing.get(name)
-        if topic is None and wanted is not None and wanted > living and settings.is_set(key):
+        if topic is None and wanted is not None and wanted > known and settings.is_set(key):
             yield _finding(
                 Severity.ERROR if name == OFFSETS else Severity.WARNING,
                 f"setting {key}",
-                f"it is {wanted:.0f}, and {count(living, 'broker')} live: {name} cannot be made",
+                f"it is {wanted:.0f}, with {count(known, 'broker')}: {name} cannot be made",
                 f"As long as the topic is missing, {what}. Start more brokers, or all with a smaller number.",
-                *_restart(facts, **{key.replace(".", "_"): str(living)}),
+                *_restart(facts, **{key.replace(".", "_"): str(known)}),
             )
         if topic is not None and len(facts.brokers) >= 2 and topic.replication == 1:
             yield _finding(

@@ -92,6 +92,12 @@ GROUP_HEALTH = record(
     last_rebalance_ms=integer("When the last one began.", nullable=True),
     advice=text("What the coordinator advises, if it knows the cause.", nullable=True),
 )
+BEHIND = record(
+    "A follower that is not in sync, in partitions that this broker leads.",
+    node_id=integer("The follower."),
+    partitions=integer("In how many partitions."),
+    since_ms=integer("Since when, in one of them, as far as this leader knows."),
+)
 HEALTH = record(
     "What a broker knows of its own troubles.",
     node_id=integer("The broker."),
@@ -101,6 +107,7 @@ HEALTH = record(
     watching_since_ms=integer("Since when it looks at the lag of its groups; null: not yet.", nullable=True),
     loading_partitions=integer("Partitions of __consumer_offsets that are being loaded; their groups are missing."),
     directories=array(DIRECTORY, "Its data directories."),
+    behind=array(BEHIND, "Followers that are not in sync, where this broker leads."),
     logs=integer("How many logs it has."),
     failed_logs=integer("How many of them cannot be used until the next start."),
     failed=array(LOG, f"At most {LOGS_MAX} of them."),
@@ -141,6 +148,7 @@ def health(broker: Broker, request: HttpRequest) -> Pieces[HttpAnswer]:
             failed.append((log, log.failed))
         elif log.hindered is not None:
             hindered.append((log, log.hindered))
+    behind = yield from _behind(broker, now_ms)
     looked_at = 0
     living: list[dict[str, Any]] = []
     empty: list[dict[str, Any]] = []
@@ -175,6 +183,7 @@ def health(broker: Broker, request: HttpRequest) -> Pieces[HttpAnswer]:
             "watching_since_ms": broker.lag_sampling.since_ms,
             "loading_partitions": sum(shard.loading for shard in broker.group_coordinator.shards.values()),
             "directories": directories,
+            "behind": behind,
             "logs": len(logs),
             "failed_logs": len(failed),
             "failed": [_log(log, error) for log, error in failed[:LOGS_MAX]],
@@ -230,6 +239,26 @@ def _directories(broker: Broker, now_ms: int) -> Pieces[list[dict[str, Any]]]:
             }
         )
     return rows
+
+
+def _behind(broker: Broker, now_ms: int) -> Pieces[list[dict[str, Any]]]:
+    monotonic_ms = broker.env.clock.monotonic_ms()
+    counts: dict[int, int] = {}
+    since: dict[int, int] = {}
+    for number_of, partition in enumerate(list(broker.replica_manager.partitions.values())):
+        if number_of % 100 == 0:
+            yield None
+        if not partition.is_leader or len(partition.isr) >= len(partition.replicas):
+            continue
+        at_ms = int(now_ms - (monotonic_ms - partition.isr_since_ms))
+        for node_id in partition.replicas:
+            if node_id not in partition.isr:
+                counts[node_id] = counts.get(node_id, 0) + 1
+                since[node_id] = min(since.get(node_id, at_ms), at_ms)
+    return [
+        {"node_id": node_id, "partitions": count, "since_ms": since[node_id]}
+        for node_id, count in sorted(counts.items())
+    ]
 
 
 def _is_only_stopped(row: dict[str, Any], is_unread: bool) -> bool:

@@ -63,6 +63,7 @@ def test_a_broker_that_died_is_started_again_by_the_command(
     (away,) = [row for row in rows if row["check"] == "brokers"]
     assert (away["severity"], away["where"]) == ("error", "broker 2")
     assert "is not there" in away["what"]
+    assert 0 <= time.time() * 1000 - away["since_ms"] < 60_000
     replicas = [row for row in rows if row["check"] == "replicas"]
     assert {row["severity"] for row in replicas} == {"warning"}
     assert any("orders-" in row["what"] for row in replicas)

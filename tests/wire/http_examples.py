@@ -23,7 +23,7 @@ class Example(NamedTuple):
 
 
 # Arrays that have no item in these examples. test_health.py has those of health.
-EMPTY = {"loading", "loading_partitions", "failed", "hindered", "standing", "gone_topics", "waited_for"}
+EMPTY = {"loading", "loading_partitions", "failed", "hindered", "standing", "gone_topics", "waited_for", "behind"}
 
 EXAMPLES: dict[tuple[str, str], list[Example]] = {
     ("GET", "/metrics"): [Example("/metrics")],

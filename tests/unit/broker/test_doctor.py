@@ -95,6 +95,7 @@ def health(node_id: int = 0, *groups: dict[str, Any], **values: Any) -> dict[str
         "watching_since_ms": NOW - 120 * MINUTE,
         "loading_partitions": 0,
         "directories": [directory()],
+        "behind": [],
         "failed_logs": 0,
         "failed": [],
         "hindered_logs": 0,
@@ -488,6 +489,18 @@ def test_the_worst_is_first_and_the_rest_is_counted() -> None:
     assert (document["errors"], document["warnings"], document["exit_code"]) == (1, 10_000, 5)
     assert [row["severity"] for row in document["findings"]] == ["error", *["warning"] * 5]
     assert len(str(document)) < 20_000
+
+
+def test_since_when_a_broker_is_away() -> None:
+    facts = cluster(topics=[three(in_sync=(0, 1))], away=[2])
+    behind = [{"node_id": 2, "partitions": 1, "since_ms": NOW - MINUTE}]
+    facts = changed(changed(facts, health=health(0, behind=behind)), 1, health=health(1, behind=[]))
+    assert {(row.where, row.since_ms) for row in found_by("all", facts) if row.severity > NOTE} == {
+        ("broker 2", NOW - MINUTE),
+        ("topic orders", NOW - MINUTE),
+    }
+    own = Finding(NOTE, "", "", "", ("status", "--bootstrap", "h:1"))
+    assert own.command_line("other:2") == "barnabas status --bootstrap h:1"
 
 
 def test_how_a_broker_is_started_again() -> None:

@@ -126,7 +126,7 @@ class WaitedGroups:
     def _ask(self) -> Work:
         wanted = yield from self._wanted()
         names = {name: None for name in wanted if not is_pattern(name)}
-        patterns = {name: re.compile(translate(name)) for name in wanted if is_pattern(name)}
+        patterns = {name: _expression(name) for name in wanted if is_pattern(name)}
         of_pattern: dict[str, list[str]] = {pattern: [] for pattern in patterns}
         if patterns:
             groups = yield from self._all_groups()
@@ -191,6 +191,11 @@ class WaitedGroups:
                     if row.committed_offset >= 0:
                         offsets[topic.name, row.partition_index] = row.committed_offset
             self._elsewhere[group.group_id] = offsets
+
+
+def _expression(pattern: str) -> re.Pattern[str]:
+    """What a pattern matches. Only * and ? mean something in it: a group may have any name."""
+    return re.compile(translate(pattern.replace("[", "[[]")))
 
 
 def is_pattern(name: str) -> bool:

@@ -297,6 +297,11 @@ def test_very_many_groups_are_looked_at_in_pieces(world: World, caplog: pytest.L
     assert "team-0, team-1, team-10, team-100, team-101 and 445 more, which has not read" in line
 
 
+def test_brackets_in_a_pattern_are_brackets(world: World) -> None:
+    world.commit("[a]1", t=[0])
+    assert after_retention(world, waiting(world, "[a]*")) == 0
+
+
 def test_a_pattern_that_no_group_matches_holds_nothing(world: World) -> None:
     log = waiting(world, "nobody-*")
     assert after_retention(world, log) == 20

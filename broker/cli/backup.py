@@ -24,7 +24,8 @@ from barnabas.offsets.backup_records import NO_MARKS, Marks, place_by_records
 from barnabas.offsets.backup_search import Around, Searched, Wanted, hits_of
 from barnabas.runtime.clock import RealClock
 
-GROUPS_PER_REQUEST = 100
+FIRST_GROUPS, GROUPS_PER_REQUEST = 10, 100
+OFFSETS_PER_REQUEST = 20_000  # also with metadata of 4 KB each, it is what the client takes
 ROWS_SHOWN = 200
 WITHOUT_MEMBERS = {"Empty", "Dead"}
 NOT_LOOKED = Placement(How.REFUSED, None)
@@ -101,12 +102,15 @@ def _groups_to_export(client: Any, wanted: Sequence[str] | None) -> list[str]:
 
 
 def _committed(client: Any, target: Target, names: Sequence[str]) -> dict[str, dict[Key, _Committed]]:
-    """What groups have committed, without those that have nothing. A hundred groups share a request."""
+    """What groups have committed, without those that have nothing. Many groups share a request."""
     found: dict[str, dict[Key, _Committed]] = {}
     keys: dict[Key, Key] = {}  # thousands of groups have the same partitions, so each is kept once
     with progress("Reading offsets of groups", len(names)) as advance:
-        for start in range(0, len(names), GROUPS_PER_REQUEST):
-            some = list(names[start : start + GROUPS_PER_REQUEST])
+        start, count = 0, FIRST_GROUPS
+        while start < len(names):
+            some = list(names[start : start + count])
+            start += count
+            offset_count = 0
             for group, offsets in answered(client, partial(client.list_group_offsets, some)).items():
                 rows = {
                     keys.setdefault(tuple(key), tuple(key)): _Committed(
@@ -115,8 +119,11 @@ def _committed(client: Any, target: Target, names: Sequence[str]) -> dict[str, d
                     for key, one in sorted(offsets.items())
                     if one.offset >= 0
                 }
+                offset_count += len(rows)
                 if rows:
                     found[group] = rows
+            # Groups may be large, and an answer may not be larger than the client takes.
+            count = max(1, min(GROUPS_PER_REQUEST, OFFSETS_PER_REQUEST * len(some) // max(1, offset_count)))
             target.renew()
             advance(len(some))
     return found

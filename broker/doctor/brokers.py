@@ -7,6 +7,7 @@ from barnabas.broker.doctor.facts import DAY_MS, HOUR_MS, Broker, Facts, Partiti
 from barnabas.broker.doctor.findings import Finding, Needs, Severity, check, count, listed
 from barnabas.broker.doctor.starting import start_again
 
+NEW_MS = 300_000  # so long after its start a broker may still copy what it has missed
 FULL_SOON_MS, FULL_NOW_MS = DAY_MS, HOUR_MS
 FREE_PART_LOW, FREE_PART_VERY_LOW = 0.05, 0.01
 FREE_BYTES_ENOUGH = 50 << 30  # five per cent of a large disk is not little
@@ -63,6 +64,7 @@ def no_controller(facts: Facts) -> Iterator[Finding]:
 def replicas_missing(facts: Facts) -> Iterator[Finding]:
     """One finding for each set of missing replicas of a topic."""
     living = {broker.node_id for broker in facts.living}
+    new = _new_brokers(facts)
     found: dict[tuple[Severity, str, tuple[int, ...]], list[Partition]] = {}
     for topic, partition in facts.partitions():
         missing = tuple(node for node in partition.replicas if node not in partition.in_sync)
@@ -73,7 +75,7 @@ def replicas_missing(facts: Facts) -> Iterator[Finding]:
         elif len(partition.in_sync) < minimum:
             kind, severity = "minimum", Severity.ERROR
         elif missing:
-            kind, severity = "replica", Severity.WARNING
+            kind, severity = "replica", Severity.NOTE if all(map(new.__contains__, missing)) else Severity.WARNING
         else:
             continue
         found.setdefault((severity, kind, missing), []).append(partition)
@@ -100,6 +102,15 @@ def replicas_missing(facts: Facts) -> Iterator[Finding]:
             why = "They have less to spare: when one more broker goes, writes may be refused, or records be away."
         where = f"topic {partitions[0].topic}" if len({each.topic for each in partitions}) == 1 else "cluster"
         yield Finding(severity, where, what, why, command, _behind_since(facts, missing))
+
+
+def _new_brokers(facts: Facts) -> set[int]:
+    """Brokers in their first minutes: they still copy what they have missed."""
+    return {
+        broker.node_id
+        for broker, health in facts.healths
+        if health["watching_since_ms"] is None or health["time_ms"] - health["watching_since_ms"] < NEW_MS
+    }
 
 
 def _behind_since(facts: Facts, nodes: tuple[int, ...]) -> int | None:

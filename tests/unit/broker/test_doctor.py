@@ -215,6 +215,12 @@ FIRES: list[tuple[str, Facts, Severity, str]] = [
     ("controller", replace(cluster(), controller=7), ERROR, "cluster"),
     ("replicas", cluster(topics=[three(in_sync=(0, 1))], away=[2]), WARNING, "start --data /data/2"),
     ("replicas", cluster(topics=[three(in_sync=(0, 1))]), WARNING, "topics describe orders"),
+    (
+        "replicas",
+        changed(cluster(topics=[three(in_sync=(0, 1))]), 2, health=health(2, watching_since_ms=NOW - MINUTE)),
+        NOTE,
+        "topics describe orders",
+    ),
     ("replicas", cluster(topics=[three(in_sync=(0,))], away=[1, 2]), ERROR, "start --data /data/1"),
     ("replicas", cluster(topics=[three(leader=None, in_sync=(2,))], away=[2]), ERROR, "start"),
     ("replicas", cluster(topics=[three(leader=None)]), ERROR, "cluster"),

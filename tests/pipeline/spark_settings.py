@@ -4,7 +4,7 @@
 # The one compiler has 48 MB for what it makes, as a rule. When that is full, Java interprets.
 JAVA_OPTIONS = (
     "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m "
-    "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+    "-Xms768m -Xmn448m -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 )
 SMALL = {
     "spark.master": "local[2]",

@@ -1,7 +1,8 @@
-"""A process with the streaming jobs, for a test that kills it: `python stream_process.py DATA OUT`."""
+"""A process with the streaming jobs, for a test that kills it: `python stream_process.py DATA OUT JOB…`."""
 
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,8 +28,10 @@ SCHEMA = "payment bigint, amount bigint"
 JOBS = ("lag", "health", "export")
 
 
-def start_jobs(spark: "SparkSession", data: str, out: str, *, follow: bool) -> "list[StreamingQuery]":
-    """Start the three jobs, one after the other: Spark waits only ten seconds for the Python processes of a query."""
+def start_jobs(
+    spark: "SparkSession", data: str, out: str, names: Sequence[str] = JOBS, *, follow: bool
+) -> "list[StreamingQuery]":
+    """Start these jobs, one after the other: Spark waits only ten seconds for the Python processes of a query."""
     run = Run(spark, Source(directories=(data,)), out)
     commits, groups, batches = run.streams()
     jobs = {
@@ -37,7 +40,7 @@ def start_jobs(spark: "SparkSession", data: str, out: str, *, follow: bool) -> "
         "export": (export(run.stream("records", topics="payments"), SCHEMA), *PARTITIONED_BY),
     }
     queries = []
-    for name in JOBS:
+    for name in names:
         rows, *partitioned_by = jobs[name]
         table = LiveTable(spark, f"{out}/{name}", partitioned_by=tuple(partitioned_by))
         query = table.start(rows, follow=follow, trigger_s=0)
@@ -47,11 +50,11 @@ def start_jobs(spark: "SparkSession", data: str, out: str, *, follow: bool) -> "
     return queries
 
 
-def main(data: str, out: str) -> None:
+def main(data: str, out: str, *names: str) -> None:
     """Run until somebody kills this process."""
     spark = start_session("streams", SMALL | {"spark.local.dir": f"{out}.local"})
     register(spark)
-    start_jobs(spark, data, out, follow=True)
+    start_jobs(spark, data, out, names, follow=True)
     spark.streams.awaitAnyTermination()
 
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
+from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
 from random import Random
@@ -38,9 +39,9 @@ pytestmark = pytest.mark.timeout(900)
 DAY_MS = 24 * 60 * MINUTE_MS
 START_MS = (NOW_MS // DAY_MS - 2) * DAY_MS
 PART_MS = 2 * 60 * MINUTE_MS  # a source may be ahead of another by one part, which is less than the delay
-# How many parts are written before each start of the process; and whether it is killed while it reads one part more, or
-# while it starts the jobs.
-KILLS = ((3, True), (2, False), (2, True))
+# How many parts are written before each start of the process; which jobs it runs; and whether it is killed while they
+# read one part more, or while it starts them. Each job is killed twice, and the process costs much by job.
+KILLS = ((3, ("lag", "export"), True), (2, stream_process.JOBS, False), (2, ("health", "export"), True))
 SEED = 11
 
 
@@ -80,16 +81,16 @@ def files(folder: Path) -> int:
     return sum(len(names) for _, _, names in os.walk(folder))
 
 
-def start(data: Path, out: Path) -> "subprocess.Popen[bytes]":
+def start(data: Path, out: Path, jobs: tuple[str, ...]) -> "subprocess.Popen[bytes]":
     out.mkdir(exist_ok=True)
     log = (out.parent / "process.log").open("ab")
-    command = [sys.executable, str(Path(stream_process.__file__)), str(data), str(out)]
+    command = [sys.executable, str(Path(stream_process.__file__)), str(data), str(out), *jobs]
     return subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
 
 
-def commits_of(out: Path) -> dict[str, int]:
+def commits_of(out: Path, jobs: Iterable[str]) -> dict[str, int]:
     """How many micro-batches of each job are done."""
-    return {name: len(list(out.glob(f"_checkpoints/{name}/commits/[0-9]*"))) for name in stream_process.JOBS}
+    return {name: len(list(out.glob(f"_checkpoints/{name}/commits/[0-9]*"))) for name in jobs}
 
 
 def wait_for_all(process: "subprocess.Popen[bytes]", out: Path, before: dict[str, int]) -> None:
@@ -98,7 +99,7 @@ def wait_for_all(process: "subprocess.Popen[bytes]", out: Path, before: dict[str
     On a machine that has too much to do Spark may give up waiting for a Python process; that is an end like another.
     """
     deadline = time.monotonic() + 400
-    while process.poll() is None and any(done == before[name] for name, done in commits_of(out).items()):
+    while process.poll() is None and any(done == before[name] for name, done in commits_of(out, before).items()):
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
@@ -146,11 +147,11 @@ def test_killed_several_times(spark: SparkSession, tmp_path: Path) -> None:
     feed = Feed(tmp_path / "data", plan_day(SEED, START_MS, records=2_000))
     out = tmp_path / "out"
     parts = iter(range(DAY_MS // PART_MS))
-    for parts_before, wait in KILLS:
+    for parts_before, jobs, wait in KILLS:
         for part in islice(parts, parts_before):
             feed.write(part)
-        before = commits_of(out)
-        process = start(tmp_path / "data", out)
+        before = commits_of(out, jobs)
+        process = start(tmp_path / "data", out, jobs)
         try:
             if wait:
                 wait_for_all(process, out, before)

@@ -314,8 +314,9 @@ def groups_not_ok(health: "DataFrame") -> tuple[int, int]:
 
 def findings(audit: "DataFrame", most: int) -> Top[Finding]:
     """What the audit has found, by group."""
+    records = F.coalesce(F.sum("records"), F.lit(0))  # an offset that was removed went nowhere
     by_group = audit.groupBy("group_id", "finding").agg(
-        F.count("*").alias("times"), F.sum("records").alias("records"), F.unix_millis(F.max("at")).alias("last_ms")
+        F.count("*").alias("times"), records.alias("records"), F.unix_millis(F.max("at")).alias("last_ms")
     )
     rows = by_group.orderBy(F.col("records").desc(), "group_id", "finding").take(most)
     return Top([Finding(*row) for row in rows], by_group.count() - len(rows))

@@ -40,7 +40,10 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A committed offset; `offset` None removes it. `expire_ms` -1: the broker's retention decides."""
+    """A committed offset; `offset` None removes it. `expire_ms` -1: the broker's retention decides.
+
+    `cause`: why, as the offset journal says it. `member`: who committed, if a member did.
+    """
 
     at_ms: int
     group: str
@@ -49,6 +52,9 @@ class Commit:
     offset: int | None
     metadata: str = ""
     expire_ms: int = -1
+    cause: str = "commit"
+    member: str = ""
+    generation: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +126,7 @@ class _Reading:
 
     group: Group
     generation: int = 0
+    members: int = 0
     positions: dict[int, int] = field(default_factory=dict)  # by partition: the next offset to read
     committed: dict[int, int] = field(default_factory=dict)
     history: list[dict[int, int]] = field(default_factory=list)  # `committed` after each minute
@@ -231,7 +238,7 @@ class _Planner:
                 place = {"topic": group.topic, "partition": partition}
                 self._note(kind, minute, group=group.name, **place, from_offset=before, to_offset=offset)
             reading.positions[partition] = offset
-            yield self._commit(reading, at_ms - 2, partition, offset)
+            yield self._commit(reading, at_ms - 2, partition, offset, "reset")
         yield self._rebalance(reading, at_ms - 1, group.members)
 
     def _storm(self, reading: _Reading, minute: int, at_ms: int) -> Iterator[Event]:
@@ -250,17 +257,21 @@ class _Planner:
         self._note("expired", minute, group=reading.group.name, offsets=dict(reading.committed))
         for partition in list(reading.committed):
             del reading.committed[partition]
-            yield Commit(at_ms, reading.group.name, reading.group.topic, partition, None)
+            yield Commit(at_ms, reading.group.name, reading.group.topic, partition, None, cause="expiry")
 
-    def _commit(self, reading: _Reading, at_ms: int, partition: int, offset: int) -> Commit:
+    def _commit(self, reading: _Reading, at_ms: int, partition: int, offset: int, cause: str = "commit") -> Commit:
         reading.committed[partition] = offset
         group = reading.group
         expire_ms = at_ms + EXPIRES_AFTER * MINUTE_MS if group.has_expiry else -1
-        return Commit(at_ms, group.name, group.topic, partition, offset, expire_ms=expire_ms)
+        by: dict[str, Any] = {"cause": cause}
+        if cause == "commit":
+            by |= {"member": f"{group.name}-{partition % reading.members}", "generation": reading.generation}
+        return Commit(at_ms, group.name, group.topic, partition, offset, expire_ms=expire_ms, **by)
 
     def _rebalance(self, reading: _Reading, at_ms: int, members: int) -> Generation:
         """The next generation, with the partitions dealt out in turn."""
         reading.generation += 1
+        reading.members = members
         group = reading.group
         partitions = range(len(self.ends[group.topic]))
         assignment = {f"{group.name}-{number}": tuple(partitions[number::members]) for number in range(members)}

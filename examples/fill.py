@@ -1,4 +1,5 @@
-"""Writes a day to brokers: ordinary records to the topics, and to `__consumer_offsets` what coordinators would write.
+"""Writes a day to brokers: ordinary records to the topics, and to `__consumer_offsets` and `__offset_journal` what
+coordinators would write.
 
 A coordinator stamps commits with its own clock, so a day of commits would take a day. The records of groups are
 therefore produced like others, by the client id that Kafka lets write to internal topics. Coordinators know of them
@@ -14,7 +15,8 @@ from typing import Any
 from barnabas.broker.cli.client import await_coordinators
 from barnabas.groups.hashing import partition_for
 from barnabas.groups.records import GroupRecord
-from barnabas.offsets.records import CommittedOffset, encode_key, encode_value
+from barnabas.offsets import journal
+from barnabas.offsets.records import NO_TOPIC_ID, CommittedOffset, encode_key, encode_value
 from barnabas.protocol import records as stored
 from kafka import KafkaProducer
 from kafka.admin import KafkaAdminClient, NewTopic
@@ -23,9 +25,12 @@ from kafka.errors import TopicAlreadyExistsError
 from examples.day import GROUPS, TOPICS, BrokerDies, Commit, Day, Generation, Record
 
 OFFSETS_TOPIC = "__consumer_offsets"
+JOURNAL_TOPIC = "__offset_journal"
+OPERATOR = "offset-tool"  # client id of who sets offsets
 ADMIN_CLIENT_ID = "__admin_client"
 CODECS = {"orders": "lz4", "payments": None, "clicks": "zstd"}
 BATCH_BYTES = 4096  # half a hundred records: no producer waits hours to fill a batch
+CAUSES = {cause.words: cause for cause in journal.Cause}
 SESSION_TIMEOUT_MS = 24 * 3_600_000  # the members of the day are gone; this keeps brokers from removing them at once
 
 
@@ -38,15 +43,32 @@ def fill(bootstrap: str, day: Day, kill_a_broker: Callable[[], None] | None) -> 
     # kafka-python's producer knows no internal topics.
     coordinator._metadata.topics = partial(coordinator._metadata.topics, exclude_internal_topics=False)
     offsets_partitions = len(coordinator.partitions_for(OFFSETS_TOPIC))
+    assert len(coordinator.partitions_for(JOURNAL_TOPIC)) == offsets_partitions  # asking for it makes it
+    noted: list[tuple[Commit, Any]] = []  # commits that are not in the journal yet, with their places
+    committed: dict[tuple[str, str, int], int | None] = {}
     killed_at_ms = None
+
+    def flush() -> None:
+        """Wait until everything is written, and then write down who committed it."""
+        for producer in (*producers.values(), coordinator):
+            producer.flush()
+        for commit, place in noted:
+            written = place.get(30)
+            key, value = journal_record(commit, written.offset, committed)
+            last[JOURNAL_TOPIC, written.partition] = coordinator.send(
+                JOURNAL_TOPIC, value, key, [], written.partition, commit.at_ms
+            )
+            sent[JOURNAL_TOPIC, written.partition] += 1
+        noted.clear()
+        coordinator.flush()
+
     sent: Counter[tuple[str, int]] = Counter()
     last = {}
 
     for event in day.events:
         if isinstance(event, BrokerDies):
             if kill_a_broker is not None:
-                for producer in (*producers.values(), coordinator):
-                    producer.flush()
+                flush()
                 kill_a_broker()
                 killed_at_ms = event.at_ms
             continue
@@ -58,8 +80,10 @@ def fill(bootstrap: str, day: Day, kill_a_broker: Callable[[], None] | None) -> 
             (key, value), headers = offset_record(event) if isinstance(event, Commit) else group_record(event), []
         last[place] = producer.send(place[0], value, key, headers, place[1], event.at_ms)
         sent[place] += 1
+        if isinstance(event, Commit):
+            noted.append((event, last[place]))
+    flush()
     for producer in (*producers.values(), coordinator):
-        producer.flush()
         producer.close()
     for place, future in last.items():  # brokers that had records before have them still
         assert future.get(30).offset + 1 >= sent[place], f"{place} lacks records"
@@ -72,6 +96,23 @@ def offset_record(commit: Commit) -> tuple[bytes, bytes | None]:
     if commit.offset is None:
         return key, None
     return key, encode_value(CommittedOffset(commit.offset, 0, commit.metadata, commit.at_ms, commit.expire_ms))
+
+
+def journal_record(
+    commit: Commit, position: int, committed: dict[tuple[str, str, int], int | None]
+) -> tuple[bytes, bytes]:
+    """Key and value as a coordinator writes them of a commit at this place. `committed` is kept up to date."""
+    place = commit.group, commit.topic, commit.partition
+    before, committed[place] = committed.get(place), commit.offset
+    old, new = (journal.NO_OFFSET if offset is None else offset for offset in (before, commit.offset))
+    by: dict[str, Any] = {"principal": ""}
+    if commit.cause != "expiry":
+        by = {"client_id": commit.group if commit.member else OPERATOR, "host": "/127.0.0.1"}
+        by |= {"member_id": commit.member, "generation": commit.generation}
+    origin = journal.encode_origin(CAUSES[commit.cause], **by)
+    row = journal.Row(commit.topic, NO_TOPIC_ID, commit.partition, old, 0, "", new, 0, commit.metadata)
+    ((value, _),) = journal.encode_rows(origin, position, commit.at_ms, [row])
+    return journal.key_of(commit.group), value
 
 
 def group_record(generation: Generation) -> tuple[bytes, bytes | None]:

@@ -294,15 +294,6 @@ FAULTS = (
         "the log starts where it may",
         1,
     ),
-    Fault(
-        "snapshots of what was cut come back",
-        "storage",
-        "storage.truncation:_end_at",
-        "yield _Sync(folders=(log.directory,))",
-        "pass",
-        "producers are a function of the log",
-        10,
-    ),
     # Compaction, truncation, indexes
     Fault(
         "compaction keeps the older record",
@@ -310,7 +301,7 @@ FAULTS = (
         "storage.cleaner:Cleaner._kept_batch",
         "record.offset >= latest",
         "record.offset < latest",
-        "the last record of a key stays",
+        "what is committed is visible",
         3,
     ),
     Fault(

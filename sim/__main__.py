@@ -112,7 +112,7 @@ def plant_all() -> int:
     logging.disable(logging.CRITICAL)
     wrong = 0
     for fault in (*FAULTS, *CLUSTER_FAULTS):
-        violation, control = planting.run_with(fault, fault.seed), planting.run(fault, fault.seed)
+        violation, control = planting.run_with(fault, fault.seed), planting.run(fault.campaign, fault.focus, fault.seed)
         is_good = planting.is_catch(fault, violation) and control is None
         wrong += not is_good
         print(f"{fault.name:45} seed {fault.seed:3}: " + ("caught" if is_good else "NOT CAUGHT"), flush=True)

@@ -50,13 +50,13 @@ def test_another_violation_than_the_expected_one_is_no_catch(monkeypatch: pytest
     assert planting.is_catch(fault, Violation(fault.invariant, "as expected"))
     assert not planting.is_catch(fault, None)
     assert not planting.is_catch(fault, Violation("nothing escapes", "AssertionError()"))
-    monkeypatch.setattr(planting, "run", lambda fault, seed: Violation("something else", ""))
+    monkeypatch.setattr(planting, "run", lambda campaign, focus, seed: Violation("something else", ""))
     assert planting.find_seed(fault, range(1, 4)) == (None, {"something else": 3})
 
 
 def test_a_seed_whose_run_does_not_hold_without_the_fault_is_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    fault = FAULTS[0]
-    monkeypatch.setattr(planting, "run", lambda fault, seed: Violation(fault.invariant, ""))
+    fault = FAULTS[0]._replace(focus="of this test alone, because runs without a fault are remembered")
+    monkeypatch.setattr(planting, "run", lambda campaign, focus, seed: Violation(fault.invariant, ""))
     assert planting.find_seed(fault, range(1, 4)) == (None, {fault.invariant: 3})
 
 

@@ -261,7 +261,7 @@ def read(file: Iterable[bytes]) -> Backup:
 def _object(line: bytes) -> dict[str, Any]:
     try:
         fields = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):  # a line of nothing but brackets
         fields = None
     return fields if isinstance(fields, dict) else {}
 

@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from barnabas.offsets.backup import Batch, Position
+from barnabas.protocol.batch_layout import DELETE_HORIZON
 
 HITS_MAX = 1_000
 """How many places of one batch or record are remembered. If there are so many, none is the right one for sure."""
@@ -90,9 +91,9 @@ def prove(position: Position, there: There) -> Placement | None:
         if there.is_same_log or wanted.has_sequence or _is_distinct(position, there):
             return _at_same_offset(How.PROVED, position, there)
         return None
-    if seen is not None and _is_rewritten(wanted, seen) and (there.is_same_log or wanted.has_sequence):
-        return _at_same_offset(How.PROVED, position, there, "compaction has taken records of its batch")
     if there.is_same_log:
+        if seen is not None and _is_rewritten(wanted, seen):
+            return _at_same_offset(How.PROVED, position, there, "compaction has taken records of its batch")
         if there.log_start > wanted.last_offset:
             return _at_same_offset(How.KEPT, position, there)
         if _is_gap(wanted, there):
@@ -109,11 +110,17 @@ def _is_distinct(position: Position, there: There) -> bool:
 
 
 def _is_rewritten(wanted: Batch, seen: Batch) -> bool:
-    """Whether compaction has made `seen` of `wanted`: it takes records, and keeps offsets, epochs and the producer."""
+    """Whether compaction has made `seen` of `wanted`: it takes records, and keeps offsets, epochs and the producer.
+
+    It says nothing of another cluster's log: there, producers' numbers and sequences begin anew. And a copy of this
+    cluster that went its own way has the same topic ids, so a batch that lacks no record is another one.
+    """
+    lacks_records = seen.record_count < wanted.record_count
+    has_horizon_now = seen.attributes == wanted.attributes | DELETE_HORIZON != wanted.attributes
     return (
         (seen.base_offset, seen.last_offset, seen.leader_epoch, *seen[8:])
         == (wanted.base_offset, wanted.last_offset, wanted.leader_epoch, *wanted[8:])
-        and seen.record_count <= wanted.record_count
+        and (lacks_records or (has_horizon_now and seen.record_count == wanted.record_count))
         and seen.timestamp <= wanted.timestamp
     )
 

@@ -15,7 +15,7 @@ from barnabas.broker.cli.http_client import HttpApi
 from barnabas.broker.cli.lag import ask
 from barnabas.broker.cli.target import DEFAULT_BOOTSTRAP, Target
 from barnabas.broker.cli.terminal import AsJson, new_app, print_json, print_paragraph
-from barnabas.broker.cli.words import duration
+from barnabas.broker.cli.words import duration, shown
 from barnabas.broker.doctor import findings
 from barnabas.broker.doctor.facts import NO_SETTINGS, STALLED_MS, Broker, Facts, Partition, Setting, Settings, Topic
 from barnabas.broker.doctor.findings import Finding, Outcome, Severity
@@ -310,7 +310,7 @@ def not_known_yet(facts: Facts) -> list[str]:
 def _print(facts: Facts, outcomes: Sequence[Outcome], bootstrap: str | None) -> None:
     for one, finding in _by_severity(outcomes):
         since = "" if finding.since_ms is None else f"  (since {_clock(finding.since_ms, facts.now_ms)})"
-        print(f"{finding.severity.name}  {finding.where}: {finding.what}{since}")
+        print(shown(f"{finding.severity.name}  {finding.where}: {finding.what}{since}"))
         print_paragraph(finding.why, end="\n")
         print(f"    {finding.command_line(bootstrap)}")
         print()

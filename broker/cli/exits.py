@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from enum import IntEnum
 from typing import NoReturn
 
+from barnabas.broker.cli.words import shown
+
 
 class ExitCode(IntEnum):
     """The exit codes; commands.py explains them in --help."""
@@ -37,7 +39,7 @@ class Failure(Exception):
 
 def say(message: str) -> None:
     """Print a line to standard error, because standard output holds nothing but the result."""
-    print(message, file=sys.stderr, flush=True)
+    print("\n".join(map(shown, message.split("\n"))), file=sys.stderr, flush=True)
 
 
 def fail(message: str, code: ExitCode = ExitCode.FAILED) -> NoReturn:

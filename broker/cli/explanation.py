@@ -5,6 +5,7 @@ from typing import Any
 
 from barnabas.broker.cli.exits import say
 from barnabas.broker.cli.terminal import print_paragraph
+from barnabas.broker.cli.words import shown
 
 MOVED_SHOWN = 12
 
@@ -22,7 +23,7 @@ def print_story(story: dict[str, Any]) -> None:
         _print_events(story["since_then"])
         print()
     for row in story["advice"]:
-        print(f"{row['cause']}:")
+        print(shown(f"{row['cause']}:"))
         print_paragraph(row["text"])
 
 
@@ -36,20 +37,20 @@ def _print_rebalance(rebalance: dict[str, Any]) -> None:
     members = rebalance["members"]
     count = "" if members is None else f", {members} {'member' if members == 1 else 'members'}"
     assignor = f", {rebalance['protocol']}" if rebalance["protocol"] else ""
-    print(f"{_clock(rebalance['at_ms'])}  {what}{count}{assignor}")
+    print(shown(f"{_clock(rebalance['at_ms'])}  {what}{count}{assignor}"))
     if rebalance["outcome"] != "live reset":
-        print(f"    because {rebalance['cause']}")
+        print(shown(f"    because {rebalance['cause']}"))
     _print_events(rebalance["events"])
     if rebalance["join_ms"] is not None:
         held = f"; the last to join was {_named(rebalance['last_to_join'])}" if rebalance["last_to_join"] else ""
-        print(f"    join phase {_seconds(rebalance['join_ms'])}{held}")
+        print(shown(f"    join phase {_seconds(rebalance['join_ms'])}{held}"))
     if rebalance["sync_ms"] is not None:
-        print(f"    sync phase {_seconds(rebalance['sync_ms'])}, assigned by {_named(rebalance['leader'])}")
+        print(shown(f"    sync phase {_seconds(rebalance['sync_ms'])}, assigned by {_named(rebalance['leader'])}"))
     moved = rebalance["moved"]
     if moved:
         for row in moved[:MOVED_SHOWN]:
             place = f"{row['topic']}-{row['partition']}"
-            print(f"    moved {place}: {_named(row['before'])} -> {_named(row['after'])}")
+            print(shown(f"    moved {place}: {_named(row['before'])} -> {_named(row['after'])}"))
         if rebalance["moved_count"] > MOVED_SHOWN:
             print(f"    and {rebalance['moved_count'] - MOVED_SHOWN} partitions more moved")
     elif moved is not None and rebalance["outcome"] == "stable":
@@ -59,7 +60,7 @@ def _print_rebalance(rebalance: dict[str, Any]) -> None:
 
 def _print_events(events: list[dict[str, Any]]) -> None:
     for event in events:
-        print(f"    {_clock(event['at_ms'])}  {event['text']}")
+        print(shown(f"    {_clock(event['at_ms'])}  {event['text']}"))
 
 
 def _clock(at_ms: int) -> str:

@@ -20,6 +20,7 @@ from barnabas.broker.cli.terminal import (
     print_outcomes,
     print_table,
 )
+from barnabas.broker.cli.words import shown
 
 app = new_app("""Consumer groups: list, describe, how far they are behind, delete.
 
@@ -125,7 +126,8 @@ def describe(target: Target, groups: Names, as_json: AsJson = False) -> None:
     for document in documents:
         assignor = f", {document['protocol']}" if document["protocol"] else ""
         count = len(document["members"])
-        print(f"{document['group']}  {document['state']}{assignor}, {count} {'member' if count == 1 else 'members'}")
+        counted = f"{count} {'member' if count == 1 else 'members'}"
+        print(shown(f"{document['group']}  {document['state']}{assignor}, {counted}"))
         if document["members"]:
             print_table(
                 ["client", "host", "instance", "partitions", "member"],

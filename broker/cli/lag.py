@@ -17,7 +17,7 @@ from barnabas.broker.cli.http_client import HttpApi
 from barnabas.broker.cli.plot import plot
 from barnabas.broker.cli.target import Target, no_time_limit
 from barnabas.broker.cli.terminal import AsJson, print_json, print_table, table_lines
-from barnabas.broker.cli.words import duration, size
+from barnabas.broker.cli.words import duration, shown, size
 from barnabas.offsets.lag import PartitionLag, Status, TotalLag, total, with_answers
 from barnabas.offsets.lag_history import Point, Rates
 from barnabas.runtime.clock import RealClock
@@ -228,7 +228,7 @@ def cells(row: PartitionLag, isolation: str, now_ms: int) -> tuple[Any, ...]:
 
 
 def _print(found: GroupLag, isolation: str) -> None:
-    print(headline(found, isolation))
+    print(shown(headline(found, isolation)))
     line = rate_line(found.rates)
     if line:
         print(line)

@@ -159,7 +159,7 @@ def _rows(path: str, content: str) -> list[tuple[Any, Any, Any]]:
         values = (
             json.loads(text) if text[0] == "[" else [json.loads(line) for line in text.splitlines() if line.strip()]
         )
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         fail(f"{path} is no JSON: {error}.", ExitCode.NOT_VALID)
     rows = []
     for number, value in enumerate(values, 1):

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from barnabas.broker.cli.exits import ExitCode, fail
 from barnabas.broker.cli.target import no_time_limit, with_target
+from barnabas.broker.cli.words import shown
 from typer.core import TyperCommand, TyperGroup
 
 INT16_MAX, INT32_MAX, INT64_MAX = 2**15 - 1, 2**31 - 1, 2**63 - 1  # the largest numbers of the fields of a request
@@ -104,7 +105,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
 def table_lines(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
     """The lines of such a table."""
     lines = [[column.removeprefix("#") for column in columns]]
-    lines += [["-" if cell is None else str(cell) for cell in row] for row in rows]
+    lines += [["-" if cell is None else shown(str(cell)) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*lines)]
     lines.insert(1, ["─" * width for width in widths])
     return [
@@ -120,7 +121,8 @@ def print_paragraph(text: str, end: str = "\n\n") -> None:
     """Print text below a heading: indented, folded on a terminal, and followed by an empty line."""
     # A pipe has no width, and a script reads line by line.
     width = os.get_terminal_size().columns if sys.stdout.isatty() else 10_000
-    print(textwrap.fill(text, width, initial_indent="    ", subsequent_indent="    "), end=end)
+    line = shown(text.replace("\n", " "))
+    print(textwrap.fill(line, width, initial_indent="    ", subsequent_indent="    "), end=end)
 
 
 def print_outcomes(noun: str, rows: Sequence[dict[str, Any]], as_json: bool, *, nothing_there: bool = False) -> None:
@@ -130,7 +132,7 @@ def print_outcomes(noun: str, rows: Sequence[dict[str, Any]], as_json: bool, *, 
     else:
         for row in rows:
             if "error" not in row:
-                print(f"{row[noun]}: {row['result']}", flush=True)
+                print(shown(f"{row[noun]}: {row['result']}"), flush=True)
     errors = [f"{row[noun]}: {row['result']}: {row['error']}" for row in rows if "error" in row]
     if errors:
         fail("\n".join(errors), ExitCode.NOTHING_THERE if nothing_there else ExitCode.FAILED)

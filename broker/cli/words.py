@@ -1,4 +1,9 @@
-"""Times and sizes, for people."""
+"""Times, sizes and names, for people."""
+
+
+def shown(text: str) -> str:
+    """Text on one line of a terminal. Clients choose the names of groups, and a name must not steer the terminal."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def duration(seconds: float | None) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from barnabas.broker.cli.words import duration, size
 from barnabas.broker.doctor.facts import DAY_MS, HOUR_MS, Broker, Facts, Partition
-from barnabas.broker.doctor.findings import Finding, Needs, Severity, check, count, listed
+from barnabas.broker.doctor.findings import Finding, Needs, Severity, check, command_of, count, listed
 from barnabas.broker.doctor.starting import start_again
 
 NEW_MS = 300_000  # so long after its start a broker may still copy what it has missed
@@ -84,7 +84,7 @@ def replicas_missing(facts: Facts) -> Iterator[Finding]:
         many = count(len(partitions), "partition")
         brokers = listed(str(node) for node in missing)
         away = [broker for broker in facts.brokers if broker.node_id in missing and not broker.is_registered]
-        command = start_again(facts, away[0]) if away else ("topics", "describe", partitions[0].topic)
+        command = start_again(facts, away[0]) if away else command_of("topics describe", [partitions[0].topic])
         if kind == "leader":
             what, why = (
                 f"{many} without a leader: {names}",
@@ -212,5 +212,5 @@ def _room(broker: Broker) -> tuple[str, ...]:
     """The command that keeps less of the largest topic of clients: half of what it takes."""
     for topic, taken, logs in _topics(broker):
         if not topic.startswith("__") and taken:
-            return ("configs", "set", "topic", topic, f"retention.bytes={max(taken // 2 // logs, 1)}")
+            return command_of("configs set", ["topic", topic, f"retention.bytes={max(taken // 2 // logs, 1)}"])
     return ("cluster",)

@@ -45,11 +45,35 @@ class Finding:
         return self.command[:1] == ("start",)
 
     def command_line(self, bootstrap: str | None) -> str:
-        """The command as a shell takes it. `bootstrap` None: the default."""
-        words = ["barnabas", *self.command]
-        if bootstrap is not None and not self.is_start and "--bootstrap" not in words:
-            words += ["--bootstrap", bootstrap]
-        return shlex.join(words)
+        """The command as a shell takes it, on one line. `bootstrap` None: the default."""
+        end = self.command.index("--") if "--" in self.command else len(self.command)
+        options, names = self.command[:end], self.command[end:]
+        if bootstrap is not None and not self.is_start and "--bootstrap" not in options:
+            options += ("--bootstrap", bootstrap)
+        return " ".join(map(_quoted, ("barnabas", *options, *names)))
+
+
+def _quoted(word: str) -> str:
+    """A word for a shell. What is not printable is escaped, so that a name cannot look like a line of its own."""
+    if word.isprintable():
+        return shlex.quote(word)
+    escaped = (
+        "\\" + character if character in "\\'" else character if character.isprintable() else _octal(character)
+        for character in word
+    )
+    return f"$'{''.join(escaped)}'"
+
+
+def _octal(character: str) -> str:
+    return "".join(f"\\{byte:03o}" for byte in character.encode("utf-8", "surrogatepass"))
+
+
+def command_of(command: str, names: Sequence[str], *options: str) -> tuple[str, ...]:
+    """The words of a command for things with these names. A name may begin with a dash, and is no option then."""
+    words = tuple(command.split())
+    if any(name.startswith("-") for name in names):
+        return (*words, *options, "--", *names)
+    return (*words, *names, *options)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from barnabas.broker.cli.words import duration
 from barnabas.broker.doctor.facts import DAY_MS, Facts, Row
-from barnabas.broker.doctor.findings import Finding, Needs, Severity, check, count, listed
+from barnabas.broker.doctor.findings import Finding, Needs, Severity, check, command_of, count, listed
 from barnabas.broker.doctor.starting import start_again
 from barnabas.groups.explanation import STORM_COUNT, STORM_WITHIN_MS
 from barnabas.offsets.lag import READ_UNCOMMITTED, PartitionLag, Status
@@ -59,7 +59,7 @@ def stalled(facts: Facts) -> Iterator[Finding]:
         if row["advice"]:
             why += f" {row['advice']}"
         place = f"{first['topic']}:{first['partition']}"
-        command = ("offsets", "set", name, "--topic", place, "--shift-by", "1", "--live")
+        command = command_of("offsets set", [name], "--topic", place, "--shift-by", "1", "--live")
         severity = Severity.WARNING if row["is_moving"] else Severity.ERROR
         yield Finding(severity, f"group {name}", what, why, command, since_ms)
 
@@ -89,7 +89,7 @@ def stopped(facts: Facts) -> Iterator[Finding]:
         "groups",
         f"{count(max(of_all, len(rows)), 'group')} without members, with unread records: {names}",
         "If they are meant to run, start their consumers. If nobody needs them any more, delete them.",
-        ("groups", "lag", rows[0]["group"]),
+        command_of("groups lag", [rows[0]["group"]]),
         min(row["standing"][0]["since_ms"] for row in rows),
     )
 
@@ -113,10 +113,8 @@ def past_the_end(facts: Facts) -> Iterator[Finding]:
             to = "earliest" if status is Status.TOPIC_MADE_AGAIN else "latest"
             if status is Status.LOG_CUT:
                 to = str(min(row.cut_at or 0 for row in bad if row.topic == bad[0].topic))
-            command = ["offsets", "set", group, "--topic", f"{bad[0].topic}:{numbers}", "--to", to]
             has_members = members.get(group, facts.groups is not None and facts.groups.get(group) != "Empty")
-            if has_members:
-                command.append("--live")
+            live = ["--live"] if has_members else []
             yield Finding(
                 Severity.ERROR if has_members else Severity.WARNING,
                 f"group {group}",
@@ -124,7 +122,7 @@ def past_the_end(facts: Facts) -> Iterator[Finding]:
                 "A consumer that starts there is sent to one end of the log by auto.offset.reset, and reads again or "
                 "passes over records; one that runs waits until the log has grown so far, and never gets what is "
                 "written until then.",
-                tuple(command),
+                command_of("offsets set", [group], "--topic", f"{bad[0].topic}:{numbers}", "--to", to, *live),
             )
 
 
@@ -202,11 +200,11 @@ def hanging(facts: Facts) -> Iterator[Finding]:
 
 
 def _removal(row: Row) -> tuple[str, ...]:
-    words = ["groups", "remove", row["group"]]
+    words: list[str] = []
     for member in row["waited_for"]:
         static = member["instance_id"] is not None
         words += ["--instance", member["instance_id"]] if static else ["--member", member["member_id"]]
-    return tuple(words)
+    return command_of("groups remove", [row["group"]], *words)
 
 
 def _named(member: Row) -> str:
@@ -231,7 +229,7 @@ def storms(facts: Facts) -> Iterator[Finding]:
             f"{row['rebalances']} rebalances in {STORM_WITHIN_MS // 60_000} minutes; "
             f"{count(row['departures'], 'member')} left or were thrown out",
             row["advice"] or "In each, nobody reads until all have joined.",
-            ("groups", "explain", row["group"]),
+            command_of("groups explain", [row["group"]]),
             health["time_ms"] - STORM_WITHIN_MS,
         )
 
@@ -258,7 +256,7 @@ def threatened(facts: Facts) -> Iterator[Finding]:
                 f"{row['lost_records_max']:,} records at most were deleted before it read them",
                 "They are gone. When its consumers go on, auto.offset.reset decides where; the command begins at the "
                 "first records that are left.",
-                ("offsets", "set", name, "--to", "earliest", "--dry-run"),
+                command_of("offsets set", [name], "--to", "earliest", "--dry-run"),
             )
 
 
@@ -266,6 +264,9 @@ def _wait_for(facts: Facts, topic: str, group: str) -> tuple[str, ...]:
     known = facts.topic(topic)
     names = known.settings.text("barnabas.retention.wait.for.groups") if known and known.settings else None
     others = [name for name in (names or "").split(",") if name]
+    # A list has commas between its names and no blanks around them. In a pattern, `?` stands for any character.
+    group = "".join("?" if each == "," or each.isspace() else each for each in group)
     if group in others:
-        return ("configs", "set", "topic", topic, "barnabas.retention.wait.max.ms=172800000")
-    return ("configs", "set", "topic", topic, f"barnabas.retention.wait.for.groups={','.join([*others, group])}")
+        return command_of("configs set", ["topic", topic, "barnabas.retention.wait.max.ms=172800000"])
+    wanted = f"barnabas.retention.wait.for.groups={','.join([*others, group])}"
+    return command_of("configs set", ["topic", topic, wanted])

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 
 from barnabas.broker.cli.words import duration, size
 from barnabas.broker.doctor.facts import DAY_MS, LONG_MAX, Facts, Settings, Topic
-from barnabas.broker.doctor.findings import Finding, Severity, check, count, listed
+from barnabas.broker.doctor.findings import Finding, Severity, check, command_of, count, listed
 from barnabas.broker.doctor.starting import OWN, start_again
 from barnabas.config.topic import BROKER_NAMES
 
@@ -65,7 +65,7 @@ def mended(
     for topic in topics:
         assert topic.settings is not None
         if any(topic.settings.is_own(name) for name in (key, *others)):
-            yield [topic], ("configs", "set", "topic", topic.name, f"{key}={value(topic)}")
+            yield [topic], command_of("configs set", ["topic", topic.name, f"{key}={value(topic)}"])
         else:
             inherited.setdefault(by(topic), []).append(topic)
     for found in inherited.values():
@@ -102,7 +102,11 @@ def in_sync_replicas(facts: Facts) -> Iterator[Finding]:
             "min.insync.replicas is above 1, and there is one replica",
             "It promises what one replica cannot keep: if its broker is away, so is the topic; if its disk is lost, so "
             "are the records. Make a topic with three replicas and copy it.",
-            *("topics", "create", f"{one[0].name}-replicated", "--replication-factor", str(min(len(facts.living), 3))),
+            *command_of(
+                "topics create",
+                [f"{one[0].name}-replicated"],
+                *("--replication-factor", str(min(len(facts.living), 3))),
+            ),
         )
     for found, command in mended(weak, "min.insync.replicas", lambda topic: "2"):
         yield Finding(
@@ -146,7 +150,7 @@ def replication(facts: Facts) -> Iterator[Finding]:
                     else "transactions stand still. "
                 )
                 + "The replicas of a topic cannot be changed yet: keep an export of the offsets.",
-                *("topics", "describe", name),
+                *command_of("topics describe", [name]),
             )
     default, automatic = settings.number("default.replication.factor"), settings.is_true("auto.create.topics.enable")
     if len(facts.brokers) >= 3 and default == 1:
@@ -164,7 +168,7 @@ def replication(facts: Facts) -> Iterator[Finding]:
             names(single),
             f"{count(len(single), 'topic')} with one replica, in a cluster of {len(facts.brokers)} brokers",
             "They are away with their broker, and lost with its disk. If that is meant, nothing is wrong.",
-            *("topics", "describe", single[0].name),
+            *command_of("topics describe", [single[0].name]),
         )
     minimum, of_log = (
         settings.number("transaction.state.log.min.isr"),
@@ -319,7 +323,7 @@ def _waits(facts: Facts) -> Iterator[Finding]:
                 "whether the name is right."
                 if named
                 else "The pattern fits no group, so retention waits for nobody.",
-                *("configs", "describe", "topic", topic.name, "barnabas.retention.wait.for.groups"),
+                *command_of("configs describe", ["topic", topic.name, "barnabas.retention.wait.for.groups"]),
             )
 
 
@@ -338,7 +342,7 @@ def sizes(facts: Facts) -> Iterator[Finding]:
             continue
         where = f"topic {name}" if name else "setting message.max.bytes"
         what = f"{'max.message.bytes' if name else 'message.max.bytes'} ({size(limit)})"
-        command = ("configs", "set", *(("topic", name) if name else ("broker", "default")))
+        entity = ["topic", name] if name else ["broker", "default"]
         key = "max.message.bytes" if name else "message.max.bytes"
         if request is not None and limit > request:
             yield _finding(
@@ -346,7 +350,7 @@ def sizes(facts: Facts) -> Iterator[Finding]:
                 where,
                 f"{what} is above socket.request.max.bytes ({size(request)})",
                 "Such a batch never arrives: the connection that sends it is closed.",
-                *(*command, f"{key}={int(request) // 2}"),
+                *command_of("configs set", [*entity, f"{key}={int(request) // 2}"]),
             )
         elif fetch is not None and limit > fetch:
             yield _finding(
@@ -354,7 +358,7 @@ def sizes(facts: Facts) -> Iterator[Finding]:
                 where,
                 f"{what} is above fetch.max.bytes ({size(fetch)})",
                 "Such a batch is fetched alone, one at a time; that is slow.",
-                *(*command, f"{key}={int(fetch)}"),
+                *command_of("configs set", [*entity, f"{key}={int(fetch)}"]),
             )
         elif replica is not None and limit > replica and facts.is_cluster and limit > 1048588:
             yield _finding(
@@ -439,7 +443,7 @@ def compaction(facts: Facts) -> Iterator[Finding]:
             "Committed offsets that nobody renews go after retention.ms, also of groups that still run."
             if topic.name == OFFSETS
             else "The state of transactions goes after retention.ms.",
-            *("configs", "set", "topic", topic.name, "cleanup.policy=compact"),
+            *command_of("configs set", ["topic", topic.name, "cleanup.policy=compact"]),
         )
     if facts.any_settings.is_true("log.cleaner.enable") is False:
         compacted = of_topics(facts, lambda topic, settings: "compact" in (settings.text("cleanup.policy") or ""))

@@ -282,3 +282,25 @@ def test_a_full_disk(make_broker: Callable[..., BrokerProcess], tmp_path: Path, 
             broker.stop()
     finally:
         subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+HOSTILE_NAMES = ["-x", "--help", "--", "it's", "a b", '"$HOME"', "`id`", "ünï☃", "a\n    echo b", "\x1b[31mred'\\"]
+
+
+@pytest.mark.parametrize("group", HOSTILE_NAMES)
+def test_a_command_works_as_printed_whatever_the_group_is_called(quick: BrokerProcess, group: str) -> None:
+    topic = f"-t{HOSTILE_NAMES.index(group)}"
+    make_topic(quick, topic, records=3)
+    commit(quick, group, topic, 99)
+    printed = await_finding(quick, group, "commits past the end")["command"]
+    assert printed.isprintable()  # on one line, and nothing that a terminal obeys
+    page = barnabas(quick.bootstrap, "doctor", "--limit", "1000").stdout
+    assert page.replace("\n", "").isprintable()
+    program = f'barnabas() {{ {shlex.quote(sys.executable)} -m barnabas.broker.main "$@"; }}'
+    agreed = printed.replace(" --topic", " --yes --topic", 1)
+    done = subprocess.run(["bash", "-c", f"{program}; {agreed}"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, (printed, done)
+    admin = KafkaAdminClient(bootstrap_servers=quick.bootstrap)
+    assert [one.offset for one in admin.list_group_offsets(group)[group].values()] == [3]
+    admin.close()
+    await_gone(quick, group, "commits past the end")

@@ -67,6 +67,7 @@ DAMAGED = {
     "another file": ([b"topic,partition,offset\n"], "line 1: this is no backup"),
     "another JSON file": ([b'[{"topic": "t"}]\n'], "line 1: this is no backup"),
     "bytes": ([b"\x1f\x8b\x08\xff\n"], "line 1: this is no backup"),
+    "nothing but brackets": ([b"[" * 100_000], "line 1: this is no backup"),
     "a newer version": (with_line(1, LINES[0].replace(b'"version":1', b'"version":2')), "line 1: .* newer barnabas"),
     "a changed first line": (with_line(1, LINES[0].replace(b'"cluster"', b'"other"')), "line 1 was changed"),
     "a changed offset": (with_line(2, LINES[1].replace(b'"offset":14', b'"offset":15')), "line 2 was changed"),

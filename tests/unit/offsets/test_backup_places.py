@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import pytest
 from barnabas.offsets.backup import Batch, Position
 from barnabas.offsets.backup_places import Found, Hit, How, Placement, There, place, prove
+from barnabas.protocol.batch_layout import DELETE_HORIZON
 
 PROVED, FOUND, _, KEPT, REFUSED = How
 
@@ -58,7 +59,17 @@ PROOFS: dict[str, tuple[Position, There, tuple[How, int | None] | None]] = {
     "compaction in a copy of the log, numbered": (
         at(14, NUMBERED, A),
         there(NUMBERED._replace(crc=77, record_count=3), A),
+        None,  # producers' numbers begin anew in each cluster, so this may be any other batch
+    ),
+    "compaction has set a delete horizon": (
+        at(14, B, A),
+        there(B._replace(crc=77, attributes=DELETE_HORIZON), A, same=True),
         (PROVED, 14),
+    ),
+    "a copy of the cluster went its own way": (
+        at(14, B, A),
+        there(B._replace(crc=77, timestamp=B.timestamp - 1), A, same=True),
+        None,
     ),
     "compaction in a copy of the log, not numbered": (
         at(14, B, A),

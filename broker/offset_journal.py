@@ -52,12 +52,18 @@ class LedJournalLog:
         """Append without waiting for replicas."""
         return self._partition.append_as_leader(batch, origin=AppendOrigin.COORDINATOR, required_acks=ACKS_LEADER).error
 
-    def last_batch(self) -> Buffer:
-        """The last batch; empty if there is none. OSError when it cannot be read."""
+    @property
+    def log_end_offset(self) -> int:
+        """The offset after its last record."""
+        return self._partition.log.log_end_offset
+
+    def last_batch(self, before: int | None) -> Buffer:
+        """The last batch before an offset, or of all; empty if there is none. OSError when it cannot be read."""
         log = self._partition.log
-        if log.log_end_offset <= log.log_start_offset:
+        end = log.log_end_offset if before is None else before
+        if end <= log.log_start_offset:
             return b""
-        data = log.read(log.log_end_offset - 1, 1, upper_bound=log.log_end_offset, at_least_one=True)
+        data = log.read(end - 1, 1, upper_bound=log.log_end_offset, at_least_one=True)
         if data.error:
             raise OSError(f"reading {log.topic}-{log.partition}: {data.error.name}")
         return data.records
@@ -127,15 +133,18 @@ class JournalOfBroker:
         answer: Pending[ProduceResponse | None] = client.send(request, PRODUCE_VERSION)
         return answer.map(_produced)
 
-    def fetch_last_batch(self, partition: int, leader_id: int) -> Pending[Buffer | None]:
-        """The last batch, from the broker that leads it; None: it did not answer."""
+    def fetch_last_batch(self, partition: int, leader_id: int, before: int | None) -> Pending[Buffer | None]:
+        """The last batch before an offset, or of all, from the broker that leads it; None: it did not answer."""
         client = self._client(leader_id)
         if client is None:
             return _done(None)
+        found: Pending[Buffer | None] = Pending()
+        if before is not None:
+            _fetch(client, partition, before - 1, found)
+            return found
         topic_type = messages.ListOffsetsRequest.ListOffsetsTopic
         row = messages.ListOffsetsRequest.ListOffsetsPartition(partition_index=partition, timestamp=LATEST)
         request = messages.ListOffsetsRequest(topics=[topic_type(name=JOURNAL_TOPIC, partitions=[row])])
-        found: Pending[Buffer | None] = Pending()
 
         def ended(response: ListOffsetsResponse | None) -> None:
             row = None if response is None else response.topics[0].partitions[0]

@@ -88,12 +88,15 @@ def positions_at(records: Sequence[Changes | Gap], time_ms: int, now: Positions)
     return found
 
 
-def lacking(records: Iterable[Changes | Gap], now: Positions, *, may_move: bool) -> list[TopicPartition]:
+def lacking(
+    records: Iterable[Changes | Gap], now: Positions, *, may_move: bool, is_all: bool = False
+) -> list[TopicPartition]:
     """Which partitions of these records are elsewhere now: the last changes of them are not among the records.
 
-    `may_move`: the records may have later changes than `now`.
+    `may_move`: the records may have later changes than `now`. `is_all`: these are all records that there are, so a
+    partition that is in none is missing, too, unless a gap may have it.
     """
-    seen: dict[TopicPartition, list[int]] = {}
+    seen: dict[TopicPartition, list[int]] = {key: [] for key in now} if is_all else {}
     for record in records:
         if isinstance(record, Gap):
             seen.clear()

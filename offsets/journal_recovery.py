@@ -2,7 +2,8 @@
 
 import logging
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from contextlib import suppress
+from typing import NamedTuple, Protocol
 
 from barnabas.offsets import journal as form
 from barnabas.offsets.journal import Row
@@ -38,17 +39,30 @@ class SourceLog(Protocol):
         """Whole batches from `offset` up to the log end, at least one; empty at the end. OSError when it fails."""
 
 
-def end_of(batch: Buffer) -> int | None:
-    """Where in the log of offsets the changes of a batch end; None: there is no batch, or it cannot be understood."""
-    end_position = None
-    try:
-        for _, one in batches(batch):
-            for record in records_of(one, max_bytes=BATCH_BYTES_MAX):
-                end_position = form.decode(record.key, record.value).end_position
-    except (ProtocolError, ValueError) as error:
-        logger.warning("the last record of the journal cannot be read: %s", error)
-        return None
-    return end_position
+class End(NamedTuple):
+    """What batches at the end of the journal say."""
+
+    offset: int  # of the first of them, in the journal
+    end_position: int | None  # where their changes end in the log of offsets; None: no record can be understood
+
+
+def end_of(data: Buffer) -> End | None:
+    """Understand the last batches of the journal; None: there are none.
+
+    Another client may write to the journal, too (as `__admin_client`). Records that cannot be understood are passed
+    over.
+    """
+    offset = end_position = None
+    for header, batch in batches(data):
+        if offset is None:
+            offset = header.base_offset
+        try:
+            for record in records_of(batch, max_bytes=BATCH_BYTES_MAX):
+                with suppress(ValueError):
+                    end_position = form.decode(record.key, record.value).end_position
+        except ProtocolError as error:
+            logger.warning("a batch of the journal cannot be read: %s", error)
+    return None if offset is None else End(offset, end_position)
 
 
 class Recovery:

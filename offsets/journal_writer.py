@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
 from operator import attrgetter
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from barnabas.offsets import journal as form
 from barnabas.offsets.journal import NO_OFFSET, Cause, Gap, Row
@@ -53,6 +53,7 @@ PARTS_AT_ONCE_MAX = 4  # more batches than that are appended in turns with other
 WAITING_BYTES_MAX = 8 * 1024 * 1024  # of all partitions
 RECOVERED_MAX = 100_000  # more offsets of the log than that are not read again: they become a gap
 BEGINNING_MAX = 10_000  # the same for a journal that is empty
+LOOK_BACK_MAX = 1_000  # so many batches are looked at for the last record that can be understood
 TOPIC_IDS_MAX = 10_000
 COMMITS_KEPT_MAX = 2_000  # the last ones of so many groups are at hand, to know what is old at their next one
 OFFSETS_KEPT_MAX = 200  # of each
@@ -83,8 +84,12 @@ class JournalLog(Protocol):
     def append(self, batch: Buffer) -> ErrorCode:
         """Append without waiting for replicas."""
 
-    def last_batch(self) -> Buffer:
-        """The last batch; empty if there is none. OSError when it cannot be read."""
+    @property
+    def log_end_offset(self) -> int:
+        """The offset after its last record."""
+
+    def last_batch(self, before: int | None) -> Buffer:
+        """The last batch before an offset, or of all; empty if there is none. OSError when it cannot be read."""
 
 
 class JournalPlace(Protocol):
@@ -105,11 +110,25 @@ class JournalPlace(Protocol):
     def send(self, partition: int, leader_id: int, batch: Buffer) -> Pending[ErrorCode]:
         """Append at the broker that leads it."""
 
-    def fetch_last_batch(self, partition: int, leader_id: int) -> Pending[Buffer | None]:
-        """The last batch, from the broker that leads it; None: it did not answer."""
+    def fetch_last_batch(self, partition: int, leader_id: int, before: int | None) -> Pending[Buffer | None]:
+        """The last batch before an offset, or of all, from the broker that leads it; None: it did not answer."""
 
     def topic_id(self, topic: str) -> bytes:
         """The id of a topic; zeros when it has none or does not exist."""
+
+
+class Progress(NamedTuple):
+    """How far a partition of the journal is. Positions are those in the log of offsets; -1: not known.
+
+    All that was noted before `written_to` is in the journal, before `end_offset` there (-1: before its present end).
+    """
+
+    noted_to: int
+    written_to: int
+    end_offset: int
+
+
+NOT_WRITTEN = Progress(-1, -1, -1)
 
 
 class _Part:
@@ -172,6 +191,7 @@ class PartitionJournal:
         "_parts",
         "_place",
         "_turns",
+        "_written_to",
         "closed",
         "partition",
     )
@@ -195,6 +215,7 @@ class PartitionJournal:
         self._is_busy = False  # catching up, or a batch is on its way to another broker
         self._caught_up_with: Leader | None = None
         self._local: JournalLog | None = None  # the log here, if this broker leads it
+        self._written_to = -1  # what was noted before this position of the log of offsets is in the journal
 
     # ---- noting ----
 
@@ -382,6 +403,15 @@ class PartitionJournal:
         """Whether everything that was noted is in the journal."""
         return not self._is_busy and not self.has_work
 
+    def progress(self) -> Progress:
+        """How far the journal is."""
+        written_to = self._written_to
+        if self._caught_up_with is None or self._place.leader(self.partition) != self._caught_up_with:
+            written_to = -1
+        elif self.is_written:
+            written_to = self._end_position
+        return Progress(self._end_position, written_to, -1 if self._local is None else self._local.log_end_offset)
+
     @property
     def _needs_a_journal(self) -> bool:
         """Whether something waits, or a journal should have something and it was not looked yet whether it does."""
@@ -474,6 +504,7 @@ class PartitionJournal:
     def _written(self, part: _Part, gap: _Lost | None, error: ErrorCode) -> None:
         """It does not wait any more: it is in the journal, or too large for it."""
         self._has_past = True
+        self._written_to = part.end_position
         if gap is None:
             self._journal.waiting_bytes -= part.size_bytes
             if error:
@@ -491,14 +522,23 @@ class PartitionJournal:
         """Make what waits follow what the journal has, and then write it."""
         local = self._place.local(self.partition)
         try:
-            if local is not None and local.leader == leader:
-                batch: Buffer | None = local.last_batch()
-            else:
+            if local is not None and local.leader != leader:
                 local = None
-                batch = yield self._place.fetch_last_batch(self.partition, leader[0])
-            if batch is None or self.closed:
-                return  # the task `offset journal` tries again
-            yield from self._join(end_of(batch))
+            end_position = before = None
+            for _ in range(LOOK_BACK_MAX):
+                if local is not None:
+                    yield
+                    data: Buffer | None = local.last_batch(before)
+                else:
+                    data = yield self._place.fetch_last_batch(self.partition, leader[0], before)
+                if data is None or self.closed:
+                    return  # the task `offset journal` tries again
+                found = end_of(data)
+                if found is None or found.end_position is not None:
+                    end_position = None if found is None else found.end_position
+                    break
+                before = found.offset  # nothing of it is a record of a journal
+            yield from self._join(end_position)
         except OSError as error:
             logger.warning("the journal of offsets partition %d cannot be read: %s", self.partition, error)
             return

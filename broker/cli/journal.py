@@ -21,7 +21,8 @@ from barnabas.broker.cli.client import (
     positions,
     reason,
 )
-from barnabas.broker.cli.exits import ExitCode, fail
+from barnabas.broker.cli.exits import ExitCode, Failure, fail
+from barnabas.broker.cli.http_client import HttpApi
 from barnabas.broker.cli.target import Target
 from barnabas.broker.cli.terminal import AsJson, Yes, confirm, print_json, print_outcomes, print_table
 from barnabas.cluster.topic_names import JOURNAL_TOPIC, OFFSETS_TOPIC
@@ -258,8 +259,11 @@ def undo(
 # ---- reading ----
 
 
-def read_journal(target: Target, client: Any, group: str, since_ms: int | None) -> list[Changes | Gap]:
-    """The records of a group, and the gaps of its partition, that were written since then or ever."""
+def read_journal(target: Target, client: Any, group: str, since_ms: int | None, up_to: int = -1) -> list[Changes | Gap]:
+    """The records of a group, and the gaps of its partition, that were written since then or ever.
+
+    `up_to`: an offset of the journal that its leader had; its followers may not have what is before it yet.
+    """
     from kafka import KafkaConsumer
     from kafka.structs import TopicPartition
 
@@ -288,10 +292,17 @@ def read_journal(target: Target, client: Any, group: str, since_ms: int | None) 
     )
     key = key_of(group)
     found: list[Changes | Gap] = []
+    before_ms = 0
     try:
         consumer.assign([place])
         begin = answered(None, lambda: consumer.beginning_offsets([place]))[place]
         end = answered(None, lambda: consumer.end_offsets([place]))[place]
+        last_ms = RealClock().monotonic_ms() + BEHIND_MS_MAX
+        while end < up_to:
+            if RealClock().monotonic_ms() > last_ms:
+                fail(f"the followers of {JOURNAL_TOPIC}-{place.partition} do not have its end yet; try again.")
+            asyncio.run(RealClock().sleep(POLL_MS))
+            end = answered(None, lambda: consumer.end_offsets([place]))[place]
         first = begin
         if since_ms is not None:
             # A record is written at the time of its changes or a little later, and never earlier.
@@ -308,12 +319,11 @@ def read_journal(target: Target, client: Any, group: str, since_ms: int | None) 
                 if not has_begun or records[0].offset > first:
                     has_begun = True
                     found.append(Gap(NO_POSITION, NO_POSITION, 0, records[0].timestamp, -1, DELETED))
-                found += [decode(record.key, record.value) for record in records if record.key in (key, b"")]
+                for record in records:
+                    if record.key in (key, b""):
+                        found.append(_decoded(record, before_ms))
+                    before_ms = record.timestamp
                 first = records[-1].offset + 1
-    except UnknownVersionError as error:
-        fail(f"{error}: use the command of the version that the brokers have.")
-    except ValueError as error:
-        fail(f"{JOURNAL_TOPIC}-{place.partition}: {error}.")
     finally:
         consumer.close(autocommit=False)
     records = [record for record in without_repetitions(found) if isinstance(record, Gap) or record.group_id == group]
@@ -323,6 +333,20 @@ def read_journal(target: Target, client: Any, group: str, since_ms: int | None) 
         why = f"broker {off_at}, the group's coordinator, has {IS_OFF}"
         records.append(Gap(NO_POSITION, NO_POSITION, last_ms, RealClock().now_ms(), -1, why))
     return records
+
+
+def _decoded(record: Any, before_ms: int) -> Changes | Gap:
+    """A record of the journal. One that cannot be read is a gap of unknown changes since the record before it.
+
+    Any client may write to the journal if it calls itself `__admin_client`, as in Kafka.
+    """
+    try:
+        return decode(record.key, record.value)
+    except UnknownVersionError as error:
+        why = f"{error}: use the command of the version that the brokers have"
+    except ValueError as error:
+        why = f"the record at offset {record.offset} cannot be read: {error}"
+    return Gap(NO_POSITION, NO_POSITION, before_ms, record.timestamp, -1, why)
 
 
 def _where_it_is_off(client: Any, partitions: Sequence[dict[str, Any]], index: int) -> int | None:
@@ -335,6 +359,16 @@ def _where_it_is_off(client: Any, partitions: Sequence[dict[str, Any]], index: i
             if broker_setting(client, node_id, SETTING) == "false":
                 return int(node_id)
     return None
+
+
+def _coordinator(client: Any, group: str) -> int | None:
+    """The broker that coordinates a group; None: there is none now."""
+    (topic,) = answered(client, lambda: client.describe_topics([OFFSETS_TOPIC]))
+    if topic["error_code"] or not topic["partitions"]:
+        return None
+    index = partition_for(group, len(topic["partitions"]))
+    leaders = [row["leader_id"] for row in topic["partitions"] if row["partition_index"] == index]
+    return leaders[0] if leaders and leaders[0] >= 0 else None
 
 
 def _retention_ms(client: Any) -> int:
@@ -365,15 +399,49 @@ def _read_up_to(
     """
     clock = RealClock()
     last_ms = clock.monotonic_ms() + BEHIND_MS_MAX
+    up_to = _await_written(target, client, group)
+    is_all = up_to is None  # nobody says how far it is, so its last records have to
     while True:
-        records = read_journal(target, client, group, since_ms)
-        missing = lacking(records, now, may_move=may_move)
+        records = read_journal(target, client, group, None if is_all else since_ms, up_to or -1)
+        missing = lacking(records, now, may_move=may_move, is_all=is_all)
         if not missing:
             return records
         if clock.monotonic_ms() > last_ms:
             names = ", ".join(f"{topic}-{index}" for topic, index in missing[:10])
             fail(
                 f"the journal does not have the last changes of {group} yet ({names}). Nothing was changed; try again."
+            )
+        asyncio.run(clock.sleep(POLL_MS))
+
+
+def _await_written(target: Target, client: Any, group: str) -> int | None:
+    """Wait until all changes of up to now are in the journal; returns before which offset of it, or -1: its end.
+
+    None: the coordinator has no HTTP API that this machine reaches.
+    """
+    coordinator = _coordinator(client, group)
+    if coordinator is None:
+        return None
+    clock = RealClock()
+    last_ms = clock.monotonic_ms() + BEHIND_MS_MAX
+    api = HttpApi(client, target)
+    noted_to = None
+    while True:
+        try:
+            # One attempt: its HTTP API may be for its own machine only.
+            progress = api.ask("GET", "/v1/groups/{group}/journal", names={"group": group}, node_id=coordinator)
+        except Failure:
+            return None
+        if not progress["is_on"]:
+            return -1  # the records of the journal end with a gap that says it
+        if noted_to is None:
+            noted_to = progress["noted_to"]
+        if progress["written_to"] >= noted_to:
+            return int(progress["end_offset"])
+        if clock.monotonic_ms() > last_ms:
+            fail(
+                f"the journal does not have the last changes of {group}'s partition yet: broker {progress['node_id']} "
+                "cannot write it now. Nothing was changed; `barnabas doctor` may say why."
             )
         asyncio.run(clock.sleep(POLL_MS))
 

@@ -26,7 +26,7 @@ from barnabas.runtime.pending import Pending
 if TYPE_CHECKING:
     from barnabas.broker.broker import Broker
 
-FAMILIES = ("events", "groups", "health", "lag", "live_reset", "metrics", "offsets", "openapi", "status")
+FAMILIES = ("events", "groups", "health", "journal", "lag", "live_reset", "metrics", "offsets", "openapi", "status")
 JSON = "application/json"
 PIECE_BYTES = 16 * 1024  # of a body that is made in pieces
 METHODS_THAT_CHANGE = ("POST", "PUT", "PATCH", "DELETE")

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 OTHER_BROKER = os.environ.get("CLIENTS_BROKER_COMMAND")
+PROGRAM = ("-m", "barnabas.broker.main")
 START_TIMEOUT_S = 30
 STOP_TIMEOUT_S = 20
 
@@ -27,9 +28,10 @@ STOP_TIMEOUT_S = 20
 class BrokerProcess:
     """One broker process, which can be stopped, killed and started again on its data and port."""
 
-    def __init__(self, folder: Path, settings: Sequence[str] = ()) -> None:
+    def __init__(self, folder: Path, settings: Sequence[str] = (), program: Sequence[str] = PROGRAM) -> None:
         self.data = folder / "data"
         self.settings = settings
+        self.program = program
         self.log = folder / "broker.log"
         self.port = 0
         self.process: subprocess.Popen[str] | None = None
@@ -46,7 +48,7 @@ class BrokerProcess:
             if OTHER_BROKER is not None:
                 self._start_other(OTHER_BROKER, log)
                 return
-            command = [sys.executable, "-m", "barnabas.broker.main", "start", "--json", "--profile", "ci"]
+            command = [sys.executable, *self.program, "start", "--json", "--profile", "ci"]
             command += ["--data", str(self.data), "--listeners", f"PLAINTEXT://127.0.0.1:{self.port}"]
             command += [word for setting in self.settings for word in ("--set", setting)]
             self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
@@ -146,8 +148,8 @@ def make_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[.
     """Starts brokers with other settings, each in a folder of its own."""
     made: list[BrokerProcess] = []
 
-    def make(*settings: str, folder: Path | None = None) -> BrokerProcess:
-        made.append(BrokerProcess(folder or tmp_path_factory.mktemp("broker"), settings))
+    def make(*settings: str, folder: Path | None = None, program: Sequence[str] = PROGRAM) -> BrokerProcess:
+        made.append(BrokerProcess(folder or tmp_path_factory.mktemp("broker"), settings, program))
         return made[-1]
 
     yield make

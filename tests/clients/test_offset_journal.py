@@ -10,11 +10,14 @@ import time
 from collections.abc import Callable
 from datetime import datetime
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
+from barnabas.groups.hashing import partition_for
 from barnabas.protocol import frames, messages
 from barnabas.protocol.api_keys import ApiKey
+from confluent_kafka import Producer
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
@@ -328,6 +331,101 @@ def test_what_retention_has_deleted_is_not_known(journal_broker: Any, run: Run, 
     gap, change, *_ = json.loads(run("offsets", "log", "g", "--json").stdout)
     assert "retention has deleted" in gap["why"]
     assert (change["old_offset"], change["new_offset"]) == (30, 40)
+
+
+@pytest.mark.parametrize("group", [b"billing", b""])
+@pytest.mark.parametrize("content", [b"not of a journal", b"\x63 of a later version", None])
+def test_a_record_that_cannot_be_read_ends_nothing(
+    journal_broker: Any, run: Run, orders: str, group: bytes, content: bytes | None
+) -> None:
+    """As `__admin_client` any client may write into the journal, as into all internal topics of Kafka."""
+    at = journal_broker.bootstrap
+    commit(at, "billing", {0: 10})
+    quiet = pause()
+    run("offsets", "set", "billing", "--topic", orders, "--to", "50", "--yes")
+    journal_end(at)
+    consumer = KafkaConsumer(bootstrap_servers=at)
+    partition = partition_for("billing", len(consumer.partitions_for_topic(JOURNAL)))
+    consumer.close()
+    producer = Producer({"bootstrap.servers": at, "client.id": "__admin_client"})
+    refused: list[Any] = []
+    producer.produce(JOURNAL, content, group, partition, on_delivery=lambda error, _: refused.append(error))
+    producer.flush(10)
+    assert refused == [None]
+    journal_broker.kill()
+    journal_broker.start()
+    commit(at, "billing", {0: 60})
+    rows = json.loads(run("offsets", "log", "billing", "--json").stdout)
+    (gap,) = [row for row in rows if row["kind"] == "gap"]
+    assert "journal" in gap["why"]
+    assert [(row["cause"], row["partition"], row["new_offset"]) for row in rows if row["kind"] == "change"] == [
+        ("commit", 0, 10),
+        ("reset", 0, 50),
+        ("reset", 1, 50),
+        ("commit", 0, 60),
+    ]
+    assert gap["why"] in run("offsets", "log", "billing").stdout
+    run("offsets", "restore", "billing", "--at", quiet, "--topic", orders, "--yes")
+    assert committed(run, "billing") == {0: 10}
+
+
+def journal_end(bootstrap: str) -> int:
+    """How many records the journal has, once it does not grow any more."""
+    consumer = KafkaConsumer(bootstrap_servers=bootstrap)
+    places = [TopicPartition(JOURNAL, index) for index in consumer.partitions_for_topic(JOURNAL)]
+    ends = [-1]
+    while len(ends) < 3 or ends[-1] != ends[-3]:
+        ends.append(sum(consumer.end_offsets(places).values()))
+        time.sleep(0.05)
+    consumer.close()
+    return ends[-1]
+
+
+HINDERED_JOURNAL = """
+import os, sys
+from barnabas.broker import main, offset_journal
+from barnabas.protocol.errors import ErrorCode
+append = offset_journal.LedJournalLog.append
+def hindered(self, batch):
+    return ErrorCode.KAFKA_STORAGE_ERROR if os.path.exists({file!r}) else append(self, batch)
+offset_journal.LedJournalLog.append = hindered
+main.main()
+"""
+
+
+@pytest.mark.parametrize("http", ["http://127.0.0.1:0", "none"])
+def test_a_journal_that_is_behind_is_noticed_also_where_it_has_nothing_of_the_time(
+    make_broker: Callable[..., Any], tmp_path: Path, http: str
+) -> None:
+    """The group's last record is older than T, and a later change is not in the journal yet."""
+    file = tmp_path / "hindered"
+    words = ["-c", HINDERED_JOURNAL.format(file=str(file))]
+    broker = make_broker(f"http.listeners={http}", program=words)
+    environment = os.environ | {"BARNABAS_BOOTSTRAP": broker.bootstrap}
+
+    def run_command(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*COMMAND, *words], capture_output=True, text=True, env=environment, timeout=60)
+
+    admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap)
+    admin.create_topics({"orders": {"num_partitions": 2, "replication_factor": 1}})
+    admin.close()
+    commit(broker.bootstrap, "billing", {0: 0})
+    journal_end(broker.bootstrap)
+    quiet = pause()
+    file.touch()
+    commit(broker.bootstrap, "billing", {0: 0, 1: 0}, metadata="again")
+    commit(broker.bootstrap, "new", {0: 0})
+    for group in ("billing", "new"):
+        for words in (("diff", group, "--from", quiet), ("restore", group, "--at", quiet, "--yes")):
+            done = run_command("offsets", *words)
+            assert done.returncode == 1, done
+            assert "the journal does not have the last changes" in done.stderr, done
+    file.unlink()
+    journal_end(broker.bootstrap)
+    done = run_command("offsets", "restore", "billing", "--at", quiet, "--yes", "--json")
+    assert done.returncode == 0, done
+    rows = json.loads(run_command("offsets", "list", "billing", "--json").stdout)
+    assert [(row["partition"], row["committed_offset"]) for row in rows] == [(0, 0)]
 
 
 @pytest.mark.parametrize("when", ["99999999999d", "1960-01-01"])

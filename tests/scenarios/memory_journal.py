@@ -55,20 +55,22 @@ class MemoryJournal:
         answer.complete(ErrorCode.NETWORK_EXCEPTION if self.answers_are_lost else error)
         return answer
 
-    def fetch_last_batch(self, partition: int, leader_id: int) -> Pending[Any]:
+    def fetch_last_batch(self, partition: int, leader_id: int, before: int | None) -> Pending[Any]:
         answer: Pending[Any] = Pending()
-        answer.complete(None if self.is_silent else self.last_batch(partition))
+        answer.complete(None if self.is_silent else self.last_batch(partition, before))
         return answer
 
     def append(self, partition: int, batch: Any) -> ErrorCode:
         self.appends += 1
         if self.failures:
             return self.failures.pop(0)
-        self.batches.setdefault(partition, []).append(bytes(batch))
+        batches = self.batches.setdefault(partition, [])
+        record_batch.patch(batch, 0, len(batches), 0)
+        batches.append(bytes(batch))
         return ErrorCode.NONE
 
-    def last_batch(self, partition: int) -> bytes:
-        batches = self.batches.get(partition)
+    def last_batch(self, partition: int, before: int | None) -> bytes:
+        batches = self.batches.get(partition, [])[:before]
         return batches[-1] if batches else b""
 
     # ---- as the test sees it ----
@@ -106,5 +108,9 @@ class MemoryJournalLog:
     def append(self, batch: Any) -> ErrorCode:
         return self._place.append(self._partition, batch)
 
-    def last_batch(self) -> bytes:
-        return self._place.last_batch(self._partition)
+    @property
+    def log_end_offset(self) -> int:
+        return len(self._place.batches.get(self._partition, []))
+
+    def last_batch(self, before: int | None) -> bytes:
+        return self._place.last_batch(self._partition, before)

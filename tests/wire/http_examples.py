@@ -42,6 +42,7 @@ EXAMPLES: dict[tuple[str, str], list[Example]] = {
         Example("/v1/groups/idle/offsets-cleanup", {"offsets": [{"topic": "orders", "partition": 0, "offset": 5}]})
     ],
     ("GET", "/v1/groups/{group}"): [Example("/v1/groups/billing")],
+    ("GET", "/v1/groups/{group}/journal"): [Example("/v1/groups/billing/journal")],
     ("GET", "/v1/groups/{group}/lag"): [Example("/v1/groups/billing/lag")],
     ("POST", "/v1/positions"): [
         Example(

@@ -354,6 +354,55 @@ def test_only_what_is_missing_is_recovered() -> None:
     assert len(journal_of(world).everything()) == 5
 
 
+@pytest.mark.parametrize("leader_id", [HERE, ELSEWHERE])
+def test_what_cannot_be_understood_at_the_end_of_the_journal_is_passed_over(leader_id: int) -> None:
+    """A client that calls itself `__admin_client` has written there. The journal goes on behind its last record."""
+    world = GroupWorld(with_journal=True)
+    for offset in range(5):
+        world.commit("g", {("t", 0): offset})
+        pass_time(world)
+    own = journal_of(world).batches[0][:]
+    for value in (b"", b"not of a journal", None):
+        foreign = bytearray(record_batch.build([record_batch.Record(0, 1, b"g", value, [])]))
+        journal_of(world).append(0, foreign)
+    journal_of(world).leader_id = leader_id
+    world.restart()
+    pass_time(world, 2_000)
+    assert len(journal_of(world).batches[0]) == len(own) + 3
+    world.commit("g", {("t", 0): 9})
+    pass_time(world, 2_000)
+    journal_of(world).batches[0][len(own) : len(own) + 3] = []
+    assert moves(world)[-2:] == [("commit", 3, 4), ("commit", 4, 9)]
+    assert not gaps(world)
+
+
+@pytest.mark.parametrize("leader_id", [HERE, ELSEWHERE])
+def test_how_far_the_journal_is(leader_id: int) -> None:
+    world = GroupWorld(with_journal=True)
+    journal_of(world).leader_id = leader_id
+
+    def progress() -> tuple[int, int]:
+        (written,) = [shard.journal.progress() for shard in world.coordinator.shards.values() if shard.journal]
+        is_here = journal_of(world).leader_id == HERE
+        assert written.end_offset == (len(journal_of(world).batches.get(0, ())) if is_here else -1)
+        return written.noted_to, written.written_to
+
+    world.commit("g", {("t", 0): 1})
+    pass_time(world, 2_000)
+    noted_to, written_to = progress()
+    assert noted_to == written_to > 0
+    journal_of(world).failures = [ErrorCode.KAFKA_STORAGE_ERROR] * 2
+    world.commit("g", {("t", 0): 2})
+    pass_time(world)
+    assert progress() == (noted_to + 1, -1 if leader_id == ELSEWHERE else written_to)
+    pass_time(world, 5_000)
+    assert progress() == (noted_to + 1, noted_to + 1)
+    world.commit("g", {("t", 0): 3})
+    journal_of(world).leader_id = None
+    pass_time(world, 5_000)
+    assert progress()[1] == -1
+
+
 def test_a_group_that_was_there_before_its_first_commit_is_no_gap() -> None:
     world = GroupWorld(with_journal=True)
     member = join(world)

@@ -8,13 +8,14 @@ from typing import Any
 
 from barnabas.cluster.topic_names import OFFSETS_TOPIC
 from barnabas.groups.hashing import partition_for
-from barnabas.groups.runtime import PartitionLog, Shard
+from barnabas.groups.runtime import Shard
 from barnabas.offsets.records import CommittedOffset, OffsetCommits
 from barnabas.protocol import frames, messages
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.batch_records import PlainRecords
 from barnabas.protocol.compression import Compression
 from barnabas.protocol.record_batch import Record, build, build_plain
+from barnabas.replication.coordinator_shard import PartitionLog
 from barnabas.replication.partition import Partition
 from barnabas.runtime.upkeep import Task
 

@@ -34,9 +34,9 @@ from barnabas.coordination import paths
 from barnabas.coordination.port import ConnectionLossError, Coordination, CoordinationError, SessionExpiredError
 from barnabas.groups.coordinator import GroupCoordinator
 from barnabas.groups.lag_sampling import LagSampling
-from barnabas.groups.runtime import CoordinatorLog, PartitionLog
 from barnabas.offsets.journal_writer import OffsetJournal
 from barnabas.protocol.errors import ErrorCode
+from barnabas.replication.coordinator_shard import CoordinatorLog, PartitionLog
 from barnabas.replication.partition import Partition
 from barnabas.replication.replica_manager import ReplicaManager
 from barnabas.runtime.ports import Env

@@ -20,11 +20,11 @@ from barnabas.groups.classic import ClassicGroup
 from barnabas.groups.events import EventBook
 from barnabas.groups.hashing import partition_for
 from barnabas.groups.live_reset import LiveReset
-from barnabas.groups.loading import Loader, Progress
+from barnabas.groups.loading import Loader
 from barnabas.groups.member import Effects, join_error
 from barnabas.groups.rebalance import State
 from barnabas.groups.records import store_error
-from barnabas.groups.runtime import CoordinatorLog, Shard
+from barnabas.groups.runtime import Shard
 from barnabas.offsets.dual import DualOffsetManager
 from barnabas.offsets.journal import ANYBODY, Cause, encode_origin
 from barnabas.offsets.journal_writer import OffsetJournal
@@ -34,6 +34,8 @@ from barnabas.offsets.records import GroupOffsets, TopicPartition, commit_error
 from barnabas.offsets.zookeeper import ZooKeeperOffsetManager
 from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode
+from barnabas.replication.coordinator_loading import Progress
+from barnabas.replication.coordinator_shard import CoordinatorLog
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Env
 from barnabas.runtime.turns import Pieces, chunks

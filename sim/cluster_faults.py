@@ -359,7 +359,7 @@ CLUSTER_FAULTS = (
     Fault(
         "table of offsets before the commit",
         "cluster",
-        "groups.runtime:Shard._park",
+        "replication.coordinator_shard:CoordinatorShard._park",
         "if not self._in_flight and (self._acks != ALL_IN_SYNC or self.log.high_watermark >= end_offset):",
         "if True:",
         "no commit goes back",
@@ -389,7 +389,7 @@ CLUSTER_FAULTS = (
     Fault(
         "coordinator loads to the high watermark only",
         "cluster",
-        "groups.runtime:PartitionLog.read",
+        "replication.coordinator_shard:PartitionLog.read",
         "upper_bound=log.log_end_offset",
         "upper_bound=log.high_watermark",
         "no commit goes back",

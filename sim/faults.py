@@ -431,7 +431,7 @@ FAULTS = (
     Fault(
         "table updated before the commit",
         "world",
-        "groups.runtime:Shard.write",
+        "replication.coordinator_shard:CoordinatorShard.write",
         "self._unwritten.append(",
         "records and self.replay(records, 1 << 40); self._unwritten.append(",
         "no commit goes back",
@@ -440,7 +440,7 @@ FAULTS = (
     Fault(
         "only half of the groups' log loaded",
         "world",
-        "groups.loading:Loader.__init__",
+        "replication.coordinator_loading:CoordinatorLoader.__init__",
         "self._end = shard.log.log_end_offset",
         "self._end = shard.log.log_end_offset // 2",
         "commits outlive the broker",
@@ -467,7 +467,7 @@ FAULTS = (
     Fault(
         "commits are answered and not written",
         "world",
-        "groups.runtime:Shard._append",
+        "replication.coordinator_shard:CoordinatorShard._append",
         "if not records.count:",
         """if records.count:
         return self._commit(writes, self.log.high_watermark, self.log.high_watermark + records.count)

@@ -263,8 +263,9 @@ def test_what_is_allowed_is_not_found(path: str, text: str) -> None:
 # Loops belong to env.upkeep, where the supervisor sees them. These do something later once, or end by themselves.
 ONCE = {
     "broker/auto_topics.py": "one creation",
-    "groups/loading.py": "one load, tried again",
-    "groups/runtime.py": "the deadline of a group (the task `group timers` looks after it), of commits under way",
+    "groups/runtime.py": "the deadline of a group (the task `group timers` looks after it)",
+    "replication/coordinator_loading.py": "one load, tried again",
+    "replication/coordinator_shard.py": "the deadline of writes under way",
     "offsets/journal_writer.py": "one flush; what it cannot write is looked at by the task `offset journal`",
     "offsets/zookeeper.py": "one commit",
     "controller/channels.py": "one request, sent again",

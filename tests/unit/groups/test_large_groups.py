@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 from barnabas.groups.rebalance import LINES_MAX
-from barnabas.groups.runtime import AT_ONCE_MAX
 from barnabas.protocol import messages
+from barnabas.replication.coordinator_shard import AT_ONCE_MAX
 from barnabas.runtime.pending import Pending
 from group_world import GroupWorld
 

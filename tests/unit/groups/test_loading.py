@@ -11,6 +11,7 @@ from barnabas.groups.hashing import partition_for
 from barnabas.offsets.records import CommittedOffset, encode_key, encode_value
 from barnabas.protocol import messages, record_batch
 from barnabas.protocol.errors import ErrorCode
+from barnabas.replication import coordinator_loading
 from barnabas.sim.clock import PIECES_PER_PASS
 from group_world import GroupWorld, MemoryLog, answer_of
 
@@ -121,7 +122,7 @@ def test_all_loads_together_have_the_budget_of_one_pass(
             offsets = [CommittedOffset(number + index, -1, metadata, 1) for index in range(12)]
             pairs = [(encode_key(f"g{number}", "t", i), encode_value(offset)) for i, offset in enumerate(offsets)]
             log.append(record_batch.build([record_batch.Record(i, 0, *pair, []) for i, pair in enumerate(pairs)]))
-    monkeypatch.setattr(loading, "SLICE_BYTES", 2000)
+    monkeypatch.setattr(coordinator_loading, "SLICE_BYTES", 2000)
     replayed = 0
     work = "_replay_record" if metadata else "_store"
     original = getattr(loading.Loader, work)
@@ -275,7 +276,7 @@ def test_an_offsets_topic_that_was_deleted_and_made_again_begins_with_epoch_0() 
 def test_what_cannot_be_read_is_waited_for_and_never_answered_with_half_of_the_offsets(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(loading, "SLICE_BYTES", 1)
+    monkeypatch.setattr(coordinator_loading, "SLICE_BYTES", 1)
     world = GroupWorld()
     for offset in (1, 2):
         world.commit("g", {("t", 0): offset})
@@ -412,7 +413,7 @@ def test_how_far_a_load_is_can_be_asked_and_is_in_the_log(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    monkeypatch.setattr(loading, "SLICE_BYTES", 1)
+    monkeypatch.setattr(coordinator_loading, "SLICE_BYTES", 1)
     world = GroupWorld()
     for offset in range(4):
         world.commit("g", {("t", offset): offset})
@@ -428,12 +429,12 @@ def test_how_far_a_load_is_can_be_asked_and_is_in_the_log(
     fails = True
     begin_load(world)
     assert world.coordinator.loading() == [(0, 0, 0, 4, "")]
-    world.clock.advance(loading.RETRY_MS + 1)
+    world.clock.advance(coordinator_loading.RETRY_MS + 1)
     assert world.coordinator.loading() == [(0, 0, 2, 4, "[Errno 24] simulated")]
     assert "loading, " not in caplog.text, "it does not get further, which another line has said"
     fails = False
-    monkeypatch.setattr(loading, "TELL_MS", 0.0)
-    world.clock.advance(loading.RETRY_MS)
+    monkeypatch.setattr(coordinator_loading, "TELL_MS", 0.0)
+    world.clock.advance(coordinator_loading.RETRY_MS)
     assert world.coordinator.loading() == []
     assert "offsets partition 0: loading, 75% (offset 3 of 4, 3 records, 1 groups so far)" in caplog.text
     assert world.fetch("g") == {("t", offset): offset for offset in range(4)}

@@ -1,0 +1,431 @@
+"""One partition of a coordinator's topic in the coordinator's memory: decide -> append -> replay at commit -> reply.
+
+The coordinators of groups and of transactions are made of such shards. A decision gives records to `write`, under the
+key that they belong to (a group, a transactional id). All records of one pass of the loop are appended together. When
+the high watermark passes them, each record is replayed, in order, and then its writer is called. So what replay
+changes holds only what is committed, and loading after a restart is the same replay (coordinator_loading.py).
+
+A decision from the age or the absence of a value needs that no write of the key is in flight. It takes the key with
+`hold`: that waits for the writes in flight, and later requests of the key wait until `release`.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
+
+from barnabas.protocol.batch_records import PlainRecords
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.record_batch import build_plain
+from barnabas.replication.partition import ALL_IN_SYNC, Partition
+from barnabas.runtime.ports import Buffer, Env, Timer
+from barnabas.runtime.turns import Pieces
+from barnabas.storage.validation import AppendOrigin, AppendResult
+
+Done = Callable[[ErrorCode], None]
+AT_ONCE_MAX = 100  # so many records are appended, or requests answered, at once; more are a work of `turns`
+BATCH_RECORDS_MAX = 500  # a batch with so many records takes no further write
+UNSTORABLE_MS = 5_000.0  # how long a failed append counts
+
+TOO_LARGE = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.INVALID_FETCH_SIZE)
+
+
+class Appendable(Protocol):
+    """Records that are written together, in one batch."""
+
+    @property
+    def count(self) -> int:
+        """How many they are."""
+
+    def append_to(self, records: PlainRecords) -> None:
+        """Append them to a batch."""
+
+
+Records = TypeVar("Records", bound=Appendable)
+
+
+class CoordinatorLog(Protocol):
+    """The log of one partition of a coordinator's topic, which this broker leads."""
+
+    @property
+    def leader_epoch(self) -> int:
+        """Epoch in which this broker leads."""
+
+    @property
+    def log_start_offset(self) -> int:
+        """First offset that can be read."""
+
+    @property
+    def log_end_offset(self) -> int:
+        """Offset the next record will get."""
+
+    @property
+    def high_watermark(self) -> int:
+        """First offset that is not committed yet."""
+
+    def append(self, batch: Buffer, required_acks: int) -> AppendResult:
+        """Append; with -1 only if enough replicas are in sync. The error is in the result."""
+
+    def park_until(self, offset: int, waiter: Callable[[ErrorCode], None]) -> object:
+        """Call `waiter(NONE)` when the high watermark has reached `offset`, or with the error why it will not."""
+
+    def read(self, offset: int, max_bytes: int) -> Buffer:
+        """Whole batches from `offset` up to the log end, at least one; empty at the end. OSError when it fails."""
+
+
+class PartitionLog:
+    """A `CoordinatorLog` over the local replica."""
+
+    __slots__ = ("partition",)
+
+    def __init__(self, partition: Partition) -> None:
+        self.partition = partition
+
+    @property
+    def leader_epoch(self) -> int:
+        """Epoch in which this broker leads."""
+        return self.partition.leader_epoch
+
+    @property
+    def log_start_offset(self) -> int:
+        """First offset that can be read."""
+        return self.partition.log_start_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        """Offset the next record will get."""
+        return self.partition.log_end_offset
+
+    @property
+    def high_watermark(self) -> int:
+        """First offset that is not committed yet."""
+        return self.partition.log.high_watermark
+
+    def append(self, batch: Buffer, required_acks: int) -> AppendResult:
+        """Append; with -1 only if enough replicas are in sync."""
+        return self.partition.append_as_leader(batch, origin=AppendOrigin.COORDINATOR, required_acks=required_acks)
+
+    def park_until(self, offset: int, waiter: Callable[[ErrorCode], None]) -> object:
+        """Wait for the high watermark."""
+        return self.partition.park_until(offset, waiter)
+
+    def read(self, offset: int, max_bytes: int) -> Buffer:
+        """Whole batches from `offset`. OSError when they cannot be read."""
+        log = self.partition.log
+        data = log.read(offset, max_bytes, upper_bound=log.log_end_offset, at_least_one=True)
+        if data.error:
+            raise OSError(f"reading {log.topic}-{log.partition} at {offset}: {data.error.name}")
+        return data.records
+
+
+class Write(Generic[Records]):
+    """Records that were decided together, and the callback for their outcome."""
+
+    __slots__ = ("done", "key", "patient", "records")
+
+    def __init__(self, key: str, records: Records | None, done: Done, patient: bool) -> None:
+        self.key = key
+        self.records = records
+        self.done: Done | None = done
+        self.patient = patient
+
+
+class _Batch(Generic[Records]):
+    """Writes that were appended as one batch and are not committed yet."""
+
+    __slots__ = ("base_offset", "deadline_ms", "end_offset", "writes")
+
+    def __init__(self, writes: list[Write[Records]], base_offset: int, end_offset: int, deadline_ms: float) -> None:
+        self.writes = writes
+        self.base_offset = base_offset
+        self.end_offset = end_offset
+        self.deadline_ms = deadline_ms
+
+
+class CoordinatorShard(Generic[Records]):
+    """One partition of a coordinator's topic, for the one leader epoch in which this broker owns it.
+
+    Subclasses say what replay does, and with which settings records are written.
+    """
+
+    __slots__ = (
+        "_acks",
+        "_clock",
+        "_failed_ms",
+        "_flush_is_due",
+        "_held",
+        "_in_flight",
+        "_quiet_waiters",
+        "_timeout_timer",
+        "_turns",
+        "_unwritten",
+        "_unwritten_count",
+        "_writing",
+        "closed",
+        "leader_epoch",
+        "loading",
+        "log",
+        "partition",
+    )
+    kind = "coordinator"  # of partition, in the lines of the log
+    logger = logging.getLogger("barnabas.replication")
+
+    def __init__(self, partition: int, leader_epoch: int, log: CoordinatorLog, env: Env, acks: int) -> None:
+        self.partition = partition
+        self.leader_epoch = leader_epoch
+        self.log = log
+        self.loading = True
+        self.closed = False
+        self._acks = acks
+        self._clock = env.clock
+        self._turns = env.turns
+        self._unwritten: deque[Write[Records]] = deque()
+        self._unwritten_count = 0  # how many records they have
+        self._flush_is_due = False
+        self._in_flight: deque[_Batch[Records]] = deque()
+        self._writing: dict[str, int] = {}  # key -> number of writes that are not committed yet
+        self._quiet_waiters: dict[str, list[Callable[[], None]]] = {}
+        self._held: dict[str, deque[Callable[[], None]]] = {}  # held key -> what waits for its release
+        self._timeout_timer: Timer | None = None
+        self._failed_ms = float("-inf")  # when the last append failed
+
+    @property
+    def log_end_offset(self) -> int:
+        """Offset the next record will get."""
+        return self.log.log_end_offset
+
+    @property
+    def waits_for_replicas(self) -> bool:
+        """Whether records count only when the high watermark has passed them."""
+        return self._acks == ALL_IN_SYNC
+
+    @property
+    def is_unstorable(self) -> bool:
+        """Whether an append failed within the last `UNSTORABLE_MS`."""
+        return self._clock.monotonic_ms() - self._failed_ms < UNSTORABLE_MS
+
+    # ---- what a coordinator says ----
+
+    def write_timeout_ms(self) -> float:
+        """After so long an impatient writer is told that its records are not committed yet."""
+        raise NotImplementedError
+
+    def compression_codec(self) -> int:
+        """How batches are compressed."""
+        raise NotImplementedError
+
+    def replay(self, records: Records, record_offset: int) -> None:
+        """Apply committed records."""
+        raise NotImplementedError
+
+    # ---- writing ----
+
+    def write(self, key: str, records: Records | None, done: Done, *, patient: bool = False) -> None:
+        """Append the records, together with the others of this pass of the loop. `done` is called when they are
+        committed and replayed, or with the error of the append. Without records: when all earlier writes are committed.
+
+        After `write_timeout_ms` `done` gets REQUEST_TIMED_OUT, though the records may still be committed. A
+        `patient` writer waits for the real outcome instead. A writer that holds the key must be patient.
+        """
+        if self.closed:
+            done(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            return
+        self._writing[key] = self._writing.get(key, 0) + 1
+        self._unwritten.append(Write(key, records, done, patient))
+        if records is not None:
+            self._unwritten_count += records.count
+        if not self._flush_is_due:
+            self._flush_is_due = True
+            self._clock.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        """Append the records of this pass: few records at once, many as a work of `turns`."""
+        if self._unwritten_count <= AT_ONCE_MAX:
+            self._flush_is_due = False
+            self._append_some()
+        else:
+            self._turns.run(self._append_all())
+
+    def _append_all(self) -> Pieces[None]:
+        while self._unwritten:
+            self._append_some()
+            yield
+        self._flush_is_due = False
+
+    def _append_some(self) -> None:
+        unwritten = self._unwritten
+        writes: list[Write[Records]] = []
+        count = 0
+        while unwritten and count < BATCH_RECORDS_MAX:
+            write = unwritten.popleft()
+            writes.append(write)
+            count += 0 if write.records is None else write.records.count
+        self._unwritten_count -= count
+        if writes:
+            self._append(writes)
+
+    def _append(self, writes: list[Write[Records]]) -> None:
+        records = PlainRecords()
+        for write in writes:
+            if write.records is not None:
+                write.records.append_to(records)
+        if not records.count:
+            end_offset = self._in_flight[-1].end_offset if self._in_flight else self.log.high_watermark
+            self._park(writes, end_offset, end_offset)
+            return
+        codec = self.compression_codec()
+        # Sequence 0 without a producer id, as in the batches of Kafka 4.1's coordinators.
+        batch = build_plain(records, self._clock.now_ms(), codec=codec, base_sequence=0)
+        result = self.log.append(batch, self._acks)
+        if self.closed:  # the append failed, and this broker lost the leadership
+            for write in writes:
+                self._end(write, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            return
+        if result.error:
+            if len(writes) > 1 and result.error in TOO_LARGE:
+                for write in writes:  # only the write that is too large fails
+                    self._append([write])
+                return
+            # The log itself has logged that it cannot be written. Here it would be a line for each write.
+            self._failed_ms = self._clock.monotonic_ms()
+            level = logging.DEBUG if result.error is ErrorCode.KAFKA_STORAGE_ERROR else logging.WARNING
+            self.logger.log(level, "%s partition %d: append failed: %s", self.kind, self.partition, result.error.name)
+            self._end_failed(writes, result.error)
+            return
+        assert result.last_offset - result.base_offset == records.count - 1
+        self._park(writes, result.base_offset, result.last_offset + 1)
+
+    def _end_failed(self, writes: list[Write[Records]], error: ErrorCode) -> None:
+        """The log did not take these writes."""
+        for write in writes:
+            self._end(write, error)
+
+    def _park(self, writes: list[Write[Records]], base_offset: int, end_offset: int) -> None:
+        """Wait until the high watermark has passed the end. If the append has moved it there, commit at once."""
+        if not self._in_flight and (self._acks != ALL_IN_SYNC or self.log.high_watermark >= end_offset):
+            self._commit(writes, base_offset, end_offset)
+            return
+        timeout_ms = self.write_timeout_ms()
+        self._in_flight.append(_Batch(writes, base_offset, end_offset, self._clock.monotonic_ms() + timeout_ms))
+        self.log.park_until(end_offset, self._high_watermark_moved)
+        if self._timeout_timer is None:
+            self._timeout_timer = self._clock.call_later(timeout_ms, self._time_out_writes)
+
+    def _high_watermark_moved(self, error: ErrorCode) -> None:
+        if self.closed:
+            return
+        if error not in (ErrorCode.NONE, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND):
+            self._fail_in_flight(error)
+            return
+        # Records below the high watermark are committed, even if the ISR shrank since.
+        self._commit_up_to(self.log.high_watermark)
+
+    def _commit_up_to(self, high_watermark: int) -> None:
+        in_flight = self._in_flight
+        while in_flight and in_flight[0].end_offset <= high_watermark and not self.closed:
+            batch = in_flight.popleft()
+            self._commit(batch.writes, batch.base_offset, batch.end_offset)
+
+    def _commit(self, writes: list[Write[Records]], offset: int, end_offset: int) -> None:
+        for write in writes:
+            if write.records is not None:
+                self.replay(write.records, offset)
+                offset += write.records.count
+        assert offset == end_offset
+        for write in writes:
+            self._end(write, ErrorCode.NONE)
+
+    def _end(self, write: Write[Records], error: ErrorCode) -> None:
+        key = write.key
+        left = self._writing[key] - 1
+        if left:
+            self._writing[key] = left
+        else:
+            del self._writing[key]
+        done, write.done = write.done, None
+        if done is not None:
+            done(error)
+        if not left and key in self._quiet_waiters and key not in self._writing:
+            for waiter in self._quiet_waiters.pop(key):
+                waiter()
+
+    def _time_out_writes(self) -> None:
+        """Tell writers that their time has passed. Their records may still be committed later."""
+        self._timeout_timer = None
+        now = self._clock.monotonic_ms()
+        for batch in list(self._in_flight):
+            if batch.deadline_ms > now:
+                self._timeout_timer = self._clock.call_later(batch.deadline_ms - now, self._time_out_writes)
+                return
+            for write in batch.writes:
+                if not write.patient and write.done is not None:
+                    done, write.done = write.done, None
+                    done(ErrorCode.REQUEST_TIMED_OUT)
+
+    def _fail_in_flight(self, error: ErrorCode) -> None:
+        batches = list(self._in_flight)
+        self._in_flight.clear()
+        for batch in batches:
+            for write in batch.writes:
+                self._end(write, error)
+
+    # ---- holding a key ----
+
+    def is_quiet(self, key: str) -> bool:
+        """Whether no write of the key is in flight, and the key is not held."""
+        return key not in self._writing and key not in self._held
+
+    def is_held(self, key: str) -> bool:
+        """Whether the key is held. It is, from `hold` to `release`."""
+        return key in self._held
+
+    def hold(self, key: str, action: Callable[[], None]) -> None:
+        """Hold the key, and run `action` when no write of it is in flight. `action` must lead to `release`."""
+        waiting = self._held.get(key)
+        if waiting is not None:
+            waiting.append(lambda: self.hold(key, action))
+            return
+        self._held[key] = deque()
+        if key in self._writing:
+            self._quiet_waiters.setdefault(key, []).append(action)
+        else:
+            action()
+
+    def after_hold(self, key: str, action: Callable[[], None]) -> None:
+        """Run `action` when the held key is released."""
+        self._held[key].append(action)
+
+    def release(self, key: str) -> None:
+        """Release the key, and run the waiting actions in order. If one holds the key again, the others wait."""
+        waiting = self._held.pop(key, None)
+        while waiting:
+            action = waiting.popleft()
+            action()
+            held_again = self._held.get(key)
+            if held_again is not None:
+                held_again.extend(waiting)
+                return
+
+    # ---- the end ----
+
+    def _stop_writing(self) -> list[Write[Records]]:
+        """The first half of closing: nothing is appended any more. The writes that were not appended yet."""
+        self.closed = True
+        if self._timeout_timer is not None:
+            self._timeout_timer.cancel()
+            self._timeout_timer = None
+        unwritten, self._unwritten = self._unwritten, deque()
+        return list(unwritten)
+
+    def _end_all(self, unwritten: list[Write[Records]]) -> None:
+        """The second half: all writers are told that the partition has moved."""
+        self._fail_in_flight(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        for write in unwritten:
+            self._end(write, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def _release_all(self) -> None:
+        """The last: what waits for a held key is run, and finds the shard closed."""
+        held, self._held = self._held, {}
+        for waiting in held.values():
+            for action in waiting:
+                action()

@@ -153,6 +153,8 @@ def place(position: Position, there: There, found: Found) -> Placement:
     batch, before = position.batch, position.before
     if batch is not None and found.batches:
         hits = found.batches
+        if not batch.has_sequence and batch.is_same(before):
+            return _refused("the batch before it is the same, so no log says which one of them it is")
         if 1 < len(hits) < HITS_MAX:
             hits = [hit for hit in hits if hit.before is not None and before is not None and before.is_same(hit.before)]
         if len(hits) != 1:

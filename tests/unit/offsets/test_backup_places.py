@@ -153,6 +153,16 @@ PLACES: dict[str, tuple[Position, Found, tuple[How, int | None]]] = {
         Found(hits((AT_110, BEFORE_110), (AT_210, batch(200, 1)))),
         (REFUSED, None),
     ),
+    "once, and it was behind its like": (
+        at(14, B, batch(0, 2)),
+        Found(hits((AT_110, None))),
+        (REFUSED, None),
+    ),
+    "twice behind each other, and it was the second one": (
+        at(14, B, batch(0, 2)),
+        Found(hits((AT_110, BEFORE_110), (batch(120, 2), AT_110))),
+        (REFUSED, None),
+    ),
     "nowhere": (at(14, B, A), Found(), (REFUSED, None)),
     "only the one before it, and nothing of its own was read": (
         at(10, B, A),

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from barnabas.offsets.journal import NO_OFFSET, NOT_KNOWN, Cause, Changes, Gap, Row
 from barnabas.offsets.records import NO_TOPIC_ID, TopicPartition
 
+CLOCKS_DIFFER_MS = 1_000  # from broker to broker, and by small corrections
 OPERATION_MS = 1_000  # records of one client and cause that are nearer than this belong to one operation
 
 
@@ -53,6 +54,40 @@ def fold(records: Iterable[Changes | Gap]) -> dict[str, Positions]:
     return {group_id: positions for group_id, positions in groups.items() if positions}
 
 
+def _time_ms(record: Changes | Gap) -> int:
+    return record.last_ms if isinstance(record, Gap) else record.time_ms
+
+
+def split_at(records: Sequence[Changes | Gap], time_ms: int) -> int:
+    """How many of the records, from the first on, were written up to a time.
+
+    A clock that was set forward or back leaves records whose times are wrong, but their order is right. So this is the
+    place that the fewest of the times contradict; of two such places the one that those contradict by more.
+    """
+    earlier = [time_ms - _time_ms(record) for record in records if _time_ms(record) <= time_ms]
+    contradicting, by_ms = len(earlier), sum(earlier)  # if all were later
+    best, split = (contradicting, -by_ms), 0
+    for count, record in enumerate(records, 1):
+        later_ms = _time_ms(record) - time_ms
+        contradicting += 1 if later_ms > 0 else -1
+        by_ms += later_ms
+        if (contradicting, -by_ms) < best:
+            best, split = (contradicting, -by_ms), count
+    return split
+
+
+def clock_set_back(records: Iterable[Changes | Gap]) -> tuple[int, int] | None:
+    """The last place where the clock went back by more than the clocks of brokers differ: from when to when."""
+    found = before_ms = None
+    for record in records:
+        if isinstance(record, Gap):
+            continue
+        if before_ms is not None and before_ms - record.time_ms > CLOCKS_DIFFER_MS:
+            found = before_ms, record.time_ms
+        before_ms = record.time_ms
+    return found
+
+
 def positions_at(records: Sequence[Changes | Gap], time_ms: int, now: Positions) -> Positions:
     """Where the group was at a time, for each partition that it has or had since: NOWHERE if it had none.
 
@@ -63,14 +98,15 @@ def positions_at(records: Sequence[Changes | Gap], time_ms: int, now: Positions)
     first_later: dict[TopicPartition, Position] = {}
     last_earlier: Positions = {}
     gap_is_between = False  # since the time
-    for record in records:
+    split = split_at(records, time_ms)
+    for index, record in enumerate(records):
+        later = index >= split
         if isinstance(record, Gap):
-            if record.first_ms <= time_ms:
+            if record.first_ms <= time_ms or not later:
                 last_earlier.clear()
-            if record.last_ms > time_ms:
+            if record.last_ms > time_ms or later:
                 gap_is_between = True
             continue
-        later = record.time_ms > time_ms
         for row in record.rows:
             key = (row.topic, row.partition)
             if not later:

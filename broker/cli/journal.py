@@ -21,7 +21,7 @@ from barnabas.broker.cli.client import (
     positions,
     reason,
 )
-from barnabas.broker.cli.exits import ExitCode, Failure, fail
+from barnabas.broker.cli.exits import ExitCode, Failure, fail, say
 from barnabas.broker.cli.http_client import HttpApi
 from barnabas.broker.cli.target import Target
 from barnabas.broker.cli.terminal import AsJson, Yes, confirm, print_json, print_outcomes, print_table
@@ -43,9 +43,11 @@ from barnabas.offsets.journal_history import (
     Position,
     Positions,
     before,
+    clock_set_back,
     lacking,
     last_operation,
     positions_at,
+    split_at,
 )
 from barnabas.offsets.records import NO_TOPIC_ID
 from barnabas.protocol import uuids
@@ -137,15 +139,15 @@ def diff(
         now = _committed(client, group)
         records = _history(target, client, group, begin_ms, now, may_move=True)
     then, later = positions_at(records, begin_ms, now), positions_at(records, end_ms, now)
+    meanwhile = records[split_at(records, begin_ms) : split_at(records, end_ms)]
+    _warn_of_clocks(records)
     rows: list[dict[str, Any]] = []
     for key in sorted({**then, **later}):
         old, new = then.get(key, NOWHERE), later.get(key, NOWHERE)
         between = [
             record
-            for record in records
-            if isinstance(record, Changes)
-            and begin_ms < record.time_ms <= end_ms
-            and any((row.topic, row.partition) == key for row in record.rows)
+            for record in meanwhile
+            if isinstance(record, Changes) and any((row.topic, row.partition) == key for row in record.rows)
         ]
         if old == NOWHERE == new and not between:
             continue
@@ -217,6 +219,7 @@ def restore(
             wanted = {key: position for key, position in wanted.items() if key[0] in topic}
         if not wanted:
             fail(f"the journal knows no offsets of {group} at that time.", ExitCode.NOTHING_THERE)
+        _warn_of_clocks(records)
         question = f"Put {group} back to {_time(at_ms)}?"
         _put_back(target, client, group, wanted, question, yes, as_json, wait if live else None)
 
@@ -388,6 +391,15 @@ def _history(
     if any(position.offset == NOT_KNOWN for position in positions_at(records, since_ms, now).values()):
         records = read_journal(target, client, group, None)
     return records
+
+
+def _warn_of_clocks(records: Sequence[Changes | Gap]) -> None:
+    found = clock_set_back(records)
+    if found is not None:
+        say(
+            f"a broker's clock was set back from {_time(found[0])} to {_time(found[1])}, so what was when near these "
+            "times is not sure. `barnabas offsets log` has the changes in their order."
+        )
 
 
 def _read_up_to(

@@ -381,6 +381,48 @@ def journal_end(bootstrap: str) -> int:
     return ends[-1]
 
 
+OTHER_CLOCK = """
+import os
+from barnabas.broker import main
+from barnabas.runtime.clock import RealClock
+now_ms = RealClock.now_ms
+RealClock.now_ms = lambda self: now_ms(self) + (os.path.exists({file!r}) and {ahead_ms})
+main.main()
+"""
+
+
+@pytest.mark.parametrize("hours", [1, 24])
+def test_a_clock_that_was_ahead_for_a_moment_does_not_spoil_the_way_back(
+    make_broker: Callable[..., Any], tmp_path: Path, hours: int
+) -> None:
+    file = tmp_path / "ahead"
+    broker = make_broker(program=["-c", OTHER_CLOCK.format(file=str(file), ahead_ms=hours * 3_600_000)])
+    environment = os.environ | {"BARNABAS_BOOTSTRAP": broker.bootstrap}
+    admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap)
+    admin.create_topics({"orders": {"num_partitions": 1, "replication_factor": 1}})
+    admin.close()
+    producer = KafkaProducer(bootstrap_servers=broker.bootstrap)
+    for _ in range(100):
+        producer.send("orders", b"x")
+    producer.close()
+    for offset in (10, 20):
+        commit(broker.bootstrap, "billing", {0: offset})
+    file.touch()
+    commit(broker.bootstrap, "billing", {0: 30})
+    journal_end(broker.bootstrap)
+    file.unlink()
+    for offset in (40, 50):
+        commit(broker.bootstrap, "billing", {0: offset})
+    journal_end(broker.bootstrap)
+    quiet = pause()
+    commit(broker.bootstrap, "billing", {0: 60})
+    words = ("offsets", "restore", "billing", "--at", quiet, "--yes", "--json")
+    done = subprocess.run([*COMMAND, *words], capture_output=True, text=True, env=environment, timeout=60)
+    assert done.returncode == 0, done
+    assert [(row["now"], row["then"]) for row in json.loads(done.stdout)] == [(60, 50)]
+    assert "clock was set back" in done.stderr
+
+
 HINDERED_JOURNAL = """
 import os, sys
 from barnabas.broker import main, offset_journal

@@ -10,6 +10,7 @@ from barnabas.offsets.journal_history import (
     Position,
     Positions,
     before,
+    clock_set_back,
     fold,
     lacking,
     last_operation,
@@ -110,6 +111,21 @@ def test_every_time_of_a_random_history(seed: int) -> None:
     assert known > 100
     if not any(isinstance(record, Gap) for record in records):
         assert fold(records).get("g", {}) == now
+
+
+@pytest.mark.parametrize("wrong_ms", [-5_000, 5_000_000])
+def test_a_clock_that_was_wrong_for_a_while_misleads_nobody(wrong_ms: int) -> None:
+    """The order of the records is right, and most of their times are."""
+    times = [10_000, 20_000, 30_000, 40_000, 50_000, 60_000]
+    for wrong in range(1, 5):
+        told = [wrong_ms if number == wrong else time_ms for number, time_ms in enumerate(times)]
+        records = [change(time_ms, number or NO_OFFSET, number + 1) for number, time_ms in enumerate(told)]
+        now = {KEY: Position(len(times))}
+        for number, time_ms in enumerate(times):
+            if number not in (wrong - 1, wrong):  # between them only the wrong clock knows
+                assert positions_at(records, time_ms + 1, now)[KEY].offset == number + 1, (wrong, number)
+        assert clock_set_back(records) is not None
+    assert clock_set_back([change(10_000, 1, 2), change(9_900, 2, 3), change(10_000, 3, 4)]) is None
 
 
 @pytest.mark.parametrize(

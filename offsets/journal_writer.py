@@ -50,6 +50,7 @@ LINGER_MS = 20.0  # two appends are at least so far apart
 LOOK_MS = 1_000.0  # how often it is looked whether what waits can be written
 PART_BYTES = 64 * 1024  # so many bytes of notes, or a few more, are one batch
 PARTS_AT_ONCE_MAX = 4  # more batches than that are appended in turns with other works
+TOLD_AGAIN_MS = 60_000  # then the log of the broker says once more why there are gaps
 WAITING_BYTES_MAX = 8 * 1024 * 1024  # of all partitions
 RECOVERED_MAX = 100_000  # more offsets of the log than that are not read again: they become a gap
 BEGINNING_MAX = 10_000  # the same for a journal that is empty
@@ -190,6 +191,8 @@ class PartitionJournal:
         "_open",
         "_parts",
         "_place",
+        "_told_ms",
+        "_told_why",
         "_turns",
         "_written_to",
         "closed",
@@ -210,6 +213,7 @@ class PartitionJournal:
         self._has_past = has_offsets  # whether the journal should have something about it
         self._open: _Part | None = None  # what is noted now
         self._parts: deque[_Part] = deque()  # what waits, oldest first
+        self._told_why, self._told_ms = "", 0  # which gap the log of the broker had last
         self._lost: _Lost | None = None  # comes after all that waits; later notes are counted in it
         self._is_marked = False
         self._is_busy = False  # catching up, or a batch is on its way to another broker
@@ -382,7 +386,9 @@ class PartitionJournal:
     def _lose(self, why: str, count: int, position: int, end_position: int, now_ms: int) -> None:
         """Count changes that the journal will not have. Their gap is written after all that waits."""
         if self._lost is None:
-            logger.warning("the journal of offsets partition %d has a gap: %s", self.partition, why)
+            if why != self._told_why or now_ms >= self._told_ms + TOLD_AGAIN_MS:  # there may be fifty gaps a second
+                self._told_why, self._told_ms = why, now_ms
+                logger.warning("the journal of offsets partition %d has a gap: %s", self.partition, why)
             self._journal.last_commits.clear()
             self._lost = _Lost(why, position, now_ms)
         self._lost.add(count, end_position, now_ms)

@@ -604,6 +604,23 @@ def test_a_record_that_is_too_large_becomes_a_gap() -> None:
     assert "too large" in gap.why
 
 
+def test_the_log_does_not_repeat_why_there_are_gaps(caplog: pytest.LogCaptureFixture) -> None:
+    """Somebody has set max.message.bytes of the journal so low that nothing fits: that was fifty lines a second."""
+    world = GroupWorld(with_journal=True)
+    journal_of(world).failures = [ErrorCode.MESSAGE_TOO_LARGE] * 1_000
+    for offset in range(50):
+        world.commit("g", {("t", 0): offset})
+        pass_time(world, 100)
+    told = [record for record in caplog.records if "has a gap" in record.message]
+    assert len(told) == 1
+    pass_time(world, 60_000)
+    for offset in range(50, 60):
+        world.commit("g", {("t", 0): offset})
+        pass_time(world, 100)
+    told = [record for record in caplog.records if "has a gap" in record.message]
+    assert len(told) == 2
+
+
 def test_a_bug_in_the_journal_does_not_fail_a_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     world = GroupWorld(with_journal=True)
 

@@ -80,9 +80,10 @@ class HttpServer:
             return
         endpoint, listener = self._listeners[0]
         host = endpoint.host
+        if host in WILDCARD_HOSTS:  # then it is where Kafka's clients are told to go, or find this broker
+            host = (self.config.advertised_endpoints or self.config.endpoints)[0].host
         if host in WILDCARD_HOSTS:
-            advertised = self.config.advertised_endpoints
-            host = advertised[0].host if advertised else await self.env.network.host_name() or LOOPBACK
+            host = await self.env.network.host_name() or LOOPBACK
         self.config.take_http_address(f"[{host}]:{listener.port}" if ":" in host else f"{host}:{listener.port}")
         if self.config.http_token is None and not all(is_loopback(each.host) for each, _ in self._listeners):
             logger.warning("requests to %s from other hosts are refused until http.token is set", self.address)

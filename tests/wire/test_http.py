@@ -145,6 +145,24 @@ def test_the_address_is_a_read_only_setting(http_world: World) -> None:
     assert rows["http.token"].is_sensitive
 
 
+@pytest.mark.parametrize(
+    ("listeners", "advertised", "host"),
+    [
+        ("PLAINTEXT://10.0.0.7:9092", None, "10.0.0.7"),
+        ("PLAINTEXT://127.0.0.1:9092", None, "127.0.0.1"),
+        ("PLAINTEXT://0.0.0.0:9092", "PLAINTEXT://kafka.example:9092", "kafka.example"),
+        ("PLAINTEXT://10.0.0.7:9092", "PLAINTEXT://kafka.example:9092", "kafka.example"),
+    ],
+)
+def test_an_api_at_all_addresses_is_told_as_where_clients_find_the_broker(
+    make_world: type[Any], listeners: str, advertised: str | None, host: str
+) -> None:
+    settings = {} if advertised is None else {"advertised_listeners": advertised}
+    world = make_world(http_listeners="http://0.0.0.0:8080", listeners=listeners, **settings)
+    assert world.broker.config.http_address == f"{host}:8080"
+    world.env.run(world.broker.stop())
+
+
 def test_it_can_be_turned_off(make_world: type[Any]) -> None:
     world = make_world(http_listeners="none")
     assert world.broker.http.address is None

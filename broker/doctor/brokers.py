@@ -67,11 +67,11 @@ def replicas_missing(facts: Facts) -> Iterator[Finding]:
     new = _new_brokers(facts)
     found: dict[tuple[Severity, str, tuple[int, ...]], list[Partition]] = {}
     for topic, partition in facts.partitions():
-        missing = tuple(node for node in partition.replicas if node not in partition.in_sync)
+        missing = tuple(node for node in sorted(partition.replicas) if node not in partition.in_sync)
         minimum = min(int(topic.number("min.insync.replicas") or 1), len(partition.replicas))
         if partition.leader is None or partition.leader not in living:
             kind, severity = "leader", Severity.ERROR
-            missing = tuple(node for node in partition.replicas if node not in living)
+            missing = tuple(node for node in sorted(partition.replicas) if node not in living)
         elif len(partition.in_sync) < minimum:
             kind, severity = "minimum", Severity.ERROR
         elif missing:

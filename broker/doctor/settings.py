@@ -82,7 +82,11 @@ def in_sync_replicas(facts: Facts) -> Iterator[Finding]:
     def above(topic: Topic, settings: Settings) -> bool:
         return minimum(topic, settings) >= topic.replication > 1
 
-    one = of_topics(facts, lambda topic, settings: minimum(topic, settings) > topic.replication == 1)
+    def promised(topic: Topic, settings: Settings) -> bool:
+        # A minimum of all topics, which the broker has, says nothing of one that was made with one replica.
+        return minimum(topic, settings) > topic.replication == 1 and settings.is_own("min.insync.replicas")
+
+    one = of_topics(facts, promised)
     weak = of_topics(facts, lambda topic, settings: topic.replication >= 3 and minimum(topic, settings) == 1)
     for found, command in mended(
         of_topics(facts, above), "min.insync.replicas", lambda topic: str(topic.replication - 1), by=replicas_of
@@ -105,6 +109,7 @@ def in_sync_replicas(facts: Facts) -> Iterator[Finding]:
             *command_of(
                 "topics create",
                 [f"{one[0].name}-replicated"],
+                *("--partitions", str(len(one[0].partitions))),
                 *("--replication-factor", str(min(len(facts.living), 3))),
             ),
         )

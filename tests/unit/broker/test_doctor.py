@@ -173,11 +173,26 @@ def topic(
     return Topic(name, [Partition(name, 0, leader, tuple(replicas), isr)], settings(TOPIC_SETTINGS, 1, **more))
 
 
+def inherited(found: Topic, name: str) -> Topic:
+    """The topic, which has that setting from its broker."""
+    assert found.settings is not None
+    values = {**found.settings.values, name: Setting(found.settings.text(name), 4)}
+    return (
+        found._replace(settings=Settings(values))
+        if hasattr(found, "_replace")
+        else replace(found, settings=Settings(values))
+    )
+
+
 THREE = (0, 1, 2)
 
 
 def three(name: str = "orders", **values: Any) -> Topic:
     return topic(name, THREE, **({"min_insync_replicas": "2"} | values))
+
+
+def with_order(*replicas: int) -> Topic:
+    return topic("other", replicas, in_sync=(0,), min_insync_replicas="2")
 
 
 def lag(status: Status = Status.OK, offset: int = 7, unread: int = 3, **values: Any) -> PartitionLag:
@@ -222,6 +237,12 @@ FIRES: list[tuple[str, Facts, Severity, str]] = [
         "topics describe orders",
     ),
     ("replicas", cluster(topics=[three(in_sync=(0,))], away=[1, 2]), ERROR, "start --data /data/1"),
+    (
+        "replicas",
+        cluster(topics=[three(in_sync=(0,)), with_order(2, 1, 0)], away=[1, 2]),
+        ERROR,
+        "start --data /data/1",
+    ),
     ("replicas", cluster(topics=[three(leader=None, in_sync=(2,))], away=[2]), ERROR, "start"),
     ("replicas", cluster(topics=[three(leader=None)]), ERROR, "cluster"),
     ("logs", with_health(single(), hindered_logs=1, hindered=LOG), ERROR, "retention.bytes=1342177280"),
@@ -297,7 +318,12 @@ FIRES: list[tuple[str, Facts, Severity, str]] = [
     ("in-sync replicas", cluster(topics=[three(min_insync_replicas="4")]), WARNING, "min.insync.replicas=2"),
     ("in-sync replicas", cluster(topics=[three(min_insync_replicas="3")]), WARNING, "min.insync.replicas=2"),
     ("in-sync replicas", cluster(topics=[three(min_insync_replicas="1")]), WARNING, "min.insync.replicas=2"),
-    ("in-sync replicas", cluster(topics=[topic(min_insync_replicas="2")]), WARNING, "topics create"),
+    (
+        "in-sync replicas",
+        cluster(topics=[topic(min_insync_replicas="2")]),
+        WARNING,
+        "create orders-replicated --partitions 1",
+    ),
     ("in-sync replicas", cluster(topics=[topic(replicas=THREE)]), WARNING, "set broker default min.insync.replicas=2"),
     ("replication", single(offsets_topic_replication_factor="3"), ERROR, "offsets.topic.replication.factor=1"),
     (
@@ -393,6 +419,7 @@ QUIET: list[tuple[str, Facts]] = [
     # A partition of one replica is whole; an ISR that has grown beyond the minimum, too.
     ("replicas", single(topics=[topic(min_insync_replicas="2")])),
     ("in-sync replicas", single(topics=[topic(min_insync_replicas="2")])),
+    ("in-sync replicas", cluster(topics=[inherited(topic(min_insync_replicas="2"), "min.insync.replicas")])),
     # The disk fills slowly; a large one has five per cent left, which is much.
     ("disks", with_health(single(), directories=[directory(full_in_seconds=3e6, filling_bytes_per_second=9.0)])),
     ("disks", with_health(single(), directories=[directory(bytes=10_000 * GIB, free_bytes=90 * GIB)])),

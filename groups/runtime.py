@@ -95,6 +95,8 @@ class Shard(CoordinatorShard[StoredRecords]):
         for write in writes:
             if self._acks == NO_ACKS and error not in TOO_LARGE and not write.patient:
                 if write.records is not None:
+                    if type(write.records) is OffsetCommits:
+                        write.records.packed = None  # they follow one another, and these have one offset for all
                     self.replay(write.records, offset)
                     if type(write.records) is OffsetCommits:
                         write.records.set_record_offset(offset)

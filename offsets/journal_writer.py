@@ -35,6 +35,7 @@ from barnabas.offsets.records import (
     OffsetRemovals,
     TopicColumns,
 )
+from barnabas.offsets.stored import columns_of
 from barnabas.offsets.table import OffsetTable
 from barnabas.protocol.batch_records import PlainRecords
 from barnabas.protocol.errors import ErrorCode, ProtocolError
@@ -255,24 +256,24 @@ class PartitionJournal:
                 self._lose(_FULL, records.count, position, end_position, now_ms)
                 return
         group_id = records.group_id
-        known = table.decoded.get(group_id) or table.to_change(group_id)
         origin = records.origin or form.UNNAMED
         key = form.key_of(group_id)
         if type(records) is OffsetCommits:
             if records.count == 1:
+                known = table.decoded.get(group_id) or table.to_change(group_id)
                 value = self._one(origin, position, now_ms, known, records)
             else:
-                value = self._several(origin, position, now_ms, known, records)
+                value = self._several(origin, position, now_ms, table, records)
             if value is not None:
                 part.add(key, value, records.count, end_position, now_ms)
                 return
-            rows = form.rows_of_commit(known, records.offsets, self._journal.topic_id)
+            rows = form.rows_of_commit(table.of_group(group_id), records.offsets, self._journal.topic_id)
         else:
             assert type(records) is OffsetRemovals
             # A topic that is gone may have been made again, with another id.
             is_gone = origin[0] == Cause.TOPIC_GONE
             id_of = self._journal.former_topic_id if is_gone else self._journal.topic_id
-            rows = form.rows_of_removal(known, records.partitions, id_of)
+            rows = form.rows_of_removal(table.of_group(group_id), records.partitions, id_of)
         self._journal.last_commits.pop(group_id, None)
         self._add_rows(part, key, origin, position, now_ms, rows, end_position)
 
@@ -298,23 +299,29 @@ class PartitionJournal:
         return form.encode_one(origin, position, now_ms, topic, topic_id, numbers)
 
     def _several(
-        self, origin: bytes, position: int, now_ms: int, known: GroupOffsets, records: OffsetCommits
+        self, origin: bytes, position: int, now_ms: int, table: OffsetTable, records: OffsetCommits
     ) -> bytes | None:
-        """The record of a commit whose columns are there; None: it takes the general path.
+        """The record of a commit without metadata; None: it takes the general path.
 
         A group mostly commits the same partitions again. Then the old positions are the new ones of the commit before.
         """
-        columns = records.columns
-        if columns is None or records.count > form.ROWS_MAX:
+        if records.packed is None or records.count > form.ROWS_MAX:
             return None
         journal = self._journal
         last = journal.last_commits.get(records.group_id, ())
         topics = []
-        for index, (topic, topic_id, partitions, positions) in enumerate(columns):
+        commit = []
+        for index, packed in enumerate(records.packed):
+            columns = columns_of(packed)
+            commit.append(columns)
+            topic, topic_id, partitions, positions = columns
             before = last[index] if index < len(last) else None
-            if before is not None and before.partitions == partitions and before.topic == topic:
+            if before is None or before.partitions != partitions or before.topic != topic:
+                before = table.columns(records.group_id, topic, partitions)
+            if before is not None:
                 old_positions = before.positions
             else:
+                known = table.of_group(records.group_id)
                 olds = list(map(known.get(topic, _NO_PARTITIONS).get, records.offsets[topic], repeat(_NONE)))
                 if any(map(_metadata_of, olds)):
                     return None
@@ -322,7 +329,7 @@ class PartitionJournal:
             if topic_id is NO_TOPIC_ID:
                 topic_id = journal.topic_id(topic)
             topics.append((topic, topic_id, partitions, old_positions, positions))
-        journal.keep(records.group_id, columns, records.count)
+        journal.keep(records.group_id, commit, records.count)
         return form.encode_plain(origin, position, now_ms, topics)
 
     def _add_rows(

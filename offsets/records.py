@@ -19,6 +19,7 @@ from barnabas.protocol.varint import encode_unsigned
 
 NO_TOPIC_ID = bytes(16)
 OFFSET_KEY_VERSIONS = (0, 1)
+PACKED_MAX = 2_000  # a table decodes so many offsets at once
 EXPLICIT_RETENTION_VALUE_VERSION = 1
 VALUE_VERSION = 4
 
@@ -93,21 +94,26 @@ class TopicColumns(NamedTuple):
     positions: bytes
 
 
+# A topic of a commit: its name, its id, how many bytes of a record's key are before the partition, and the records of
+# its partitions, each from the length of its key on.
+PackedTopic = tuple[str, bytes, int, bytes]
+
+
 class OffsetCommits:
     """The offsets of one commit: a record for each partition. `origin`: who commits, as journal.py encodes it.
 
-    `columns`: the offsets for the journal, made with the records; None without a journal, for one offset, and where one
-    has metadata or an expiry time.
+    `packed`: the records once more, as the table and the journal take them (stored.py). None for one offset, for more
+    than `PACKED_MAX`, and where one has metadata or an expiry time.
     """
 
-    __slots__ = ("columns", "count", "group_id", "offsets", "origin")
+    __slots__ = ("count", "group_id", "offsets", "origin", "packed")
 
     def __init__(self, group_id: str, offsets: GroupOffsets, origin: bytes = b"") -> None:
         self.group_id = group_id
         self.offsets = offsets
         self.origin = origin
         self.count = sum(map(len, offsets.values()))
-        self.columns: list[TopicColumns] | None = None
+        self.packed: list[PackedTopic] | None = None
 
     def __repr__(self) -> str:
         return f"OffsetCommits({self.group_id!r}, {self.offsets!r})"
@@ -125,14 +131,15 @@ class OffsetCommits:
         delta of a record. An offset with metadata or an expiry time takes the general path.
         """
         parts = records.parts
-        columns: list[TopicColumns] | None = [] if self.origin and self.count > 1 else None
+        packed: list[PackedTopic] | None = [] if 1 < self.count <= PACKED_MAX else None
         for topic, offsets in self.offsets.items():
             begin = len(parts)
             topic_id = next(iter(offsets.values())).topic_id
             tags = _tags(topic_id)
             value_length = 2 * (_VALUE_BYTES_MIN + len(tags))  # as a varint, which has one byte here
             key_start = _key_start(self.group_id, topic)
-            key_start = SHORT_SIGNED[len(key_start) + _INT32.size] + key_start
+            key_length = SHORT_SIGNED[len(key_start) + _INT32.size]
+            key_start = key_length + key_start
             layout = _layout(len(key_start), len(tags))
             pack = layout.pack
             start, delta_bytes = b"", 0
@@ -161,14 +168,13 @@ class OffsetCommits:
                         NO_HEADERS,
                     ),
                 )
-            if columns is not None:
-                if len(parts) - begin != 3 * len(offsets):
-                    columns = None  # one has taken the general path
-                    continue
-                cut = _cut(len(key_start), len(tags), len(offsets))
-                found = cut.unpack(b"".join(parts[begin + 2 :: 3]))
-                columns.append(TopicColumns(topic, topic_id, b"".join(found[::2]), b"".join(found[1::2])))
-        self.columns = columns
+            if packed is not None:
+                if len(parts) - begin == 3 * len(offsets):
+                    data = b"".join(parts[begin + 2 :: 3])
+                    packed.append((topic, topic_id, len(key_start) - len(key_length), data))
+                else:
+                    packed = None  # one has taken the general path
+        self.packed = packed
 
 
 class OffsetRemovals:
@@ -212,13 +218,6 @@ def _layout(key_start_bytes: int, tags_bytes: int) -> Struct:
     value (version, offset, leader epoch, metadata length, timestamp, tags), number of headers.
     """
     return Struct(f">{key_start_bytes}s i B hqiBq{tags_bytes}s s")
-
-
-@lru_cache(maxsize=256)
-def _cut(key_start_bytes: int, tags_bytes: int, count: int) -> Struct:
-    """Takes from `count` such records one after the other the partition, and the offset with the leader epoch."""
-    behind = _layout(key_start_bytes, tags_bytes).size - key_start_bytes - 19
-    return Struct(">" + f"{key_start_bytes}x 4s 3x 12s {behind}x" * count)
 
 
 def encode_value(committed: CommittedOffset) -> bytes:

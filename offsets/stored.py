@@ -6,6 +6,9 @@ the numbers of the value. A regular expression checks such a run as a whole, byt
 topic. After that decoding cannot fail, so it can wait. Anything else (expiry times, tombstones, groups, delete
 horizons) is no run, and is decoded at once, record by record.
 
+What is committed while the broker runs is kept in the same form, because it takes a third of the memory: the records of
+a commit without what is before their key (`run_of`). They follow one another, so no offset delta is needed.
+
 Runs have key version 1, and value version 4 (with or without a topic id) or 3 (of Kafka). Metadata is short, and the
 same in all records.
 """
@@ -16,7 +19,7 @@ from struct import Struct
 from sys import intern
 from typing import NamedTuple
 
-from barnabas.offsets.records import NO_TOPIC_ID, CommittedOffset
+from barnabas.offsets.records import NO_TOPIC_ID, CommittedOffset, PackedTopic, TopicColumns
 from barnabas.protocol.varint import encode_signed
 
 _KEY_BYTES_MIN = 2 + 2 + 2 + 4  # version, group, topic, partition, without names
@@ -59,38 +62,61 @@ class _Form(NamedTuple):
 
 class Layout:
     """The layout of the records of a run. `numbers` reads offset delta, partition, offset, leader epoch, commit time;
-    `positions` reads partition, offset, commit time.
+    `positions` reads partition, offset, commit time. `delta_bytes` 0: the records begin with the length of their key,
+    so `numbers` reads no delta.
     """
 
-    __slots__ = ("delta_bytes", "has_topic_id", "numbers", "partition_at", "positions", "records", "size_bytes")
+    __slots__ = (
+        "delta_bytes",
+        "has_topic_id",
+        "numbers",
+        "offset_at",
+        "partition_at",
+        "positions",
+        "records",
+        "size_bytes",
+    )
 
     def __init__(self, delta_bytes: int, key_start_bytes: int, form: _Form) -> None:
         key_length = encode_signed(key_start_bytes + 4)
         value_length = encode_signed(form.size_bytes)
         behind_delta = len(key_length) + key_start_bytes + 4 + len(value_length) + form.size_bytes + 1
         length = encode_signed(2 + delta_bytes + behind_delta)
-        before = re.escape(length) + rb"\x00\x00"  # attributes, timestamp delta
-        before += rb"[\x00-\x7f]" if delta_bytes == 1 else rb"[\x80-\xff][\x00-\x7f]"
-        before += re.escape(key_length)
-        between = rb".{4}" + re.escape(value_length)
-        first = before + rb"(?P<key_start>.{%d})" % key_start_bytes + between + form.pattern(is_first=True) + rb"\x00"
-        others = before + rb"(?P=key_start)" + between + form.pattern(is_first=False) + rb"\x00"
-        self.records = re.compile(first + rb"(?:" + others + rb")*+", re.DOTALL)
         self.delta_bytes = delta_bytes
         self.has_topic_id = form.has_topic_id
-        start = len(length) + 2
+        self.records: re.Pattern[bytes] | None = None
+        start = 0
+        if delta_bytes:
+            before = re.escape(length) + rb"\x00\x00"  # attributes, timestamp delta
+            before += rb"[\x00-\x7f]" if delta_bytes == 1 else rb"[\x80-\xff][\x00-\x7f]"
+            before += re.escape(key_length)
+            between = rb".{4}" + re.escape(value_length)
+            first = before + rb"(?P<key_start>.{%d})" % key_start_bytes + between
+            first += form.pattern(is_first=True) + rb"\x00"
+            others = before + rb"(?P=key_start)" + between + form.pattern(is_first=False) + rb"\x00"
+            self.records = re.compile(first + rb"(?:" + others + rb")*+", re.DOTALL)
+            start = len(length) + 2
         to_partition = len(key_length) + key_start_bytes
-        delta = "B" if delta_bytes == 1 else "H"
+        delta = ("", "B", "H")[delta_bytes]
         behind = f"{len(value_length)}x"
         self.numbers = Struct(f">{start}x {delta} {to_partition}x i {behind} {form.numbers} x")
         positions = form.numbers.replace(" i ", " 4x ")
         self.positions = Struct(f">{start + delta_bytes + to_partition}x i {behind} {positions} x")
         self.partition_at = start + delta_bytes + to_partition
-        self.size_bytes = len(length) + 2 + delta_bytes + behind_delta
+        self.offset_at = self.partition_at + 4 + len(value_length) + 2
+        self.size_bytes = start + delta_bytes + behind_delta
         assert self.numbers.size == self.positions.size == self.size_bytes
 
 
 _layout = lru_cache(maxsize=1024)(Layout)
+
+
+@lru_cache(maxsize=256)
+def _cut(layout: Layout, count: int) -> Struct:
+    """Takes from `count` records one after the other the partition, and the offset with the leader epoch."""
+    between = layout.offset_at - layout.partition_at - 4
+    behind = layout.size_bytes - layout.offset_at - 12
+    return Struct(">" + f"{layout.partition_at}x 4s {between}x 12s {behind}x" * count)
 
 
 class StoredRun:
@@ -119,9 +145,17 @@ class StoredRun:
     def offsets(self) -> dict[int, CommittedOffset]:
         """The offsets by partition."""
         base_offset, topic_id, metadata = self._base_offset, self._topic_id, self._metadata
-        is_short = self._layout.delta_bytes == 1
-        offsets = {}
+        offsets: dict[int, CommittedOffset] = {}
         time = -1  # offsets of one commit share one number
+        if not self._layout.delta_bytes:
+            for partition, offset, leader_epoch, commit_timestamp in self._layout.numbers.iter_unpack(self._data):
+                if commit_timestamp != time:
+                    time = commit_timestamp
+                offsets[partition] = CommittedOffset(
+                    offset, leader_epoch, metadata, time, -1, topic_id, base_offset + len(offsets)
+                )
+            return offsets
+        is_short = self._layout.delta_bytes == 1
         for delta, partition, offset, leader_epoch, commit_timestamp in self._layout.numbers.iter_unpack(self._data):
             if not is_short:
                 delta = delta >> 8 & 0x7F | (delta & 0xFF) << 7
@@ -130,6 +164,10 @@ class StoredRun:
                 time = commit_timestamp
             offsets[partition] = CommittedOffset(offset, leader_epoch, metadata, time, -1, topic_id, record_offset)
         return offsets
+
+    def columns(self) -> TopicColumns | None:
+        """What the journal needs; None: the offsets have metadata."""
+        return None if self._metadata else _columns(self._layout, self.topic, self._topic_id, self._data)
 
     @property
     def oldest_ms(self) -> int:
@@ -152,15 +190,40 @@ class StoredRun:
         mine, other = self._layout, older._layout
         if len(self) != len(older):
             return False
-        return all(
-            self._data[mine.partition_at + byte :: mine.size_bytes]
-            == older._data[other.partition_at + byte :: other.size_bytes]
-            for byte in (3, 2, 1, 0)
+        data, size, at = self._data, mine.size_bytes, mine.partition_at
+        other_data, other_size, other_at = older._data, other.size_bytes, other.partition_at
+        return (  # byte by byte, the last one first
+            data[at + 3 :: size] == other_data[other_at + 3 :: other_size]
+            and data[at + 2 :: size] == other_data[other_at + 2 :: other_size]
+            and data[at + 1 :: size] == other_data[other_at + 1 :: other_size]
+            and data[at::size] == other_data[other_at::other_size]
         )
 
     def is_disjoint(self, other: "StoredRun") -> bool:
         """Whether no partition of another run of the same topic is in this one."""
         return {row[0] for row in self.positions()}.isdisjoint(row[0] for row in other.positions())
+
+
+def run_of(packed: PackedTopic, record_offset: int) -> StoredRun:
+    """The offsets of a commit for one topic, whose first record has this offset in the log."""
+    topic, topic_id, key_start_bytes, data = packed
+    return StoredRun(_packed_layout(key_start_bytes, topic_id == NO_TOPIC_ID), record_offset, data, topic, topic_id, "")
+
+
+def columns_of(packed: PackedTopic) -> TopicColumns:
+    """The same for the journal."""
+    topic, topic_id, key_start_bytes, data = packed
+    return _columns(_packed_layout(key_start_bytes, topic_id == NO_TOPIC_ID), topic, topic_id, data)
+
+
+def _columns(layout: Layout, topic: str, topic_id: bytes, data: bytes) -> TopicColumns:
+    found = _cut(layout, len(data) // layout.size_bytes).unpack(data)
+    return TopicColumns(topic, topic_id, b"".join(found[::2]), b"".join(found[1::2]))
+
+
+@lru_cache(maxsize=1024)
+def _packed_layout(key_start_bytes: int, is_without_id: bool) -> Layout:
+    return _layout(0, key_start_bytes, _Form(4, 0, has_topic_id=not is_without_id))
 
 
 class Splitter:
@@ -177,10 +240,10 @@ class Splitter:
         position, end = 0, len(data)
         while position < end:
             layout = self._last
-            match = None if layout is None else layout.records.match(data, position)
+            match = None if layout is None else _match(layout, data, position)
             if layout is None or match is None:
                 layout = self._last = _layout_at(data, position)
-                match = None if layout is None else layout.records.match(data, position)
+                match = None if layout is None else _match(layout, data, position)
                 if layout is None or match is None:
                     return None
             key_start = match["key_start"]
@@ -202,6 +265,11 @@ class Splitter:
             found.append((group_id, run))
             position = match.end()
         return found if not record_count else None
+
+
+def _match(layout: Layout, data: bytes, position: int) -> re.Match[bytes] | None:
+    assert layout.records is not None
+    return layout.records.match(data, position)
 
 
 def _layout_at(data: bytes, position: int) -> Layout | None:

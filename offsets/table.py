@@ -3,32 +3,42 @@
 Only the `replay` methods and `store` change the table, at commit or while loading, so it holds only committed records.
 Offsets of an open transaction wait in `pending`, by producer, until the control record of the transaction decides.
 
-What was loaded stays as it is in the log (stored.py) until the group changes, or somebody asks for it a second time. A
-group is in `decoded` or in `stored`, never in both; each partition of a group in `stored` is there once.
+What was loaded, and what a commit of several offsets has written, stays as it is in the log (stored.py) while the
+group commits the same partitions again. A group whose offsets change otherwise is decoded for good. A group is in
+`decoded` or in `stored`, never in both; each partition of a group in `stored` is there once. Of the groups in `stored`
+that somebody has asked for, the last ones are also at hand decoded.
 """
 
 from collections.abc import Collection, Iterator, Mapping
 
-from barnabas.offsets.records import CommittedOffset, GroupOffsets, OffsetCommits, OffsetRemovals, TopicPartition
-from barnabas.offsets.stored import StoredRun
+from barnabas.offsets.records import (
+    CommittedOffset,
+    GroupOffsets,
+    OffsetCommits,
+    OffsetRemovals,
+    TopicColumns,
+    TopicPartition,
+)
+from barnabas.offsets.stored import StoredRun, run_of
 
 Positions = list[tuple[str, list[tuple[int, int, int]]]]
 
 RUNS_MAX = 8  # of a group; one that has more is decoded
+COPIES_MAX = 8  # groups in `stored` that are at hand decoded
 _NOTHING: GroupOffsets = {}
 
 
 class OffsetTable:
     """Committed offsets by group, and those of open transactions by producer id and group."""
 
-    __slots__ = ("_asked", "decoded", "pending", "pending_counts", "stored")
+    __slots__ = ("_copies", "decoded", "pending", "pending_counts", "stored")
 
     def __init__(self) -> None:
         self.decoded: dict[str, GroupOffsets] = {}
         self.stored: dict[str, list[StoredRun]] = {}
         self.pending: dict[int, dict[str, GroupOffsets]] = {}
         self.pending_counts: dict[str, int] = {}  # open transactions by group; usually none, found by one look-up
-        self._asked: set[str] = set()  # groups in `stored` that somebody has asked for
+        self._copies: dict[str, GroupOffsets] = {}  # of groups in `stored`, for those who ask again
 
     @property
     def committed(self) -> dict[str, GroupOffsets]:
@@ -61,19 +71,24 @@ class OffsetTable:
         found = self.decoded.get(group_id)
         if found is not None:
             return found
+        found = self._copies.get(group_id)
+        if found is not None:
+            return found
         runs = self.stored.get(group_id)
         return _NOTHING if runs is None else _decode(runs)
 
     def asked_for(self, group_id: str) -> GroupOffsets:
-        """As `of_group`, for those who may soon ask again: at the second time, it is decoded for good."""
+        """As `of_group`, for those who may soon ask again: what had to be decoded is kept for a while."""
         found = self.decoded.get(group_id)
         if found is not None:
             return found
-        if group_id in self._asked:
-            return self._open(group_id) or _NOTHING
-        if group_id in self.stored:
-            self._asked.add(group_id)
-        return self.of_group(group_id)
+        found = self.of_group(group_id)
+        copies = self._copies
+        if found and group_id not in copies:
+            if len(copies) >= COPIES_MAX:
+                del copies[next(iter(copies))]
+            copies[group_id] = found
+        return found
 
     def to_change(self, group_id: str) -> GroupOffsets:
         """All committed offsets of a group that is about to change: decoded for good."""
@@ -106,6 +121,15 @@ class OffsetTable:
             for topic, offsets in found.items()
         ]
 
+    def columns(self, group_id: str, topic: str, partitions: bytes) -> TopicColumns | None:
+        """The offsets of these partitions as the journal writes them; None: they are not at hand so."""
+        for run in self.stored.get(group_id, ()):
+            if run.topic == topic and 4 * len(run) == len(partitions):
+                found = run.columns()
+                if found is not None and found.partitions == partitions:
+                    return found
+        return None
+
     def store(self, group_id: str, run: StoredRun) -> None:
         """Apply a run of the log, in which each partition is once."""
         runs = self.stored.get(group_id)
@@ -114,6 +138,7 @@ class OffsetTable:
                 self.stored[group_id] = [run]
                 return
         elif _put(runs, run):
+            self._copies.pop(group_id, None)
             return
         group = self._open(group_id)
         assert group is not None
@@ -123,8 +148,7 @@ class OffsetTable:
         """The group's offsets in `decoded`, from now on; None: it has none."""
         runs = self.stored.pop(group_id, None)
         if runs is not None:
-            self._asked.discard(group_id)
-            self.decoded[group_id] = _decode(runs)
+            self.decoded[group_id] = self._copies.pop(group_id, _NOTHING) or _decode(runs)
         return self.decoded.get(group_id)
 
     def pending_of_group(self, group_id: str) -> set[TopicPartition]:
@@ -144,6 +168,12 @@ class OffsetTable:
                 self._remove(group_id, topic, partition)
             return
         assert type(records) is OffsetCommits
+        if records.packed is not None and producer_id < 0 and group_id not in self.decoded:
+            for packed in records.packed:
+                run = run_of(packed, record_offset)
+                self.store(group_id, run)
+                record_offset += len(run)
+            return
         group = self._make_group(group_id, producer_id)
         for topic, offsets in records.offsets.items():
             for committed in offsets.values():

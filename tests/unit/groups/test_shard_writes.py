@@ -135,6 +135,10 @@ def test_with_acks_0_a_commit_stands_also_if_the_log_does_not_take_it(caplog: py
     assert "2 records are in memory only" in caplog.text
     table = shard_of(world).offsets.of_group("g")["t"]
     assert {committed.record_offset for committed in table.values()} == {0}
+    log.failures = [ErrorCode.UNKNOWN_SERVER_ERROR]
+    assert world.commit("new", {("t", 0): 6, ("t", 1): 7}) == [ErrorCode.NONE] * 2
+    table = shard_of(world).offsets.of_group("new")["t"]
+    assert {committed.record_offset for committed in table.values()} == {0}
     world.restart()
     assert world.fetch("g") == {("t", 0): 5}, "the log decides what is loaded"
 

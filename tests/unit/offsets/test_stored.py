@@ -16,7 +16,7 @@ from barnabas.offsets.records import (
     encode_value,
 )
 from barnabas.offsets.stored import Splitter, StoredRun
-from barnabas.offsets.table import RUNS_MAX, OffsetTable
+from barnabas.offsets.table import COPIES_MAX, RUNS_MAX, OffsetTable
 from barnabas.protocol.batch_records import PlainRecords, Record
 from barnabas.protocol.record_batch import build, build_plain, patch, read_header, rebuild, records, unpacked
 
@@ -132,10 +132,12 @@ def test_a_table_keeps_what_it_was_given_until_somebody_needs_it() -> None:
     assert found is not None
     assert found.offset == 2
     assert not table.decoded
-    assert table.asked_for("g") is table.of_group("g"), "a client that asks again has it decoded"
+    assert table.asked_for("g") is table.of_group("g"), "a client that asks again need not wait for it"
     assert table.group_ids() == ["g"]
     load(table, [batch_of(OffsetCommits("h", {"t": {0: committed(1)}}))])
     assert table.to_change("h") is table.decoded["h"]
+    kept = table.asked_for("g")
+    assert table.to_change("g") is table.decoded["g"] is kept
     assert not table.stored
     assert table.asked_for("none") == table.to_change("none") == {}
 
@@ -154,6 +156,52 @@ def test_a_commit_of_the_same_partitions_replaces_the_run() -> None:
     assert table.count("g") == 4
 
 
+def test_of_groups_that_were_asked_for_only_the_last_are_kept_decoded_and_never_an_old_state() -> None:
+    table = OffsetTable()
+    for number in range(COPIES_MAX + 1):
+        table.replay(OffsetCommits(f"g{number}", {"t": {0: committed(1)}}), number)
+        assert f"g{number}" in table.decoded, "one offset takes less memory decoded"
+    table = OffsetTable()
+    for number in range(COPIES_MAX + 1):
+        commit(table, OffsetCommits(f"g{number}", {"t": {0: committed(1), 1: committed(1)}}), 2 * number)
+    kept = {f"g{number}": table.asked_for(f"g{number}") for number in range(COPIES_MAX + 1)}
+    assert [group_id for group_id, found in kept.items() if table.of_group(group_id) is not found] == ["g0"]
+    commit(table, OffsetCommits("g1", {"t": {0: committed(5), 1: committed(6)}}), 100)
+    assert [each.offset for each in table.of_group("g1")["t"].values()] == [5, 6]
+    assert [each.offset for each in table.asked_for("g1")["t"].values()] == [5, 6]
+    assert not table.decoded
+
+
+def test_a_commit_of_several_offsets_is_kept_as_it_was_written() -> None:
+    table = OffsetTable()
+    before = 7  # records of other commits in the same batch
+    for position in (0, 500):
+        offsets = {
+            topic: {index: committed(position + index, topic_id) for index in range(100)}
+            for topic, topic_id in (("t", NO_TOPIC_ID), ("u" * 200, TOPIC_ID))
+        }
+        commit(table, OffsetCommits("g", offsets), position, before)
+        assert not table.decoded
+        assert [len(run) for run in table.stored["g"]] == [100, 100]
+        for index, each in enumerate(each for of_topic in offsets.values() for each in of_topic.values()):
+            each.record_offset = position + index
+        assert table.of_group("g") == offsets
+        assert table.of_group("g")["u" * 200][3].record_offset == position + 103
+        columns = table.columns("g", "t", b"".join(index.to_bytes(4, "big") for index in range(100)))
+        assert columns is not None
+        assert columns.positions[:24] == b"".join(
+            (position + index).to_bytes(8, "big") + (3).to_bytes(4, "big") for index in (0, 1)
+        )
+        assert table.columns("g", "t", columns.partitions[4:]) is None
+        assert table.columns("g", "t", columns.partitions[::-1]) is None
+        assert table.columns("h", "t", columns.partitions) is None
+    commit(table, OffsetCommits("g", {"t": {0: committed(9), 1: committed(9, metadata="m")}}), 900)
+    assert not table.stored
+    assert table.count("g") == 200
+    assert table.of_group("g")["t"][1].metadata == "m"
+    assert table.of_group("g")["t"][2].record_offset == 502
+
+
 def test_a_group_with_many_runs_is_decoded() -> None:
     table = OffsetTable()
     for index in range(RUNS_MAX + 1):
@@ -164,6 +212,15 @@ def test_a_group_with_many_runs_is_decoded() -> None:
 
 
 # ---- run equals replay ----
+
+
+def commit(table: OffsetTable, change: OffsetCommits | OffsetRemovals, position: int, before: int = 0) -> None:
+    """As a coordinator does that has appended the change, after as many other records in the same batch."""
+    plain = PlainRecords()
+    for index in range(before):
+        plain.add(b"key%d" % index, None)
+    change.append_to(plain)
+    table.replay(change, position)
 
 
 def load(table: OffsetTable, log: Iterable[bytes]) -> None:
@@ -259,6 +316,32 @@ def test_a_table_of_runs_equals_a_replay_after_any_legal_compaction_and_truncati
             replay(table, [plain])
         base += change.count
     assert stored.committed == whole.committed
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_table_in_use_equals_a_replay_of_its_log(seed: int) -> None:
+    chance = random.Random(seed)
+    log: list[bytes] = []
+    running = OffsetTable()
+    base = 0
+    for _ in range(25):
+        changes = random_changes(chance)
+        log.append(batch_of(*changes, base=base, codec=chance.choice((0, 0, 1))))
+        for change in changes:
+            running.replay(change, base)
+            base += change.count
+            if chance.random() < 0.3:
+                running.asked_for(change.group_id)
+        assert running.decoded.keys().isdisjoint(running.stored)
+    whole, loaded = OffsetTable(), OffsetTable()
+    replay(whole, log)
+    load(loaded, compacted(log, chance))
+    assert running.committed == whole.committed == loaded.committed
+    for group_id in whole.committed:
+        assert by_key(running, group_id) == by_key(whole, group_id)
+        assert running.of_group(group_id) == running.asked_for(group_id) == whole.of_group(group_id)
+        order = [(topic, list(of)) for topic, of in whole.of_group(group_id).items()]
+        assert [(topic, list(of)) for topic, of in running.of_group(group_id).items()] == order
 
 
 def by_key(table: OffsetTable, group_id: str) -> dict[tuple[str, int], tuple[int, int]]:

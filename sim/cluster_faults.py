@@ -227,7 +227,7 @@ CLUSTER_FAULTS = (
         "return partition.log.high_watermark",
         "return partition.log.log_end_offset",
         "inconsistent offsets",
-        1,
+        27,
         "leaders come and go",
     ),
     Fault(
@@ -246,7 +246,7 @@ CLUSTER_FAULTS = (
         "isr = [member for member in state.isr if member not in gone]",
         "isr = list(state.isr)",
         "all brokers serve",
-        1,
+        20,
         "kill",
     ),
     Fault(
@@ -313,7 +313,7 @@ CLUSTER_FAULTS = (
         "replica.log_end_offset >= leader_epoch_start_offset",
         "True",
         "the whole ISR has what is committed",
-        2,
+        14,
         "leader dies before a follower is back",
     ),
     Fault(
@@ -323,7 +323,7 @@ CLUSTER_FAULTS = (
         "or len(self.isr) < self.minimum_isr_size",
         "",
         "min.insync.replicas have what is committed",
-        5,
+        4,
         "leader dies before a follower is back",
     ),
     Fault(

@@ -171,7 +171,7 @@ FAULTS = (
         "next(iter(self._ongoing), offset + 1)",
         "offset + 1",
         "nothing aborted is visible",
-        2,
+        21,
     ),
     Fault(
         "commit taken for an abort",
@@ -216,7 +216,7 @@ FAULTS = (
         "if batch.producer_id in self._aborted:",
         "if False:",
         "what is committed is visible",
-        5,
+        9,
     ),
     Fault(
         "compaction before its markers are durable",
@@ -282,7 +282,7 @@ FAULTS = (
         "if checkpoint is not None:",
         "if False:",
         "a data directory opens",
-        5,
+        7,
         focus="append to followed",
     ),
     Fault(
@@ -360,7 +360,7 @@ FAULTS = (
         "log.producers = producers",
         "pass",
         "producers are a function of the log",
-        1,
+        5,
         focus="append to followed",
     ),
     # Producers and the high watermark

@@ -1,7 +1,7 @@
 """The table `barnabas.journal`: who has changed which committed offset, from where to where, and why.
 
 Each record is decoded by the broker's own decoder (`offsets/journal.py` describes the format), and becomes a row for
-each partition that it has changed. A record of a gap becomes one row.
+each partition that it has changed. A record of a gap becomes one row, and so does a record that cannot be understood.
 """
 
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from barnabas.offsets.journal import NOT_KNOWN, Cause, Changes, Gap, decode
+from barnabas.offsets.journal import NO_POSITION, NOT_KNOWN, Cause, Changes, Gap, UnknownVersionError, decode
 from barnabas.offsets.records import NO_TOPIC_ID
 from barnabas.pipeline.batches import Array
 from barnabas.pipeline.columns import Rows, content_of, times
@@ -28,7 +28,7 @@ Cells = tuple[Any, ...]
 
 
 def journal_rows(records: Records, place: Place) -> Rows:
-    """A row for each change, and for each gap. Records of later versions cannot be read, nor can damaged ones."""
+    """A row for each change, and for each gap. Records of later versions cannot be read. A damaged one is a gap."""
     data = records.data
     rows: list[Cells] = []
     counts = np.zeros(len(records), np.int64)
@@ -39,9 +39,12 @@ def journal_rows(records: Records, place: Place) -> Rows:
         before = len(rows)
         try:
             record = decode(key, value)
-        except ValueError as error:
+        except UnknownVersionError as error:
             unread.setdefault(str(error), np.zeros(len(records), bool))[index] = True
             continue
+        except ValueError as error:
+            # No broker has written it, but a client that may write to internal topics: it must not end the query.
+            record = Gap(NO_POSITION, NO_POSITION, 0, int(records.timestamp_ms[index]), -1, str(error))
         rows += [_of_gap(record)] if isinstance(record, Gap) else _of_changes(record)
         counts[index] = len(rows) - before
     corrupt = [one for reason, which in unread.items() for one in unreadable(records, which, reason)]

@@ -143,12 +143,15 @@ class OffsetCommits:
             layout = _layout(len(key_start), len(tags))
             pack = layout.pack
             start, delta_bytes = b"", 0
+            count = records.count
             for partition, committed in offsets.items():
                 if committed.metadata or committed.expire_timestamp >= 0 or committed.topic_id is not topic_id:
+                    records.count = count
                     records.add(encode_key(self.group_id, topic, partition), encode_value(committed))
+                    count = records.count
                     continue
-                offset_delta = SHORT_SIGNED[records.count]
-                records.count += 1
+                offset_delta = SHORT_SIGNED[count]
+                count += 1
                 if len(offset_delta) != delta_bytes:
                     delta_bytes = len(offset_delta)
                     start = start_of_record(delta_bytes + layout.size)
@@ -168,6 +171,7 @@ class OffsetCommits:
                         NO_HEADERS,
                     ),
                 )
+            records.count = count
             if packed is not None:
                 if len(parts) - begin == 3 * len(offsets):
                     data = b"".join(parts[begin + 2 :: 3])

@@ -24,6 +24,7 @@ FACTOR_SETTINGS = {
 }
 CREATIONS_MAX = 1_000  # at a time; beyond it, nothing is begun until the client asks again
 MADE_WITHIN_MS = 500  # how long a client waits for topics that it made by asking; most take a few milliseconds
+ANY_TIME_MS = (1 << 63) - 1
 
 
 class AutoTopics:
@@ -173,6 +174,9 @@ def internal_settings(name: str, config: BrokerConfig) -> dict[str, str]:
         return {
             "cleanup.policy": "delete",
             "compression.type": "producer",
+            # The clock of the broker that writes may be wrong, or that of the journal's leader.
+            "message.timestamp.after.max.ms": str(ANY_TIME_MS),
+            "message.timestamp.before.max.ms": str(ANY_TIME_MS),
             "retention.bytes": str(config.offsets_journal_retention_bytes),
             "retention.ms": str(config.offsets_journal_retention_ms),
             "segment.bytes": str(config.offsets_journal_segment_bytes),

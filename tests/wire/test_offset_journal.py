@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from barnabas.groups.hashing import partition_for
 from barnabas.offsets import journal_writer
-from barnabas.offsets.journal import Cause, Changes, Gap, decode, without_repetitions
-from barnabas.protocol import record_batch
+from barnabas.offsets.journal import Cause, Changes, Gap, decode, encode_gap, without_repetitions
+from barnabas.protocol import frames, messages, record_batch
 from barnabas.protocol.api_keys import ApiKey
+from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import FindCoordinatorRequest
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -114,3 +115,31 @@ def test_what_waits_too_long_becomes_a_gap(world: World, monkeypatch: pytest.Mon
     env.clock.advance(2_000)
     assert moves(world)[-1] == (Cause.COMMIT, 101, 200)
     env.run(world.broker.stop())
+
+
+@pytest.mark.parametrize("hours", [-2, 2])
+def test_a_coordinator_with_another_clock_can_write_to_its_leader(make_world: MakeWorld, hours: int) -> None:
+    """It writes as `__admin_client`. A topic of clients may refuse such a time, and then it would do so for ever."""
+    world = make_world(log_message_timestamp_before_max_ms="60000", log_message_timestamp_after_max_ms="60000")
+    prepare(world)
+    batch = bytearray(records_at(world.env.clock.now_ms() + hours * 3_600_000))
+    place = messages.ProduceRequest.TopicProduceData
+    row = messages.ProduceRequest.PartitionProduceData(index=partition_for(GROUP, 3), records=batch)
+
+    def errors(topic: str) -> ErrorCode:
+        row.index = partition_for(GROUP, 3) if topic == JOURNAL else 0
+        request = messages.ProduceRequest(
+            acks=-1, timeout_ms=5_000, topic_data=[place(name=topic, partition_data=[row])]
+        )
+        (answer,) = world.exchange(frames.encode_request(ApiKey.PRODUCE, 9, 1, "__admin_client", request)[4:])
+        response = frames.decode_response(ApiKey.PRODUCE, 9, memoryview(answer))[1]
+        return ErrorCode(response.responses[0].partition_responses[0].error_code)
+
+    assert errors("orders") is ErrorCode.INVALID_TIMESTAMP
+    assert errors(JOURNAL) is ErrorCode.NONE
+    world.env.run(world.broker.stop())
+
+
+def records_at(time_ms: int) -> bytes:
+    """A batch of one record."""
+    return record_batch.build([record_batch.Record(0, time_ms, b"", encode_gap(Gap(-1, -1, 0, time_ms, -1, "x")), [])])

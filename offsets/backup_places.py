@@ -160,7 +160,10 @@ def place(position: Position, there: There, found: Found) -> Placement:
         if len(hits) != 1:
             return _several(found.batches)
         (hit,) = hits
-        is_sure = batch.has_sequence or (before is not None and before.is_same(hit.before)) or not found.limit
+        is_behind_it = before is not None and before.is_same(hit.before)
+        if batch.is_control and not is_behind_it:
+            return _refused(f"only an end of a transaction like the one there is at {hit.batch.base_offset}")
+        is_sure = batch.has_sequence or is_behind_it or not found.limit
         if not is_sure:
             return _refused(f"a batch like its own is at {hit.batch.base_offset}, but there may be more: {found.limit}")
         shift = hit.batch.base_offset - batch.base_offset
@@ -169,6 +172,9 @@ def place(position: Position, there: There, found: Found) -> Placement:
     if before is not None and is_at_its_begin and found.befores:
         if len(found.befores) > 1:
             return _several(found.befores)
+        if before.is_control:
+            at = found.befores[0].batch.base_offset
+            return _refused(f"only an end of a transaction like the one before it is at {at}")
         if not before.has_sequence and found.limit:
             at = found.befores[0].batch.base_offset
             return _refused(f"a batch like the one before it is at {at}, but there may be more: {found.limit}")

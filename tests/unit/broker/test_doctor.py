@@ -177,11 +177,7 @@ def inherited(found: Topic, name: str) -> Topic:
     """The topic, which has that setting from its broker."""
     assert found.settings is not None
     values = {**found.settings.values, name: Setting(found.settings.text(name), 4)}
-    return (
-        found._replace(settings=Settings(values))
-        if hasattr(found, "_replace")
-        else replace(found, settings=Settings(values))
-    )
+    return replace(found, settings=Settings(values))
 
 
 THREE = (0, 1, 2)

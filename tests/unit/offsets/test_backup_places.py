@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 from barnabas.offsets.backup import Batch, Position
 from barnabas.offsets.backup_places import Found, Hit, How, Placement, There, place, prove
-from barnabas.protocol.batch_layout import DELETE_HORIZON
+from barnabas.protocol.batch_layout import CONTROL, DELETE_HORIZON
 
 PROVED, FOUND, _, KEPT, REFUSED = How
 
@@ -161,6 +161,21 @@ PLACES: dict[str, tuple[Position, Found, tuple[How, int | None]]] = {
     "twice behind each other, and it was the second one": (
         at(14, B, batch(0, 2)),
         Found(hits((AT_110, BEFORE_110), (batch(120, 2), AT_110))),
+        (REFUSED, None),
+    ),
+    "an end of a transaction has nothing of its own": (
+        at(14, B._replace(attributes=CONTROL), A),
+        Found(hits((AT_110._replace(attributes=CONTROL), batch(100, 9)))),
+        (REFUSED, None),
+    ),
+    "an end of a transaction behind the same batch": (
+        at(10, B._replace(attributes=CONTROL), A),
+        Found(hits((AT_110._replace(attributes=CONTROL), BEFORE_110))),
+        (FOUND, 110),
+    ),
+    "only the end of a transaction before it": (
+        at(10, B, A._replace(attributes=CONTROL)),
+        Found((), hits((BEFORE_110._replace(attributes=CONTROL), None))),
         (REFUSED, None),
     ),
     "nowhere": (at(14, B, A), Found(), (REFUSED, None)),

@@ -81,9 +81,8 @@ def start_session(name: str, settings: dict[str, str] | None = None) -> "SparkSe
     builder = SparkSession.builder.appName(name)
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # spark-submit sets it, and then says which master
         builder = builder.master("local[*]")
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else some of Spark's processes run another Python
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else the sources run in another Python
         settings = ON_THIS_MACHINE | (settings or {})
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the sources run in Python processes of Spark
     for key, value in (SETTINGS | (settings or {})).items():
         builder = builder.config(key, value)
     with ctrl_c_waits():

@@ -213,7 +213,7 @@ def test_ctrl_c(tmp_path: Path) -> None:
         pytest.skip(session.what_is_missing() or "")
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
-        words = ["lag", "--source", address, "--out", str(tmp_path / "out"), "--memory", "512m"]
+        words = ["lag", "--source", address, "--out", str(tmp_path / "out"), "--memory", "1g"]
         words += ["--spark", f"spark.driver.extraJavaOptions={JAVA_OPTIONS}"]
         process = subprocess.Popen([*COMMAND, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         silent.settimeout(90)

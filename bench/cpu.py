@@ -133,7 +133,7 @@ async def measure(name: str, broker: Broker, step: Callable[[], tuple[int, Trans
     if profile:
         profiler = cProfile.Profile()
         profiler.enable()
-        await round_of(1)
+        await round_of(step, 1)
         profiler.disable()
         pstats.Stats(profiler).sort_stats("tottime").print_stats(32)
 

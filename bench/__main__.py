@@ -9,6 +9,7 @@ python -m bench cluster [--kafka]            three brokers (cluster.py)
 python -m bench pipeline [ROW...]            the data pipeline on Spark (extra `spark`; pipeline.py)
 python -m bench rebalance                    a group of 2,000 members, and what others feel of it
 python -m bench loading                      exec to a million committed offsets served, and their memory
+python -m bench txn-ids                      exec to 100,000 transactional ids loaded, and their memory
 python -m bench held                         a request's cost while a million offsets are held, against a thousand
 python -m bench scale | startup | memory     many of everything; exec to first answer; resident memory
 """
@@ -22,12 +23,26 @@ from collections.abc import Sequence
 
 import uvloop
 
-from bench import cluster, cpu, held, journal, lag, loading, rebalance, scale, stalls, startup
-from bench.apache_kafka import ApacheKafka
-from bench.loads import LOADS, Figures, Row
+from bench import (
+    cluster,
+    cpu,
+    held,
+    journal,
+    lag,
+    loading,
+    rebalance,
+    scale,
+    stalls,
+    startup,
+    transactional_ids,
+    transactions,
+)
+from bench.apache_kafka import SETTINGS, ApacheKafka
+from bench.loads import LOADS as PLAIN_LOADS
+from bench.loads import Figures, Row
 from bench.targets import Barnabas, Target
 
-KAFKA_SETTINGS = ["group.coordinator.append.linger.ms=0"]
+LOADS = PLAIN_LOADS | transactions.LOADS
 SPECIAL = {
     "lag": lag.main,
     "held": held.main,
@@ -36,6 +51,7 @@ SPECIAL = {
     "scale": scale.main,
     "startup": startup.main,
     "memory": startup.memory,
+    "txn-ids": transactional_ids.main,
 }
 
 
@@ -59,7 +75,7 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("loads", nargs="*", metavar="LOAD", help=", ".join([*LOADS, *SPECIAL]))
     parser.add_argument("--at", action="append", default=[], metavar="NAME=HOST:PORT[=PID]", help="a running broker")
     parser.add_argument("--kafka", action="store_true", help="start an Apache Kafka too")
-    parser.add_argument("--kafka-set", action="append", default=KAFKA_SETTINGS, metavar="KEY=VALUE")
+    parser.add_argument("--kafka-set", action="append", default=list(SETTINGS), metavar="KEY=VALUE")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of Barnabas")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=5.0, help="of one load against one broker")

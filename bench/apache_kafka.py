@@ -23,6 +23,7 @@ import uvloop
 
 from bench.targets import Barnabas, Target
 
+SETTINGS = ("group.coordinator.append.linger.ms=0",)  # else a commit waits for others
 VERSION = os.environ.get("KAFKA_VERSION", "4.1.0")
 HEAP = os.environ.get("KAFKA_HEAP", "1g")
 START_TIMEOUT_S = 60
@@ -119,7 +120,7 @@ def run_beside(run: Callable[[Target], Coroutine[Any, Any, None]], kafka: bool) 
     finally:
         barnabas.stop()
     if kafka:
-        other = ApacheKafka(["group.coordinator.append.linger.ms=0"])
+        other = ApacheKafka(SETTINGS)
         try:
             other.wait()
             uvloop.run(run(other))
@@ -128,12 +129,22 @@ def run_beside(run: Callable[[Target], Coroutine[Any, Any, None]], kafka: bool) 
 
 
 def produce(
-    address: str, topic: str, records: int, record_bytes: int, *, throughput: int = -1, properties: Sequence[str] = ()
+    address: str,
+    topic: str,
+    records: int,
+    record_bytes: int,
+    *,
+    throughput: int = -1,
+    properties: Sequence[str] = (),
+    transaction_ms: int = 0,
 ) -> dict[str, float]:
-    """Run ProducerPerformance with acks=all: records/s, MB/s and latencies in ms."""
+    """Run ProducerPerformance with acks=all: records/s, MB/s and latencies in ms. It commits every `transaction_ms`."""
     words = [PRODUCER, "--topic", topic, "--num-records", str(records), "--record-size", str(record_bytes)]
     words += ["--throughput", str(throughput), "--producer-props", f"bootstrap.servers={address}", "acks=all"]
-    output = _run([*words, *properties])
+    words += properties
+    if transaction_ms:
+        words += ["--transactional-id", topic, "--transaction-duration-ms", str(transaction_ms)]
+    output = _run(words)
     last = output.strip().splitlines()[-1]
     found = re.findall(r"([\d.]+) (records/sec|MB/sec|ms avg|ms max|ms 50th|ms 95th|ms 99th|ms 99\.9th)", last)
     if len(found) < 8:
@@ -141,10 +152,14 @@ def produce(
     return {name: float(value) for value, name in found}
 
 
-def consume(address: str, topic: str, records: int) -> dict[str, float]:
+def consume(address: str, topic: str, records: int, properties: Sequence[str] = ()) -> dict[str, float]:
     """Run ConsumerPerformance from the start of the topic: MB/s and records/s while it fetched."""
     words = [CONSUMER, "--bootstrap-server", address, "--topic", topic, "--messages", str(records)]
-    output = _run([*words, "--timeout", "20000", "--group", f"bench-{time.time_ns()}"])
+    with tempfile.NamedTemporaryFile("w", suffix=".properties") as file:
+        file.write("\n".join(properties))
+        file.flush()
+        words += ["--consumer.config", file.name]
+        output = _run([*words, "--timeout", "20000", "--group", f"bench-{time.time_ns()}"])
     names, values = (line.split(", ") for line in output.strip().splitlines()[-2:])
     row = dict(zip(names, values, strict=True))
     if int(row["data.consumed.in.nMsg"]) < records:

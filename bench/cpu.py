@@ -1,7 +1,8 @@
-"""Processor time of one request inside the broker, without sockets: `python -m bench cpu [NAME...]`.
+"""Processor time of one request inside the broker, without sockets: `python -m bench cpu [NAME...] [--count]`.
 
 A whole broker runs in this process, and its connections get a transport without a socket. Other processes on the
 machine disturb the figures little, so compare them before and after a change. `--profile` prints where the time goes.
+`--count` counts the bytecodes of Python instead, which nothing disturbs: one run before and one after a change will do.
 """
 
 import argparse
@@ -9,10 +10,12 @@ import asyncio
 import cProfile
 import os
 import pstats
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import cycle
+from types import FrameType
 from typing import Any
 
 import uvloop
@@ -25,8 +28,10 @@ from barnabas.protocol.api_keys import ApiKey
 from barnabas.runtime.env import real
 
 from bench.loads import batch, commit_frame, fetch_frame, produce_frame
+from bench.transactional import Producer, Template, Versions, large_requests
 
 ROUNDS = 20
+COUNTED_ROUNDS, COUNTED_STEPS = 5, 20
 ROUND_SECONDS = 0.1  # short, so that other processes do not disturb all rounds
 
 
@@ -65,6 +70,9 @@ class Transport:
         pass
 
 
+Step = Callable[[], tuple[int, Transport]]  # feeds requests; how many, and the transport of their answers
+
+
 class Client:
     """One connection to the broker in this process."""
 
@@ -85,7 +93,7 @@ class Client:
         return frames.decode_response(api_key, version, b"".join(self.transport.sent)[4:])[1]
 
 
-async def run(names: Sequence[str], profile: bool) -> None:
+async def run(names: Sequence[str], profile: bool, count: bool) -> None:
     """Measure the named requests, or all."""
     with tempfile.TemporaryDirectory() as folder:
         settings = {"listeners": "PLAINTEXT://127.0.0.1:0", "group.initial.rebalance.delay.ms": "0"}
@@ -95,8 +103,8 @@ async def run(names: Sequence[str], profile: bool) -> None:
         await broker.start()
         client = Client(broker)
         for topic, count in (("bench", 50), ("log", 1), ("poll", 1), ("empty", 1)):
-            make = messages.CreateTopicsRequest.CreatableTopic
-            topics = [make(name=topic, num_partitions=count, replication_factor=1)]
+            creatable = messages.CreateTopicsRequest.CreatableTopic
+            topics = [creatable(name=topic, num_partitions=count, replication_factor=1)]
             request = messages.CreateTopicsRequest(topics=topics, timeout_ms=30_000)
             await client.ask(ApiKey.CREATE_TOPICS, 4, request)
         while (await client.ask(ApiKey.FIND_COORDINATOR, 3, messages.FindCoordinatorRequest(key="g"))).error_code:
@@ -105,27 +113,74 @@ async def run(names: Sequence[str], profile: bool) -> None:
         for _ in range(500):
             client.feed(produce_frame("log", 0, batch([bytes(1024)] * 15)))
         collect_seldom()
-        for name, make_steps in REQUESTS.items():
-            if not names or name in names:
-                await measure(name, broker, make_steps(broker), profile)
+        for name in names or [*REQUESTS, *TRANSACTIONS]:
+            step = REQUESTS[name](broker) if name in REQUESTS else await TRANSACTIONS[name](broker)
+            if count:
+                await count_bytecodes(name, step)
+            else:
+                await measure(name, step, profile)
         await broker.stop()
 
 
-async def round_of(step: Callable[[], tuple[int, Transport]], seconds: float) -> float:
+async def done(step: Step) -> int:
+    """Do one step, to the last answer; returns how many requests it had."""
+    expected, transport = step()
+    while len(transport.sent) < expected:
+        await asyncio.sleep(0)
+    transport.sent.clear()
+    return expected
+
+
+async def round_of(step: Step, seconds: float) -> float:
     """Microseconds of processor time of one of the requests that `step` feeds."""
     loop = asyncio.get_running_loop()
     count = 0
     began, stop_at = time.process_time(), loop.time() + seconds
     while loop.time() < stop_at:
-        expected, transport = step()
-        while len(transport.sent) < expected:
-            await asyncio.sleep(0)
-        transport.sent.clear()
-        count += expected
+        count += await done(step)
     return (time.process_time() - began) / count * 1e6
 
 
-async def measure(name: str, broker: Broker, step: Callable[[], tuple[int, Transport]], profile: bool) -> None:
+class Bytecodes:
+    """Counts the bytecodes that run outside of `bench`, and the calls of functions written in Python."""
+
+    def __init__(self) -> None:
+        self.count = self.calls = 0
+
+    def __enter__(self) -> "Bytecodes":
+        sys.settrace(self._called)
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        sys.settrace(None)
+
+    def _called(self, frame: FrameType, event: str, argument: object) -> Any:
+        if frame.f_globals.get("__name__", "").startswith("bench."):
+            return None
+        self.calls += 1
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        return self._stepped
+
+    def _stepped(self, frame: FrameType, event: str, argument: object) -> Any:
+        self.count += event == "opcode"
+        return self._stepped
+
+
+async def count_bytecodes(name: str, step: Step) -> None:
+    """Print how many bytecodes one of the requests takes."""
+    await round_of(step, 0.1)
+    found = []
+    for _ in range(COUNTED_ROUNDS):
+        requests = 0
+        with Bytecodes() as bytecodes:
+            for _ in range(COUNTED_STEPS):
+                requests += await done(step)
+        found.append((bytecodes.count / requests, bytecodes.calls / requests))
+    count, calls = min(found)
+    print(f"{name:12} {count:8.0f} bytecodes, {calls:.0f} calls", flush=True)
+
+
+async def measure(name: str, step: Step, profile: bool) -> None:
     """Measure `step`, which feeds requests, and returns how many and the transport of their answers."""
     await round_of(step, 0.1)
     spans = sorted([await round_of(step, ROUND_SECONDS) for _ in range(ROUNDS)])
@@ -138,8 +193,8 @@ async def measure(name: str, broker: Broker, step: Callable[[], tuple[int, Trans
         pstats.Stats(profiler).sort_stats("tottime").print_stats(32)
 
 
-def _one(frame: bytes) -> Callable[[Broker], Callable[[], tuple[int, Transport]]]:
-    def make(broker: Broker) -> Callable[[], tuple[int, Transport]]:
+def _one(frame: bytes) -> Callable[[Broker], Step]:
+    def make(broker: Broker) -> Step:
         client = Client(broker)
 
         def step() -> tuple[int, Transport]:
@@ -151,10 +206,10 @@ def _one(frame: bytes) -> Callable[[Broker], Callable[[], tuple[int, Transport]]
     return make
 
 
-def _in_turn(rows: list[bytes]) -> Callable[[Broker], Callable[[], tuple[int, Transport]]]:
+def _in_turn(rows: list[bytes]) -> Callable[[Broker], Step]:
     """A step that feeds the frames one after the other. Each is fed once before the measurement."""
 
-    def make(broker: Broker) -> Callable[[], tuple[int, Transport]]:
+    def make(broker: Broker) -> Step:
         client = Client(broker)
         turn = cycle(rows)
         left = len(rows)
@@ -172,10 +227,10 @@ def _in_turn(rows: list[bytes]) -> Callable[[Broker], Callable[[], tuple[int, Tr
     return make
 
 
-def many(count: int, frame_of: Callable[[int], bytes]) -> Callable[[Broker], Callable[[], tuple[int, Transport]]]:
+def many(count: int, frame_of: Callable[[int], bytes]) -> Callable[[Broker], Step]:
     """A step that feeds a request from each of `count` connections in one pass of the loop."""
 
-    def make(broker: Broker) -> Callable[[], tuple[int, Transport]]:
+    def make(broker: Broker) -> Step:
         clients = [Client(broker) for _ in range(count)]
         rows = [frame_of(index) for index in range(count)]
         transport = Transport()
@@ -192,10 +247,10 @@ def many(count: int, frame_of: Callable[[int], bytes]) -> Callable[[Broker], Cal
     return make
 
 
-def _poll(count: int) -> Callable[[Broker], Callable[[], tuple[int, Transport]]]:
+def _poll(count: int) -> Callable[[Broker], Step]:
     """A step with `count` fetches that wait for one partition, and the produce that wakes them."""
 
-    def make(broker: Broker) -> Callable[[], tuple[int, Transport]]:
+    def make(broker: Broker) -> Step:
         consumers, producer = [Client(broker) for _ in range(count)], Client(broker)
         transport = producer.transport
         for consumer in consumers:
@@ -215,10 +270,79 @@ def _poll(count: int) -> Callable[[Broker], Callable[[], tuple[int, Transport]]]
     return make
 
 
+class _Ends(Transport):
+    """Counts frames, also those that are sent together, and keeps the last one."""
+
+    last = b""
+
+    def write(self, data: Any) -> None:
+        left = bytes(data)
+        while left:
+            end = 4 + int.from_bytes(left[:4], "big")
+            self.last, left = left[4:end], left[end:]
+            self.sent.append(self.last)
+
+
+async def _producer(client: Client, transactional_id: str | None, version: int) -> Producer:
+    """A producer with an id and an epoch."""
+    request = messages.FindCoordinatorRequest(key=transactional_id or "", key_type=1)
+    while transactional_id and (await client.ask(ApiKey.FIND_COORDINATOR, 3, request)).error_code:
+        await asyncio.sleep(0.1)
+    producer = Producer(transactional_id, Versions(version))
+    init = messages.InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=60_000)
+    while (given := await client.ask(ApiKey.INIT_PRODUCER_ID, 4, init)).error_code:
+        await asyncio.sleep(0.1)
+    producer.producer_id, producer.epoch = given.producer_id, given.producer_epoch
+    return producer
+
+
+def _transactions(version: int) -> Callable[[Broker], Awaitable[Step]]:
+    """A step that does one transaction of one record: Produce and EndTxn, in version 1 behind AddPartitionsToTxn."""
+
+    async def make(broker: Broker) -> Step:
+        client = Client(broker)
+        producer = await _producer(client, f"cpu-{version}", version)
+        templates = [producer.batches("bench", {0: [bytes(100)]}), producer.ending(True)]
+        if not producer.versions.adds_by_itself:
+            templates.insert(0, producer.adding([("bench", 0)]))
+        return _in_a_row(client, producer, templates)
+
+    return make
+
+
+def _thousands(transactional: bool) -> Callable[[Broker], Awaitable[Step]]:
+    """A step that produces 1,000 records of 1 KB to four partitions, in a transaction or without one."""
+
+    async def make(broker: Broker) -> Step:
+        client = Client(broker)
+        producer = await _producer(client, "cpu-thousand" if transactional else None, 2)
+        templates = large_requests(producer, "bench")
+        if transactional:
+            templates.append(producer.ending(True))
+        return _in_a_row(client, producer, templates)
+
+    return make
+
+
+def _in_a_row(client: Client, producer: Producer, templates: list[Template]) -> Step:
+    client.transport = transport = _Ends()
+    client.connection.transport = transport  # type: ignore[assignment]
+    is_transactional = producer.transactional_id is not None
+
+    def step() -> tuple[int, Transport]:
+        if transport.last and is_transactional:
+            producer.ended(transport.last)
+        for template in templates:
+            client.feed(template.take(producer))
+        return len(templates), transport
+
+    return step
+
+
 HEARTBEAT = frames.encode_request(
     ApiKey.HEARTBEAT, 4, 1, "bench", messages.HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
 )
-REQUESTS: dict[str, Callable[[Broker], Callable[[], tuple[int, Transport]]]] = {
+REQUESTS: dict[str, Callable[[Broker], Step]] = {
     "commit-1": _one(commit_frame("g", "bench", [0], 7)),
     "commit-8": many(8, lambda index: commit_frame(f"g{index}", "bench", [0], 7)),
     "commit-50": _one(commit_frame("g", "bench", range(50), 7)),
@@ -232,13 +356,20 @@ REQUESTS: dict[str, Callable[[Broker], Callable[[], tuple[int, Transport]]]] = {
     "poll-shared": _poll(200),
     "heartbeat": _one(HEARTBEAT),
 }
+TRANSACTIONS = {
+    "txn-1": _transactions(2),
+    "txn-1-v1": _transactions(1),
+    "txn-1000": _thousands(True),
+    "txn-none": _thousands(False),
+}
 
 
 def main(words: Sequence[str]) -> int:
     """See the module."""
     parser = argparse.ArgumentParser(prog="python -m bench cpu", description=__doc__)
-    parser.add_argument("names", nargs="*", help=", ".join(REQUESTS))
+    parser.add_argument("names", nargs="*", help=", ".join([*REQUESTS, *TRANSACTIONS]))
     parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--count", action="store_true", help="count bytecodes instead of time")
     said = parser.parse_args(words)
-    uvloop.run(run(said.names, said.profile))
+    uvloop.run(run(said.names, said.profile, said.count))
     return 0

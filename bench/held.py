@@ -79,17 +79,12 @@ def main(kafka: bool) -> None:
     """Print the figures of Barnabas."""
     folder = tempfile.mkdtemp(prefix="barnabas-bench-")
     try:
-        small, large = Barnabas(f"{folder}/small"), Barnabas(f"{folder}/large")
-        uvloop.run(commit_all(small, FEW))
-        uvloop.run(commit_all(large, MANY))
-        uvloop.run(_compare(small, large, "committed"))
-        small.stop()
-        large.stop()
-        small, large = Barnabas(f"{folder}/small"), Barnabas(f"{folder}/large")
-        uvloop.run(served(small, FEW))
-        uvloop.run(served(large, MANY))
-        uvloop.run(_compare(small, large, "loaded"))
-        small.stop()
-        large.stop()
+        for what, prepare in (("committed", commit_all), ("loaded", served)):
+            small, large = Barnabas(f"{folder}/small"), Barnabas(f"{folder}/large")
+            uvloop.run(prepare(small, FEW))
+            uvloop.run(prepare(large, MANY))
+            uvloop.run(_compare(small, large, what))
+            small.stop()
+            large.stop()
     finally:
         shutil.rmtree(folder)

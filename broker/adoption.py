@@ -17,10 +17,15 @@ from typing import NamedTuple
 
 from barnabas.broker import before_registering
 from barnabas.broker.auto_topics import internal_settings
-from barnabas.broker.open_transactions import end_open_transactions
 from barnabas.cluster.leader_and_isr import LeaderAndIsr
 from barnabas.cluster.registration import BrokerIdInUseError
-from barnabas.cluster.topic_names import INTERNAL_TOPICS, JOURNAL_TOPIC, OFFSETS_TOPIC, topic_name_problem
+from barnabas.cluster.topic_names import (
+    INTERNAL_TOPICS,
+    JOURNAL_TOPIC,
+    OFFSETS_TOPIC,
+    TRANSACTIONS_TOPIC,
+    topic_name_problem,
+)
 from barnabas.config.broker import BrokerConfig
 from barnabas.controller.tree import PARTITIONS_PER_WRITE
 from barnabas.coordination import paths
@@ -32,7 +37,7 @@ from barnabas.coordination.payloads import (
     encode_config,
     encode_config_change,
 )
-from barnabas.coordination.port import Coordination, CoordinationError, Create, NoNodeError, Operation
+from barnabas.coordination.port import Coordination, CoordinationError, Create, NoNodeError, Operation, Stat
 from barnabas.runtime.ports import Env
 from barnabas.runtime.turns import chunks
 from barnabas.storage.directory_contents import TREE_FILE, DataDirectoryError, DirectoryContents, names_in_a_line
@@ -42,8 +47,10 @@ from barnabas.storage.log_manager import LogManager
 
 logger = logging.getLogger("barnabas.broker")
 
+COORDINATED = frozenset({OFFSETS_TOPIC, JOURNAL_TOPIC, TRANSACTIONS_TOPIC})  # settings are the coordinator's
 KEEP_EVERYTHING = {"retention.ms": "-1", "retention.bytes": "-1"}
 STRAY_TOPICS_MAX = 1  # so many topics are set aside without asking, however few topics the tree knows
+LARGEST_GIVEN = 1 << 62  # a producer id behind it comes from a client that made it up, not from a cluster
 EMPTY_PARTITIONS_MAX = 1_000  # of an adopted topic, or ten times as many as have a folder
 
 Partition = tuple[str, int]
@@ -60,6 +67,7 @@ class TreeView(NamedTuple):
     assignments: dict[str, TopicAssignment | None]  # of the topics that have logs here
     hosted_count: int  # partitions that this broker has in the tree; counted only if all its directories are unused
     others: str = ""  # who uses the tree, if they are not of Barnabas
+    features: tuple[bytes, Stat] | None = None  # the node of the finalised levels
 
 
 async def look_at_tree(coordination: Coordination, found: Sequence[DirectoryContents], node_id: int) -> TreeView:
@@ -73,8 +81,8 @@ async def look_at_tree(coordination: Coordination, found: Sequence[DirectoryCont
 
 async def _read_tree(coordination: Coordination, found: Sequence[DirectoryContents], node_id: int) -> TreeView:
     topics = sorted({topic for contents in found for topic, _ in contents.folders})
-    cluster, broker, controller = await coordination.get_many(
-        [paths.CLUSTER_ID, paths.broker(node_id), paths.CONTROLLER]
+    cluster, broker, controller, features = await coordination.get_many(
+        [paths.CLUSTER_ID, paths.broker(node_id), paths.CONTROLLER, paths.FEATURE]
     )
     hosted_count = 0
     if all(contents.is_unused for contents in found) and cluster is not None:
@@ -87,6 +95,7 @@ async def _read_tree(coordination: Coordination, found: Sequence[DirectoryConten
         await _assignments(coordination, topics),
         hosted_count,
         await _others(coordination, None if controller is None else ControllerNode.decode(controller[0])),
+        features,
     )
 
 
@@ -378,13 +387,16 @@ async def adopt(
         len(topics),
         ", ".join(sorted({log.directory.rpartition("/")[0] for log in adopted})),
     )
-    end_open_transactions(adopted, env.clock.now_ms())
+    if any(log.producers.has_open_transactions for log in adopted):
+        from barnabas.broker.open_transactions import end_open_transactions  # late: few starts need it
+
+        end_open_transactions(adopted, log_manager.all(), env.clock.now_ms())
     for name, logs in by_topic.items():
         if not logs:  # its directory has gone offline since
             continue
         topic_id = next((log.topic_id for log in logs.values() if log.topic_id is not None), None)
         count = max(logs) + 1
-        settings = internal_settings(name, config) if name in (OFFSETS_TOPIC, JOURNAL_TOPIC) else KEEP_EVERYTHING
+        settings = internal_settings(name, config) if name in COORDINATED else KEEP_EVERYTHING
         await _write_topic(coordination, name, topic_id or env.random_uuid(), count, logs, settings, node_id)
         records = sum(log.log_end_offset - log.log_start_offset for log in logs.values())
         logger.info("adopted the topic %s: %d partitions, %d offsets", name, count, records)
@@ -442,8 +454,12 @@ async def catch_up(coordination: Coordination, logs: Sequence[Log], node_id: int
 
 
 async def _reserve_producer_ids(coordination: Coordination, logs: Iterable[Log], node_id: int) -> None:
-    """Never give out the id of a producer in these logs again: the sequence numbers of the new one would not fit."""
-    largest = max((producer_id for log in logs for producer_id in log.producers.entries), default=-1)
+    """Never give out the id of a producer in these logs again: the sequence numbers of the new one would not fit.
+
+    A client may write with an id that nobody has given it. One behind the largest id would leave none for the others.
+    """
+    ids = (producer_id for log in logs for producer_id in log.producers.entries)
+    largest = max((each for each in ids if each <= LARGEST_GIVEN), default=-1)
     if largest < 0:
         return
     node = (await coordination.get_many([paths.PRODUCER_ID_BLOCK]))[0]

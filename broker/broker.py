@@ -3,9 +3,9 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from inspect import isawaitable
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from barnabas.broker import adoption, before_registering
 from barnabas.broker import api as _handlers  # noqa: F401  (importing it fills the table of APIs)
@@ -21,11 +21,12 @@ from barnabas.broker.waited_groups import WaitedGroups
 from barnabas.cluster import controlled_shutdown, registration
 from barnabas.cluster.broker_client import BrokerClients
 from barnabas.cluster.config_changes import ConfigChanges
-from barnabas.cluster.controller_client import ControllerClient
+from barnabas.cluster.controller_client import ControllerClient, answer_now
+from barnabas.cluster.features import NOT_READ, Features
 from barnabas.cluster.lease import Lease
 from barnabas.cluster.metadata_cache import MetadataCache
 from barnabas.cluster.producer_ids import ProducerIds
-from barnabas.cluster.topic_names import INTERNAL_TOPICS, OFFSETS_TOPIC
+from barnabas.cluster.topic_names import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from barnabas.config.broker import BrokerConfig
 from barnabas.controller.channels import BrokerChannels
 from barnabas.controller.controller import Controller
@@ -36,13 +37,19 @@ from barnabas.groups.coordinator import GroupCoordinator
 from barnabas.groups.lag_sampling import LagSampling
 from barnabas.offsets.journal_writer import OffsetJournal
 from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.message import Message
 from barnabas.replication.coordinator_shard import CoordinatorLog, PartitionLog
 from barnabas.replication.partition import Partition
 from barnabas.replication.replica_manager import ReplicaManager
+from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Env
 from barnabas.storage.directory_contents import number_of_directories, place_of_tree
 from barnabas.storage.directory_plan import NO_CHOICE, StartChoice
 from barnabas.storage.log_manager import LogManager
+
+if TYPE_CHECKING:
+    from barnabas.transactions.coordinator import TransactionCoordinator
+    from barnabas.transactions.verification import TransactionVerification
 
 logger = logging.getLogger("barnabas.broker")
 
@@ -99,6 +106,7 @@ class Broker:
             lambda request, version: self.server.ask(request, version),
         )
         self.config_changes = ConfigChanges(env, config, self.node_id, coordination)
+        self.features = Features(env, coordination)
         self.log_manager = LogManager(env, data_directories, config, self.config_changes.topic_overrides)
         self.config_changes.on_topic_change = self._topic_settings_changed
         self.replica_manager = ReplicaManager(
@@ -116,7 +124,12 @@ class Broker:
         self.lease.on_lapsed.append(self.replica_manager.lease_lapsed)
         self.lease.on_regained.append(self.replica_manager.lease_regained)
         self.controller = Controller(
-            env, config, self.node_id, coordination, BrokerChannels(env, config, self.replica_manager)
+            env,
+            config,
+            self.node_id,
+            coordination,
+            BrokerChannels(env, config, self.replica_manager),
+            lambda: self.features.finalised.epoch != NOT_READ,
         )
         self.topic_admin = TopicAdmin(env, config, coordination, self.metadata_cache)
         self.producer_ids = ProducerIds(
@@ -133,6 +146,7 @@ class Broker:
             self.refusals.note,
             OffsetJournal(env, JournalOfBroker(self)) if config.offsets_journal_enable else None,
         )
+        self._coordinates_transactions = False
         self.log_ranges = KnownLogRanges(self)
         self.lag_sampling = LagSampling(
             env, self.group_coordinator.owned_shards, self.log_ranges, lambda: config.offsets_lag_check_interval_ms
@@ -141,6 +155,8 @@ class Broker:
         self.log_manager.hold_of = self.waited_groups.hold_of
         self.replica_manager.on_leadership.append(self.group_coordinator.on_leadership)
         self.replica_manager.on_deleted.append(self.group_coordinator.on_partitions_deleted)
+        self.replica_manager.on_leadership.append(self._transactions_led)
+        self.replica_manager.on_deleted.append(self._transactions_deleted)
         self.metadata_cache.on_missing.append(self.group_coordinator.on_partitions_missing)
         self.replica_manager.on_deleted.append(self.config_changes.forget_topics)
         self.auto_topics = AutoTopics(self)
@@ -188,12 +204,14 @@ class Broker:
         await self.server.listen()
         await self.http.listen()
         self.group_coordinator.start()
+        self._start_transactions()
         self.lag_sampling.start()
         self.waited_groups.start()
         self.replica_manager.start()
         await self._register()
         self.server.read()  # the controller's word may come by a connection
         await self._hear_from_the_controller()
+        await in_tree(self.features.start)  # the controller may have made them just now
         self.producer_ids.start()
         self.server.serve()
         logger.info("broker %d of cluster %s serves at %s", self.node_id, self.cluster_id, self.addresses.bootstrap)
@@ -218,6 +236,7 @@ class Broker:
         is_said = False
         while True:
             view = await self._in_tree(lambda: adoption.look_at_tree(tree, self.log_manager.contents, self.node_id))
+            self.features.take(view.features)
             if (
                 not view.is_node_alive
                 or view.others
@@ -324,6 +343,7 @@ class Broker:
             self.auto_topics.stop,
             partial(self.server.works.end, WORKS_END_WITHIN_MS),
             partial(self.http.settle, WORKS_END_WITHIN_MS),
+            self._stop_transactions,
             self.group_coordinator.shutdown,
             partial(self.env.clock.sleep, 0),  # so that the answers given just now are sent
         )
@@ -353,6 +373,7 @@ class Broker:
             self.producer_ids.stop,
             self.controller.stop,
             self.config_changes.stop,
+            self.features.stop,
             self.replica_manager.shutdown,
             self.log_manager.shutdown,
             self.lease.stop,
@@ -384,6 +405,87 @@ class Broker:
     def _offsets_log(self, index: int) -> CoordinatorLog | ErrorCode:
         partition = self.replica_manager.leader_partition(OFFSETS_TOPIC, index)
         return PartitionLog(partition) if isinstance(partition, Partition) else partition
+
+    def _transactions_log(self, index: int) -> CoordinatorLog | ErrorCode:
+        partition = self.replica_manager.leader_partition(TRANSACTIONS_TOPIC, index)
+        return PartitionLog(partition) if isinstance(partition, Partition) else partition
+
+    @cached_property
+    def transaction_coordinator(self) -> "TransactionCoordinator":
+        """It is made, and its modules are imported, when this broker has a partition of its topic, or is asked.
+
+        So the start of a broker without transactions, and its memory, do not pay for it.
+        """
+        from barnabas.transactions.coordinator import TransactionCoordinator
+
+        coordinator = TransactionCoordinator(
+            self.env,
+            self.config,
+            self._transactions_log,
+            self.transactions_partition_count,
+            self.metadata_cache,
+            self.lease,
+            self.producer_ids,
+            partial(self.ask_broker, "markers"),
+            lambda: self.features.transaction_version,
+        )
+        if self._coordinates_transactions:
+            coordinator.start()
+        return coordinator
+
+    @cached_property
+    def transaction_verification(self) -> "TransactionVerification":
+        """Made for the first transactional batch."""
+        from barnabas.transactions.verification import TransactionVerification
+
+        return TransactionVerification(
+            self.env.clock,
+            self.config,
+            self.metadata_cache,
+            self.replica_manager.leader_partition,
+            partial(self.ask_broker, "verification"),
+        )
+
+    @property
+    def has_transactions(self) -> bool:
+        """Whether there is a transaction coordinator here already."""
+        return "transaction_coordinator" in vars(self)
+
+    def _start_transactions(self) -> None:
+        self._coordinates_transactions = True
+        if self.has_transactions:
+            self.transaction_coordinator.start()
+
+    def _stop_transactions(self) -> None:
+        self._coordinates_transactions = False
+        if "transaction_verification" in vars(self):
+            self.transaction_verification.stop()
+        if self.has_transactions:
+            self.transaction_coordinator.shutdown()
+
+    def _transactions_led(self, became_leader: Sequence[Partition], became_follower: Sequence[Partition]) -> None:
+        changed = (*became_leader, *became_follower)
+        if self.has_transactions or any(partition.topic == TRANSACTIONS_TOPIC for partition in changed):
+            self.transaction_coordinator.on_leadership(became_leader, became_follower)
+
+    def _transactions_deleted(self, partitions: Sequence[tuple[str, int]]) -> None:
+        if self.has_transactions:
+            self.transaction_coordinator.on_partitions_deleted(partitions)
+
+    def transactions_partition_count(self) -> int:
+        """How many partitions the topic of the transaction coordinator has; 0: there is no such topic."""
+        return self.metadata_cache.partition_count(TRANSACTIONS_TOPIC)
+
+    def ask_broker(
+        self, purpose: str, broker_id: int, request: Message, version: int, within_ms: float | None = None
+    ) -> Pending[Any]:
+        """Ask a broker, or this one, for the sake of a transaction. None: no answer."""
+        if broker_id == self.node_id:
+            return answer_now(self.server.ask, request, version)
+        client = self.broker_clients.to(broker_id, purpose, within_ms or self.config.request_timeout_ms)
+        if client is not None:
+            return client.send(request, version)
+        return Pending.of(None)
 
     def offsets_partition_count(self) -> int:
         """How many partitions the offsets topic has; 0: there is no such topic.

@@ -12,6 +12,7 @@ from barnabas.offsets.journal_writer import Leader
 from barnabas.offsets.records import NO_TOPIC_ID
 from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode
+from barnabas.replication.coordinator_shard import PartitionLog
 from barnabas.replication.partition import ALL_IN_SYNC, Partition
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Buffer
@@ -63,10 +64,7 @@ class LedJournalLog:
         end = log.log_end_offset if before is None else before
         if end <= log.log_start_offset:
             return b""
-        data = log.read(end - 1, 1, upper_bound=log.log_end_offset, at_least_one=True)
-        if data.error:
-            raise OSError(f"reading {log.topic}-{log.partition}: {data.error.name}")
-        return data.records
+        return PartitionLog(self._partition).read(end - 1, 1)
 
 
 class JournalOfBroker:
@@ -83,10 +81,11 @@ class JournalOfBroker:
         led = self._broker.replica_manager.partitions.get((JOURNAL_TOPIC, partition))
         if led is not None and led.is_leader:
             return self._broker.node_id, led.leader_epoch, led.topic_id or NO_TOPIC_ID
-        state = self._broker.metadata_cache.partition(JOURNAL_TOPIC, partition)
+        cache = self._broker.metadata_cache
+        state = cache.partition(JOURNAL_TOPIC, partition)
         if state is None and self.exists():
             self._note_missing()
-        if state is None or state.leader_id == self._broker.node_id or not self._is_alive(state.leader_id):
+        if state is None or state.leader_id == self._broker.node_id or not cache.is_alive(state.leader_id):
             return None
         return state.leader_id, state.leader_epoch, self.topic_id(JOURNAL_TOPIC)
 
@@ -101,9 +100,6 @@ class JournalOfBroker:
             self._missing_is_told = True
             text = "%s has fewer partitions than %s, so not all changes can be written. Delete it: it is made again"
             logger.warning(text, JOURNAL_TOPIC, OFFSETS_TOPIC)
-
-    def _is_alive(self, broker_id: int) -> bool:
-        return self._broker.metadata_cache.is_alive(broker_id)
 
     def local(self, partition: int) -> LedJournalLog | None:
         """Its log, if this broker leads it."""

@@ -1,90 +1,76 @@
-"""Ends the transactions that are open in adopted logs, because nobody else can end them.
+"""Ends the transactions that are open in adopted logs, if nobody else can end them.
 
-In Kafka the transaction coordinator ends them. Here there is none, and read_committed consumers would wait for ever
-at the first record of the transaction. If Kafka's coordinator had decided to commit (`__transaction_state` says so)
-and this partition does not have its marker yet, the marker is a commit. All other transactions are aborted as Kafka
-aborts one whose time is up: in the next epoch of the producer, so the producer that began it cannot go on with it.
+The transaction coordinator ends those that `__transaction_state` has: one that is prepared when it has loaded, one that
+is ongoing when its producer says so, or when its time is up. All others would keep read_committed consumers waiting for
+ever at their first record. They are aborted as Kafka aborts one whose time is up: in the next epoch of the producer, so
+the producer that began it cannot go on with it.
 """
 
 import logging
 from collections.abc import Iterable, Sequence
-from struct import Struct
-from typing import NamedTuple
 
+from barnabas.cluster.topic_names import TRANSACTIONS_TOPIC
 from barnabas.protocol import record_batch
-from barnabas.protocol.errors import CorruptBatchError
-from barnabas.protocol.record_batch import CONTROL_ABORT, CONTROL_COMMIT
+from barnabas.protocol.errors import CorruptBatchError, ProtocolError
+from barnabas.protocol.record_batch import CONTROL_ABORT
 from barnabas.storage.log import Log
 from barnabas.storage.producer_state import ProducerEntry
 from barnabas.storage.validation import AppendOrigin
+from barnabas.transactions.metadata import PRODUCER_EPOCH_MAX, Transaction
+from barnabas.transactions.records import decode
 
 logger = logging.getLogger("barnabas.broker")
 
-TRANSACTION_STATE_TOPIC = "__transaction_state"
-_STATE = Struct(">hqhib")  # version, producer id, its epoch, time-out, state: the same in versions 0 and 1
-_PREPARE_COMMIT = 2
-_EPOCH_MAX = 2**15 - 1
 
-
-class _Decided(NamedTuple):
-    """What Kafka's coordinator last wrote for a transactional id."""
-
-    producer_id: int
-    producer_epoch: int
-    state: int
-
-
-def end_open_transactions(logs: Sequence[Log], now_ms: int) -> None:
-    """Append a marker for each open transaction of these logs, and log it."""
-    with_open = [log for log in logs if log.producers.has_open_transactions]
-    if not with_open:
-        return
-    committed = _decided_to_commit(log for log in logs if log.topic == TRANSACTION_STATE_TOPIC)
+def end_open_transactions(adopted: Sequence[Log], all_logs: Iterable[Log], now_ms: int) -> None:
+    """Append a marker for each open transaction of these logs that no coordinator ends, and log it."""
+    with_open = [log for log in adopted if log.producers.has_open_transactions]
+    ending = _ended_by_coordinator(log for log in all_logs if log.topic == TRANSACTIONS_TOPIC)
     for log in with_open:
         open_entries = [
             entry for entry in log.producers.entries.values() if entry.current_transaction_first_offset >= 0
         ]
-        first_offset = min(entry.current_transaction_first_offset for entry in open_entries)
-        ids = ", ".join(str(entry.producer_id) for entry in open_entries)
+        abandoned = [entry for entry in open_entries if (entry.producer_id, log.topic, log.partition) not in ending]
+        if len(abandoned) < len(open_entries):
+            text = "%s: %d transactions are open that their coordinator knows, and ends"
+            logger.info(text, log.name, len(open_entries) - len(abandoned))
+        if not abandoned:
+            continue
         logger.warning(
             "%s: transactions of the producers %s are open from offset %d on, and nobody is left who could end them. "
-            "They are aborted, except where their coordinator had decided to commit",
+            "They are aborted",
             log.name,
-            ids,
-            first_offset,
+            ", ".join(str(entry.producer_id) for entry in abandoned),
+            min(entry.current_transaction_first_offset for entry in abandoned),
         )
-        for entry in open_entries:
-            _end(log, entry, committed.get(entry.producer_id), now_ms)
+        for entry in abandoned:
+            _abort(log, entry, now_ms)
 
 
-def _end(log: Log, entry: ProducerEntry, decided_epoch: int | None, now_ms: int) -> None:
-    is_commit = decided_epoch is not None
-    epoch = min(entry.producer_epoch + 1, _EPOCH_MAX)
-    if decided_epoch is not None:
-        epoch = max(entry.producer_epoch, decided_epoch)
+def _abort(log: Log, entry: ProducerEntry, now_ms: int) -> None:
     marker = record_batch.build_marker(
-        CONTROL_COMMIT if is_commit else CONTROL_ABORT,
+        CONTROL_ABORT,
         base_offset=0,
         partition_leader_epoch=-1,
         producer_id=entry.producer_id,
-        producer_epoch=epoch,
+        producer_epoch=min(entry.producer_epoch + 1, PRODUCER_EPOCH_MAX),
         coordinator_epoch=max(entry.coordinator_epoch, 0),
         timestamp=now_ms,
     )
     leader_epoch = max(log.leader_epochs.latest, 0)
     result = log.append_as_leader(marker, leader_epoch=leader_epoch, origin=AppendOrigin.COORDINATOR, now_ms=now_ms)
-    end = "committed" if is_commit else "aborted"
     if result.error:
-        text = "%s: the transaction of producer %d could not be %s: %s"
-        logger.error(text, log.name, entry.producer_id, end, result.error_message or result.error.name)
+        text = "%s: the transaction of producer %d could not be aborted: %s"
+        logger.error(text, log.name, entry.producer_id, result.error_message or result.error.name)
     else:
-        logger.info("%s: the transaction of producer %d is %s", log.name, entry.producer_id, end)
+        logger.info("%s: the transaction of producer %d is aborted", log.name, entry.producer_id)
 
 
-def _decided_to_commit(logs: Iterable[Log]) -> dict[int, int]:
-    """The producer ids whose transactions must be committed, each with the epoch that Kafka's coordinator wrote."""
-    latest: dict[bytes, _Decided] = {}
+def _ended_by_coordinator(logs: Iterable[Log]) -> set[tuple[int, str, int]]:
+    """Producer id, topic and partition of each open transaction in `__transaction_state`."""
+    found: set[tuple[int, str, int]] = set()
     for log in logs:
+        latest: dict[str, Transaction | None] = {}
         try:
             for segment, batch in log.segments.batches_from(log.log_start_offset):
                 if batch.attributes & record_batch.CONTROL:
@@ -92,12 +78,15 @@ def _decided_to_commit(logs: Iterable[Log]) -> dict[int, int]:
                 for record in record_batch.records(segment.batch_bytes(batch)):
                     if record.key is None:
                         continue
-                    latest.pop(record.key, None)
-                    if record.value is not None and len(record.value) >= _STATE.size:
-                        _, producer_id, producer_epoch, _, state = _STATE.unpack_from(record.value)
-                        latest[record.key] = _Decided(producer_id, producer_epoch, state)
+                    try:
+                        change = decode(bytes(record.key), None if record.value is None else bytes(record.value))
+                    except (ProtocolError, ValueError):
+                        continue  # the coordinator ignores it, too, and says so
+                    if change is not None:
+                        latest[change.transactional_id] = change.transaction
         except (CorruptBatchError, OSError) as error:
-            logger.error("%s: what its transaction coordinator decided cannot be read: %s", log.name, error)
-    return {
-        decided.producer_id: decided.producer_epoch for decided in latest.values() if decided.state == _PREPARE_COMMIT
-    }
+            logger.error("%s: what its transaction coordinator knows cannot be read: %s", log.name, error)
+        for held in latest.values():
+            if held is not None:  # one that is complete has no partitions
+                found.update((held.producer_id, topic, index) for topic, index in held.partitions)
+    return found

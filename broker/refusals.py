@@ -22,7 +22,6 @@ Kind = tuple[str, str | None, int, ErrorCode]
 
 # By API key.
 _NOT_BUILT = {
-    "transactions are": (24, 25, 26, 27, 28, 65, 66),
     "the consumer group protocol (group.protocol=consumer) is": (68, 69),
     "share groups are": (76, 77, 78, 79, 83, 84, 85, 86, 87, 90, 91, 92),
     "streams groups are": (88, 89),

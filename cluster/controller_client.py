@@ -44,27 +44,33 @@ class ControllerClient:
         """The answer, which may be NOT_CONTROLLER; or None: no controller is known, or it did not answer."""
         controller_id = self._metadata_cache.controller_id
         if controller_id == self._node_id:
-            return self._send_here(request, version)
+            return answer_here(self._clock, self._here, request, version)
         client = self._clients.to(controller_id, PURPOSE)
         if client is not None:
             self._asked = controller_id
             return client.send(request, version)
-        answer: Pending[Any] = Pending()
+        return Pending.of(None)
+
+
+def answer_here(clock: Clock, here: AskController, request: Message, version: int) -> Pending[Any]:
+    """The answer of this broker's own handler; None if it has raised.
+
+    It is asked later, not inside: the caller may be in the middle of a change.
+    """
+    answer: Pending[Any] = Pending()
+    clock.call_soon(lambda: answer_now(here, request, version).then(answer.complete))
+    return answer
+
+
+def answer_now(here: AskController, request: Message, version: int) -> Pending[Any]:
+    """The same, asked at once."""
+    answer: Pending[Any] = Pending()
+
+    def failed(error: Exception) -> None:
+        logger.error("%s could not be answered here", type(request).__name__, exc_info=error)
         answer.complete(None)
-        return answer
 
-    def _send_here(self, request: Message, version: int) -> Pending[Any]:
-        """Later, not inside: the caller may be in the middle of a change."""
-        answer: Pending[Any] = Pending()
-
-        def failed(error: Exception) -> None:
-            logger.error("%s could not be answered here", type(request).__name__, exc_info=error)
-            answer.complete(None)
-
-        def ask() -> None:
-            reply = self._here(request, version)
-            reply.on_failure = failed
-            reply.then(answer.complete)
-
-        self._clock.call_soon(ask)
-        return answer
+    reply = here(request, version)
+    reply.on_failure = failed
+    reply.then(answer.complete)
+    return answer

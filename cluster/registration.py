@@ -2,8 +2,10 @@
 
 import logging
 from collections.abc import Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
+from barnabas.cluster.features import SUPPORTED, LevelRange, Ranges
 from barnabas.cluster.metadata_cache import Endpoint
 from barnabas.coordination import paths
 from barnabas.coordination.payloads import (
@@ -95,6 +97,7 @@ class LiveBroker(NamedTuple):
     epoch: int
     endpoints: tuple[Endpoint, ...]
     rack: str | None = None
+    features: Ranges = MappingProxyType({})  # that it supports
 
 
 class Registration:
@@ -197,6 +200,7 @@ class Registration:
             self._env.clock.now_ms(),
             self.rack,
             {endpoint.listener: SECURITY_PROTOCOLS[endpoint.security_protocol] for endpoint in self.endpoints},
+            {name: {"min_version": levels.first, "max_version": levels.last} for name, levels in SUPPORTED.items()},
         ).encode()
 
 
@@ -208,4 +212,8 @@ def decode_broker(broker_id: int, data: bytes, stat: Stat) -> LiveBroker:
         protocol = node.security_protocols.get(endpoint.listener_name, endpoint.listener_name)
         number = SECURITY_PROTOCOLS.index(protocol) if protocol in SECURITY_PROTOCOLS else 0
         endpoints.append(Endpoint(endpoint.listener_name, endpoint.host, endpoint.port, number))
-    return LiveBroker(broker_id, stat.czxid, tuple(endpoints), node.rack)
+    features = {
+        name: LevelRange(int(levels["min_version"]), int(levels["max_version"]))
+        for name, levels in node.features.items()
+    }
+    return LiveBroker(broker_id, stat.czxid, tuple(endpoints), node.rack, features)

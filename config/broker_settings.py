@@ -182,19 +182,19 @@ dual.commit.enabled | BOOLEAN | false | - | - hidden | With offsets.storage=kafk
 offsets.fetch.forward | BOOLEAN | false | - | - hidden | Any broker answers OffsetFetch: it asks the group's coordinator.
 offsets.storage | STRING | kafka | kafka, zookeeper | - hidden | Where committed offsets are kept.
 # Transactions and producers
-add.partitions.to.txn.retry.backoff.max.ms | INT | 100 | >= 0 | - | -
-add.partitions.to.txn.retry.backoff.ms | INT | 20 | >= 1 | - | -
-transaction.abort.timed.out.transaction.cleanup.interval.ms | INT | 10000 | >= 1 | - | -
+add.partitions.to.txn.retry.backoff.max.ms | INT | 100 | >= 0 | - | How long a Produce waits at most for the end of its producer's last transaction.
+add.partitions.to.txn.retry.backoff.ms | INT | 20 | >= 1 | - | Longest pause before it asks again.
+transaction.abort.timed.out.transaction.cleanup.interval.ms | INT | 10000 | >= 1 | - | How often transactions that are open for too long are looked for.
 transaction.max.timeout.ms | INT | 900000 | >= 1 | - | Longest transaction.
 transaction.partition.verification.enable | BOOLEAN | true | - | cluster | Take a transactional batch only if its transaction has the partition.
-transaction.remove.expired.transaction.cleanup.interval.ms | INT | 3600000 | >= 1 | - | -
-transaction.state.log.load.buffer.size | INT | 5242880 | >= 1 | - | -
+transaction.remove.expired.transaction.cleanup.interval.ms | INT | 3600000 | >= 1 | - | How often transactional ids that nobody uses are looked for.
+transaction.state.log.load.buffer.size | INT | 5242880 | >= 1 | - | How much of __transaction_state is read at once when it is loaded.
 transaction.state.log.min.isr | INT | 1 | >= 1 | - | min.insync.replicas of __transaction_state (Kafka: 2).
 transaction.state.log.num.partitions | INT | 50 | >= 1 | - | Partitions of __transaction_state.
 transaction.state.log.replication.factor | SHORT | 1 | >= 1 | - | Replicas of __transaction_state (Kafka: 3).
 transaction.state.log.segment.bytes | INT | 104857600 | >= 1 | - | Segment size of __transaction_state.
 transaction.two.phase.commit.enable | BOOLEAN | false | - | - | -
-transactional.id.expiration.ms | INT | 604800000 | >= 1 | - | -
+transactional.id.expiration.ms | INT | 604800000 | >= 1 | - | A transactional id that was not used for so long is removed.
 # Quotas and metrics
 alter.log.dirs.replication.quota.window.num | INT | 11 | >= 1 | - | -
 alter.log.dirs.replication.quota.window.size.seconds | INT | 1 | >= 1 | - | -

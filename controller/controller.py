@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import TypeVar
 
+from barnabas.cluster.features import Update
 from barnabas.config.broker import BrokerConfig
 from barnabas.controller.channels import BrokerChannel
 from barnabas.controller.leader_elections import ElectionResult, ElectionType
@@ -65,7 +66,13 @@ class Controller:
     """
 
     def __init__(
-        self, env: Env, config: BrokerConfig, node_id: int, coordination: Coordination, channel: BrokerChannel
+        self,
+        env: Env,
+        config: BrokerConfig,
+        node_id: int,
+        coordination: Coordination,
+        channel: BrokerChannel,
+        has_features: Callable[[], bool] = lambda: False,
     ) -> None:
         self.term: Term | None = None
         self.controller_epoch = 0
@@ -75,6 +82,7 @@ class Controller:
         self._node_id = node_id
         self._coordination = coordination
         self._channel = channel
+        self._has_features = has_features  # whether the tree has them, as far as is known here
         self._events: deque[tuple[Handler, Term | None]] = deque()  # None: an event of any term
         self._wakeup = asyncio.Event()
         self._is_handling = False
@@ -222,6 +230,14 @@ class Controller:
             lambda error: AllocateProducerIdsResponse(error_code=error),
         )
 
+    def update_features(
+        self, updates: Sequence[Update], *, validate_only: bool
+    ) -> Pending[tuple[ErrorCode, str | None]]:
+        """A client wants other levels of features: the error, and what is wrong."""
+        return self._ask(
+            lambda term: term.update_features(updates, validate_only=validate_only), lambda error: (error, None)
+        )
+
     def elect_leaders(
         self, election_type: ElectionType, partitions: Sequence[TopicPartition]
     ) -> Pending[dict[TopicPartition, ElectionResult]]:
@@ -340,6 +356,7 @@ class Controller:
             epoch,
             epoch_version,
             self._enqueue,
+            self._has_features,
         )
         self.term = term
         began_ms = self._env.clock.monotonic_ms()

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from barnabas.broker.cli.client import await_coordinators
+from barnabas.cluster.topic_names import JOURNAL_TOPIC, OFFSETS_TOPIC
 from barnabas.groups.hashing import partition_for
 from barnabas.groups.records import GroupRecord
 from barnabas.offsets import journal
@@ -24,8 +25,6 @@ from kafka.errors import TopicAlreadyExistsError
 
 from examples.day import GROUPS, TOPICS, BrokerDies, Commit, Day, Generation, Record
 
-OFFSETS_TOPIC = "__consumer_offsets"
-JOURNAL_TOPIC = "__offset_journal"
 OPERATOR = "offset-tool"  # client id of who sets offsets
 ADMIN_CLIENT_ID = "__admin_client"
 CODECS = {"orders": "lz4", "payments": None, "clicks": "zstd"}

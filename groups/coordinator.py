@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from barnabas.cluster.lease import LeaseView
 from barnabas.cluster.topic_names import JOURNAL_TOPIC, OFFSETS_TOPIC
 from barnabas.coordination.port import Coordination
-from barnabas.groups import cleanup, live_reset, offset_requests
+from barnabas.groups import cleanup, live_reset, offset_requests, transactional_commits
 from barnabas.groups.classic import ClassicGroup
 from barnabas.groups.events import EventBook
 from barnabas.groups.hashing import partition_for
@@ -30,16 +30,17 @@ from barnabas.offsets.journal import ANYBODY, Cause, encode_origin
 from barnabas.offsets.journal_writer import OffsetJournal
 from barnabas.offsets.kafka import GroupInShard, KafkaOffsetManager
 from barnabas.offsets.manager import OffsetManager, Offsets
-from barnabas.offsets.records import GroupOffsets, TopicPartition, commit_error
+from barnabas.offsets.records import GroupOffsets, TopicPartition, TransactionEnd, commit_error
 from barnabas.offsets.zookeeper import ZooKeeperOffsetManager
 from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode
-from barnabas.replication.coordinator_loading import Progress
+from barnabas.replication.coordinator_loading import LedPartition, Progress
 from barnabas.replication.coordinator_shard import CoordinatorLog
 from barnabas.runtime.pending import Pending
-from barnabas.runtime.ports import Env
+from barnabas.runtime.ports import Buffer, Env
 from barnabas.runtime.turns import Pieces, chunks
 from barnabas.runtime.upkeep import Task
+from barnabas.storage.validation import AppendOrigin
 
 if TYPE_CHECKING:
     from barnabas.protocol.messages import (
@@ -63,6 +64,8 @@ if TYPE_CHECKING:
         OffsetFetchResponse,
         SyncGroupRequest,
         SyncGroupResponse,
+        TxnOffsetCommitRequest,
+        TxnOffsetCommitResponse,
     )
 
 logger = logging.getLogger("barnabas.groups")
@@ -133,14 +136,6 @@ class Topics(Protocol):
 
     def topic_name(self, topic_id: bytes) -> str | None:
         """The name of the topic with this id."""
-
-
-class LedPartition(Protocol):
-    """The part of a partition that `on_leadership` needs."""
-
-    topic: str
-    index: int
-    leader_epoch: int
 
 
 def _recover_timer(item: GroupInShard[Shard]) -> None:
@@ -272,7 +267,11 @@ class GroupCoordinator:
         self._loaders.pop(shard.partition, None)
         if self.journal is not None:
             shard.journal = self.journal.open(
-                shard.partition, shard.log, shard.log_end_offset, has_offsets=shard.offsets.has_offsets
+                shard.partition,
+                shard.log,
+                shard.log_end_offset,
+                has_offsets=shard.offsets.has_offsets,
+                longest_transaction=shard.offsets.longest_transaction,
             )
         shard.loading = False
         for action in shard.after_loading:
@@ -676,31 +675,28 @@ class GroupCoordinator:
         """
         self.kafka_offsets.forget([each for each in partitions if each[0] != OFFSETS_TOPIC])
 
-    def has_loaded(self, partition: int) -> bool:
-        """Whether this broker is the coordinator of an offsets partition, and has loaded it."""
-        shard = self.shards.get(partition)
-        return shard is not None and not shard.loading
+    # ---- transactions ----
 
-    def complete_transaction(self, partition: int, producer_id: int, committed: bool) -> Pending[ErrorCode]:
-        """Commit or drop the pending offsets of a producer. Its control record is committed in the offsets partition.
+    def txn_offset_commit(
+        self, request: TxnOffsetCommitRequest, context: Context, verify: transactional_commits.Verify
+    ) -> TxnOffsetCommitResponse | Pending[TxnOffsetCommitResponse]:
+        """TxnOffsetCommit: offsets that count when the producer's transaction is committed."""
+        return transactional_commits.txn_offset_commit(self, request, context, verify)
 
-        Everything before the control record is replayed first. NOT_LEADER_OR_FOLLOWER: the partition has moved.
+    def write_marker(
+        self, partition: int, batch: Buffer, origin: AppendOrigin, producer_id: int, is_commit: bool
+    ) -> Pending[ErrorCode]:
+        """Append a marker to an offsets partition; answered when the offsets of the transaction count, or are dropped.
+
+        NOT_LEADER_OR_FOLLOWER: the partition is elsewhere, or not loaded yet, and the sender tries again. A marker that
+        is in the log takes effect in any case, now or when the partition is loaded.
         """
-        shard = self.shards.get(partition)
         ended: Pending[ErrorCode] = Pending()
-        if shard is None:
+        shard = self.shards.get(partition)
+        if shard is None or shard.loading or not self.lease.holds:
             ended.complete(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-            return ended
-        if shard.loading:  # of a later epoch than the control record, which the loader reads from the log
-            ended.complete(ErrorCode.NONE)
-            return ended
-
-        def decide(error: ErrorCode) -> None:
-            if not error:
-                shard.end_transaction(producer_id, committed)
-            ended.complete(error)
-
-        shard.write("", None, decide, patient=True)
+        else:
+            shard.write_marker(batch, origin, TransactionEnd(producer_id, is_commit), ended.complete)
         return ended
 
     def live_reset(self, group_id: str, offsets: GroupOffsets, asker: Asker) -> ErrorCode | Pending[LiveReset]:

@@ -209,7 +209,7 @@ class LagSampling:
         if lost or threatened or group_id in self.lost or group_id in self.threatened:
             self._tell(group_id, lost, Threat(threatened, goes_ms, going), now_ms, is_new=last is None)
 
-    def _tell(self, group_id: str, lost: int, threat: "Threat", now_ms: int, *, is_new: bool) -> None:
+    def _tell(self, group_id: str, lost: int, threat: Threat, now_ms: int, *, is_new: bool) -> None:
         """Say what was lost since the last look, and what will be. What was lost before the first look is no news."""
         known = self.lost.get(group_id, 0)
         if lost > known and not is_new:

@@ -8,23 +8,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from sys import intern
 from typing import TYPE_CHECKING
 
 from barnabas.groups.classic import ClassicGroup
 from barnabas.groups.records import GROUP_KEY_VERSION, decode_group
 from barnabas.groups.runtime import Shard, ShardConfig
-from barnabas.offsets.records import (
-    OFFSET_KEY_VERSIONS,
-    OffsetCommits,
-    OffsetRemovals,
-    decode_key,
-    decode_value,
-    key_version,
-)
+from barnabas.offsets.records import OFFSET_KEY_VERSIONS, decode_change, key_version
 from barnabas.offsets.stored import Splitter
 from barnabas.protocol.errors import ProtocolError
-from barnabas.protocol.record_batch import BatchHeader, Record, records_in
+from barnabas.protocol.record_batch import CONTROL_COMMIT, BatchHeader, Record, records_in
 from barnabas.replication.coordinator_loading import CoordinatorLoader
 from barnabas.runtime.ports import Clock
 from barnabas.runtime.turns import Pieces, Turns
@@ -33,8 +25,6 @@ if TYPE_CHECKING:
     from barnabas.protocol.records import GroupMetadataValue
 
 logger = logging.getLogger("barnabas.groups")
-
-_COMMIT_MARKER = 1
 
 # Key version -> type of the group. A group of that type exists if its record of that key has a value.
 _FOREIGN_GROUP_KEYS = {3: "consumer", 11: "share", 17: "streams"}
@@ -91,8 +81,8 @@ class Loader(CoordinatorLoader[Shard]):
     def _replay_control(self, producer_id: int, record: Record) -> None:
         key = record.key or b""
         if len(key) >= 4:
-            committed = int.from_bytes(key[2:4], "big") == _COMMIT_MARKER
-            self._shard.offsets.replay_end_transaction(producer_id, committed)
+            committed = int.from_bytes(key[2:4], "big") == CONTROL_COMMIT
+            self._shard.offsets.replay_end_transaction(producer_id, committed, record.offset)
 
     def _replay_record(self, record: Record, producer_id: int) -> None:
         shard = self._shard
@@ -102,13 +92,7 @@ class Loader(CoordinatorLoader[Shard]):
                 raise ValueError("a record without a key")
             version = key_version(key)
             if version in OFFSET_KEY_VERSIONS:
-                group_id, topic, partition = decode_key(key)
-                change: OffsetCommits | OffsetRemovals
-                if value is None:
-                    change = OffsetRemovals(group_id, ((topic, partition),))
-                else:
-                    change = OffsetCommits(group_id, {intern(topic): {partition: decode_value(value)}})
-                shard.offsets.replay(change, record.offset, producer_id)
+                shard.offsets.replay(decode_change(key, value), record.offset, producer_id)
             elif version == GROUP_KEY_VERSION:
                 group = decode_group(key, value)
                 if group.metadata is None:
@@ -131,7 +115,7 @@ class Loader(CoordinatorLoader[Shard]):
     def _restore(self) -> Pieces[None]:
         shard = self._shard
         now_ms = self._clock.now_ms()
-        for group_id in dict.fromkeys([*self._metadata, *shard.offsets.group_ids(), *shard.offsets.pending_counts]):
+        for group_id in dict.fromkeys([*self._metadata, *shard.offsets.groups()]):
             yield
             if group_id in shard.foreign_groups:
                 continue

@@ -45,7 +45,7 @@ NO_OFFSET = CommittedOffset(-1)
 ROWS_PER_PIECE = 500  # of a long request: less than a millisecond
 ADMIN_CLIENTS = ("barnabas-cli", "adminclient-", "__admin_client")  # the second: Java's, unless it is named
 # Errors that say something of the group. Others say that the coordinator moves, or that its log has trouble.
-_NOTED = frozenset(
+NOTED = frozenset(
     (
         ErrorCode.UNKNOWN_MEMBER_ID,
         ErrorCode.ILLEGAL_GENERATION,
@@ -106,7 +106,7 @@ def _commit(
             "offsets of group %r, member %r, generation %d",
             *(group_id, request.member_id, request.generation_id_or_member_epoch),
         )
-        if error in _NOTED:
+        if error in NOTED:
             coordinator.note_refused(context, error, group_id, "commit", request.member_id)
         return _fail(response, error)
 
@@ -210,7 +210,7 @@ def _screen_commit(coordinator: GroupCoordinator, request: OffsetCommitRequest, 
                 coordinator.note_refusal(context, unknown, REFUSED_OFFSET, request.group_id, named, index)
                 continue
             metadata = partition.committed_metadata or ""
-            if metadata and _utf16_length(metadata) > metadata_max:
+            if metadata and utf16_length(metadata) > metadata_max:
                 row = make_row(partition_index=index)
                 fine.append(row)
                 too_long.append(row)
@@ -274,7 +274,7 @@ def _fail(response: OffsetCommitResponse, error: ErrorCode) -> OffsetCommitRespo
     return response
 
 
-def _utf16_length(text: str) -> int:
+def utf16_length(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 

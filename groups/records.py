@@ -86,9 +86,12 @@ def live_reset_tag(generation: int) -> dict[int, bytes] | None:
 def decode_group(key: bytes, value: bytes | None) -> GroupRecord:
     """Read a record whose key version is 2. ProtocolError when the bytes cannot be read."""
     group_id = stored.decode_versioned(stored.GroupMetadataKey, key)[1].group
-    return GroupRecord(
-        group_id, None if value is None else stored.decode_versioned(stored.GroupMetadataValue, value)[1]
-    )
+    if value is None:
+        return GroupRecord(group_id, None)
+    try:
+        return GroupRecord(group_id, stored.decode_versioned(stored.GroupMetadataValue, value)[1])
+    except UnsupportedVersionError as error:
+        raise ProtocolError(str(error)) from error
 
 
 def store_error(append_error: ErrorCode) -> ErrorCode:

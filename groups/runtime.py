@@ -21,7 +21,7 @@ from barnabas.groups.member import Effects
 from barnabas.groups.records import GroupRecord, ResetRecords
 from barnabas.offsets.expiry import SIMPLE, GroupSituation
 from barnabas.offsets.journal_writer import PartitionJournal
-from barnabas.offsets.records import OffsetCommits, OffsetRemovals
+from barnabas.offsets.records import OffsetCommits, OffsetRemovals, PendingCommits, TransactionEnd
 from barnabas.offsets.table import OffsetTable
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.message import Message
@@ -39,7 +39,7 @@ from barnabas.runtime.turns import Pieces
 
 logger = logging.getLogger("barnabas.groups")
 
-StoredRecords = OffsetCommits | OffsetRemovals | GroupRecord | ResetRecords
+StoredRecords = OffsetCommits | OffsetRemovals | GroupRecord | ResetRecords | PendingCommits | TransactionEnd
 NO_ACKS = 0
 
 
@@ -56,7 +56,16 @@ class ShardConfig(Protocol):
 class Shard(CoordinatorShard[StoredRecords]):
     """The groups and offsets of one offsets partition, for the one leader epoch in which this broker owns it."""
 
-    __slots__ = ("_config", "after_loading", "events", "foreign_groups", "groups", "journal", "offsets")
+    __slots__ = (
+        "_config",
+        "_pending_origins",
+        "after_loading",
+        "events",
+        "foreign_groups",
+        "groups",
+        "journal",
+        "offsets",
+    )
     kind = "offsets"
     logger = logger
 
@@ -76,6 +85,8 @@ class Shard(CoordinatorShard[StoredRecords]):
         self.foreign_groups: dict[str, str] = {}  # group id -> type, for groups of later protocols: never changed here
         self.offsets = OffsetTable()
         self.journal: PartitionJournal | None = None  # once it is loaded
+        # Who commits in open transactions, by producer id and group, for the journal. After a load nobody knows it.
+        self._pending_origins: dict[int, dict[str, bytes]] = {}
         self._config = config
 
     # ---- writing ----
@@ -93,7 +104,7 @@ class Shard(CoordinatorShard[StoredRecords]):
         kept = 0
         offset = self.log.log_end_offset - 1  # older than what will be written
         for write in writes:
-            if self._acks == NO_ACKS and error not in TOO_LARGE and not write.patient:
+            if self._acks == NO_ACKS and error not in TOO_LARGE and not write.patient and write.producer is None:
                 if write.records is not None:
                     if type(write.records) is OffsetCommits:
                         write.records.packed = None  # they follow one another, and these have one offset for all
@@ -122,30 +133,56 @@ class Shard(CoordinatorShard[StoredRecords]):
 
         The state of a living group does not come from its records: it changed before they were written.
         """
-        group_id = records.group_id
-        if isinstance(records, ResetRecords):
-            records = records.commits
-        if type(records) is OffsetCommits and group_id not in self.groups and group_id not in self.foreign_groups:
-            self.groups[group_id] = ClassicGroup(group_id, self._config, self._clock.now_ms())
-        if not isinstance(records, GroupRecord):
-            if self.journal is not None:
-                self.journal.note(records, record_offset, self.offsets)
-            self.offsets.replay(records, record_offset)
+        if type(records) is OffsetCommits:
+            self._make_group(records.group_id)
+            self._change(records, record_offset)
+        elif isinstance(records, PendingCommits):
+            self._replay_pending(records, record_offset)
+        elif isinstance(records, TransactionEnd):
+            self._end_transaction(records, record_offset)
+        elif isinstance(records, ResetRecords):
+            self._make_group(records.group_id)
+            self._change(records.commits, record_offset)
+        elif not isinstance(records, GroupRecord):
+            self._change(records, record_offset)
         elif records.metadata is None:
-            group = self.groups.pop(group_id, None)
-            self.events.forget(group_id)
-            if group is not None and group.state is not State.DEAD:
-                effects = Effects(self._clock.now_ms(), self._clock.monotonic_ms())
-                group.die(ErrorCode.COORDINATOR_NOT_AVAILABLE, effects)
-                stop_timer(group)
-                for waiter, reply in effects.replies:
-                    waiter.complete(reply)
+            self._remove_group(records.group_id)
 
-    def end_transaction(self, producer_id: int, committed: bool) -> None:
-        """Commit or drop the pending offsets of a producer, whose control record is committed."""
-        if committed and self.journal is not None:
-            self.journal.note_transaction(producer_id, self.offsets)
-        self.offsets.replay_end_transaction(producer_id, committed)
+    def _make_group(self, group_id: str) -> None:
+        """A group that commits without members exists by its offsets, committed or pending."""
+        if group_id not in self.groups and group_id not in self.foreign_groups:
+            self.groups[group_id] = ClassicGroup(group_id, self._config, self._clock.now_ms())
+
+    def _change(self, records: OffsetCommits | OffsetRemovals, record_offset: int) -> None:
+        if self.journal is not None:
+            self.journal.note(records, record_offset, self.offsets)
+        self.offsets.replay(records, record_offset)
+
+    def _remove_group(self, group_id: str) -> None:
+        group = self.groups.pop(group_id, None)
+        self.events.forget(group_id)
+        if group is not None and group.state is not State.DEAD:
+            effects = Effects(self._clock.now_ms(), self._clock.monotonic_ms())
+            group.die(ErrorCode.COORDINATOR_NOT_AVAILABLE, effects)
+            stop_timer(group)
+            for waiter, reply in effects.replies:
+                waiter.complete(reply)
+
+    def _replay_pending(self, records: PendingCommits, record_offset: int) -> None:
+        commits, producer_id = records.commits, records.producer_id
+        self._make_group(commits.group_id)
+        if self.journal is not None:
+            self._pending_origins.setdefault(producer_id, {})[commits.group_id] = commits.origin
+        self.offsets.replay(commits, record_offset, producer_id)
+
+    def _end_transaction(self, end: TransactionEnd, record_offset: int) -> None:
+        """Commit or drop the pending offsets of a producer."""
+        origins = self._pending_origins.pop(end.producer_id, {})
+        if end.is_commit and self.journal is not None:
+            self.journal.note_transaction(end.producer_id, record_offset, self.offsets, origins)
+        self.offsets.replay_end_transaction(end.producer_id, end.is_commit, record_offset)
+        if self.journal is not None:
+            self.journal.longest_transaction = self.offsets.longest_transaction
 
     def situation(self, group_id: str) -> GroupSituation | None:
         """What expiry needs to know of a group; None: its offsets must not be removed."""

@@ -8,6 +8,7 @@ from array import array
 from collections.abc import Sequence
 from typing import NamedTuple
 
+STALLED_MS = 600_000  # an offset that stands still for so long is a finding, unless another time is asked for
 PARTITIONS_MAX = 80_000  # of all groups together; each takes 32 bytes, and each group about 300
 OF_GROUP_MAX = 8
 _TURN_MS = 30_000  # so often other partitions are taken, where there is room

@@ -5,7 +5,7 @@
 """
 
 from bisect import bisect_right
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from barnabas.offsets.backup import Batch, Mark, Position, mark_of
@@ -30,11 +30,6 @@ class Marks(NamedTuple):
 
     record: Mark | None
     before: Mark | None
-
-    @property
-    def timestamp(self) -> int:
-        """The time from which on they can be in a log."""
-        return min(mark.timestamp for mark in self if mark is not None)
 
 
 NO_MARKS = Marks(None, None)
@@ -120,11 +115,10 @@ def _offset(record: Record) -> int:
 
 
 def search_records(
-    wanted: Iterable[Marks], start: int, end: int, bytes_each: int
+    wanted: Collection[Marks], start: int, end: int, bytes_each: int
 ) -> Generator[AskBatches | AskTime, Any, SearchedRecords]:
     """Look for records, at most `bytes_each` behind the time of each."""
-    ordered = sorted(set(wanted), key=lambda one: one.timestamp)
-    hits: dict[Mark, list[MarkHit]] = {mark: [] for one in ordered for mark in one if mark is not None}
+    hits: dict[Mark, list[MarkHit]] = {mark: [] for one in wanted for mark in one if mark is not None}
     times = {mark.timestamp for mark in hits}
 
     def see(batches: list[tuple[Batch, bytes]], last: Record | None) -> Record | None:
@@ -137,7 +131,7 @@ def search_records(
                 last = record
         return last
 
-    limits = yield from scan(ordered, start, end, bytes_each, AskBatches, see, lambda _one: False)
+    limits = yield from scan(wanted, start, end, bytes_each, AskBatches, see, lambda _one: False)
     return SearchedRecords(hits, limits)
 
 

@@ -5,7 +5,7 @@ never more of the log than they need or are allowed.
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from barnabas.offsets.backup import Batch
@@ -96,11 +96,6 @@ class Wanted(NamedTuple):
     batch: Batch | None
     before: Batch | None
 
-    @property
-    def timestamp(self) -> int:
-        """The time from which on it can be."""
-        return min(batch.timestamp for batch in self if batch is not None)
-
 
 class Searched(NamedTuple):
     """The hits by CRC, and for each that was wanted up to which offset was searched (None: all that could be)."""
@@ -109,10 +104,11 @@ class Searched(NamedTuple):
     limits: dict[Wanted, int | None]
 
 
-def search(wanted: Iterable[Wanted], start: int, end: int, bytes_each: int) -> Generator[Ask | AskTime, Any, Searched]:
+def search(
+    wanted: Collection[Wanted], start: int, end: int, bytes_each: int
+) -> Generator[Ask | AskTime, Any, Searched]:
     """Look for batches, at most `bytes_each` behind the time of each."""
-    ordered = sorted(set(wanted), key=lambda one: one.timestamp)
-    hits: dict[int, list[Hit]] = {batch.crc: [] for one in ordered for batch in one if batch is not None}
+    hits: dict[int, list[Hit]] = {batch.crc: [] for one in wanted for batch in one if batch is not None}
 
     def see(batches: list[Batch], last: Batch | None) -> Batch | None:
         for batch in batches:
@@ -121,24 +117,29 @@ def search(wanted: Iterable[Wanted], start: int, end: int, bytes_each: int) -> G
             last = batch
         return last
 
-    limits = yield from scan(ordered, start, end, bytes_each, Ask, see, lambda one: _is_settled(one, hits))
+    limits = yield from scan(wanted, start, end, bytes_each, Ask, see, lambda one: _is_settled(one, hits))
     return Searched(hits, limits)
 
 
 class Timed(Protocol):
-    """Something to look for, with the time from which on it can be in a log."""
+    """A batch or a record to look for."""
 
     @property
     def timestamp(self) -> int:
-        """That time in ms; negative: not known."""
+        """Its time in ms; negative: not known."""
 
 
-W = TypeVar("W", bound=Timed)
+W = TypeVar("W", bound=Iterable[Timed | None])
 L = TypeVar("L")
 
 
+def _time_of(one: Iterable[Timed | None]) -> int:
+    """The time from which on it can be in a log."""
+    return min(each.timestamp for each in one if each is not None)
+
+
 def scan(
-    ordered: Sequence[W],
+    wanted: Iterable[W],
     start: int,
     end: int,
     bytes_each: int,
@@ -148,20 +149,20 @@ def scan(
 ) -> Generator[Any, Any, dict[W, int | None]]:
     """Read the log from the time of each on, at most `bytes_each`, and a stretch of it once for all.
 
-    They are `ordered` by their times. `see` gets what was read, and what it has returned for the piece before (None:
-    what is before was not read). The result says up to which offset each was looked for, or None: as far as it can be.
+    `see` gets what was read, and what it has returned for the piece before (None: what is before was not read). The
+    result says up to which offset each was looked for, or None: as far as it can be.
     """
     limits: dict[W, int | None] = {}
     offsets, totals = [start], [0]  # how many bytes were read up to an offset
     at = start
     last: L | None = None
-    for one in ordered:
+    for one in sorted(set(wanted), key=_time_of):
         limits[one] = None
         if is_settled(one):
             continue
         begin = start
-        if one.timestamp >= 0:
-            first = yield AskTime(one.timestamp)
+        if (timestamp := _time_of(one)) >= 0:
+            first = yield AskTime(timestamp)
             if first is None:
                 continue
             begin = max(start, first)

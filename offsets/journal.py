@@ -46,6 +46,7 @@ NO_OFFSET = -1
 NOT_KNOWN = -2
 NO_POSITION = -1
 ROWS_MAX = 2_000  # of one record; a larger commit has several
+_KEPT_LENGTH_MAX = 512  # characters of a client's names: those of hostile ones are up to 32 KiB, and new each time
 TEXT_BYTES_MAX = 200_000  # metadata in one record, unless one row has more
 ANYBODY = "User:ANONYMOUS"  # the principal of every client, because there is no authentication yet
 
@@ -138,7 +139,6 @@ def _string(text: str) -> bytes:
     return _LENGTH.pack(len(data)) + data
 
 
-@lru_cache(maxsize=4096)
 def encode_origin(
     cause: Cause,
     generation: int = -1,
@@ -148,8 +148,16 @@ def encode_origin(
     member_id: str = "",
 ) -> bytes:
     """Who changes offsets, and why, as the records hold it. A client commits often, so its bytes are kept."""
-    texts = (client_id or "", host, principal, member_id)
+    name = client_id or ""
+    encode = _kept_origin if len(name) + len(member_id) <= _KEPT_LENGTH_MAX else _origin
+    return encode(cause, generation, name, host, principal, member_id)
+
+
+def _origin(cause: Cause, generation: int, *texts: str) -> bytes:
     return _ORIGIN.pack(cause, generation) + b"".join(map(_string, texts))
+
+
+_kept_origin = lru_cache(maxsize=4096)(_origin)
 
 
 UNNAMED = encode_origin(Cause.COMMIT)

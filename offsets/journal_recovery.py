@@ -6,18 +6,11 @@ from contextlib import suppress
 from typing import NamedTuple, Protocol
 
 from barnabas.offsets import journal as form
-from barnabas.offsets.journal import Row
-from barnabas.offsets.records import (
-    OFFSET_KEY_VERSIONS,
-    OffsetCommits,
-    OffsetRemovals,
-    decode_key,
-    decode_value,
-    key_version,
-)
+from barnabas.offsets.journal import Cause, Row
+from barnabas.offsets.records import OFFSET_KEY_VERSIONS, OffsetRemovals, decode_change, key_version
 from barnabas.offsets.table import OffsetTable
 from barnabas.protocol.errors import ProtocolError
-from barnabas.protocol.record_batch import Record, batches
+from barnabas.protocol.record_batch import CONTROL_COMMIT, Record, batches
 from barnabas.protocol.record_batch import records as records_of
 from barnabas.runtime.ports import Buffer
 
@@ -25,7 +18,9 @@ logger = logging.getLogger("barnabas.offsets")
 
 READ_BYTES = 64 * 1024
 BATCH_BYTES_MAX = 256 * 1024 * 1024
-_COMMIT_MARKER = 1
+
+
+Found = tuple[str, Cause, list[Row]]  # group, cause and rows of a record of the journal
 
 
 class SourceLog(Protocol):
@@ -66,18 +61,29 @@ def end_of(data: Buffer) -> End | None:
 
 
 class Recovery:
-    """Reads the changes between two offsets of the log of offsets."""
+    """Reads the changes between two offsets of the log of offsets.
 
-    def __init__(self, log: SourceLog, begin: int, end: int, topic_id_of: Callable[[str], bytes]) -> None:
-        self.position = begin
+    A marker changes what its transaction has written before: at most `longest_transaction` records before it.
+    """
+
+    def __init__(
+        self,
+        log: SourceLog,
+        begin: int,
+        end: int,
+        topic_id_of: Callable[[str], bytes],
+        longest_transaction: int = 0,
+    ) -> None:
+        self.position = max(log.log_start_offset, begin - longest_transaction)
+        self._begin = begin
         self.time_ms = 0  # when the last change was decided, as far as it is known
         self._log = log
         self._end = end
         self._topic_id_of = topic_id_of
         self._table = OffsetTable()  # of these changes only
 
-    def changes(self) -> Iterator[tuple[str, int, list[Row]]]:
-        """Group, position and rows of each record. Compaction may have taken those that later ones replace."""
+    def changes(self) -> Iterator[tuple[str, int, Cause, list[Row]]]:
+        """Group, position, cause and rows of each record. Compaction may have taken those that later ones replace."""
         while self.position < self._end:
             data = self._log.read(self.position, READ_BYTES)
             if not len(data):
@@ -88,37 +94,42 @@ class Recovery:
                     if before <= record.offset < self._end:
                         self.time_ms = record.timestamp
                         if header.is_control:
-                            yield from self._end_transaction(header.producer_id, record)
+                            found = self._end_transaction(header.producer_id, record)
                         else:
-                            yield from self._change(record, header.producer_id if header.is_transactional else -1)
+                            found = self._change(record, header.producer_id if header.is_transactional else -1)
+                        for group_id, cause, rows in found:
+                            if record.offset >= self._begin:
+                                yield group_id, record.offset, cause, rows
                 self.position = header.next_offset
             if self.position <= before:
                 return
 
-    def _change(self, record: Record, producer_id: int) -> Iterator[tuple[str, int, list[Row]]]:
+    def _change(self, record: Record, producer_id: int) -> list[Found]:
         key = record.key
         if key is None or key_version(key) not in OFFSET_KEY_VERSIONS:
-            return
-        group_id, topic, partition = decode_key(key)
-        known = self._table.of_group(group_id)
-        if record.value is None:
-            change: OffsetCommits | OffsetRemovals = OffsetRemovals(group_id, ((topic, partition),))
-            rows = form.rows_of_removal(known, [(topic, partition)], self._topic_id_of, are_known=False)
-        else:
-            offsets = {topic: {partition: decode_value(record.value)}}
-            change = OffsetCommits(group_id, offsets)
-            rows = form.rows_of_commit(known, offsets, self._topic_id_of, are_known=False)
+            return []
+        found: list[Found] = []
+        change = decode_change(key, record.value)
         if producer_id < 0:
-            yield group_id, record.offset, rows
+            known = self._table.of_group(change.group_id)
+            if isinstance(change, OffsetRemovals):
+                rows = form.rows_of_removal(known, change.partitions, self._topic_id_of, are_known=False)
+            else:
+                rows = form.rows_of_commit(known, change.offsets, self._topic_id_of, are_known=False)
+            found.append((change.group_id, Cause.RECOVERED, rows))
         self._table.replay(change, record.offset, producer_id)
+        return found
 
-    def _end_transaction(self, producer_id: int, record: Record) -> Iterator[tuple[str, int, list[Row]]]:
+    def _end_transaction(self, producer_id: int, record: Record) -> list[Found]:
         key = record.key or b""
-        committed = len(key) >= 4 and int.from_bytes(key[2:4], "big") == _COMMIT_MARKER
+        found: list[Found] = []
+        committed = len(key) >= 4 and int.from_bytes(key[2:4], "big") == CONTROL_COMMIT
         if committed:
             for group_id, offsets in self._table.pending.get(producer_id, {}).items():
                 known = self._table.of_group(group_id)
                 newer = self._table.newer_than_committed(group_id, offsets)
-                for row in form.rows_of_commit(known, newer, self._topic_id_of, are_known=False):
-                    yield group_id, record.offset, [row]
+                rows = form.rows_of_commit(known, newer, self._topic_id_of, are_known=False)
+                if rows:
+                    found.append((group_id, Cause.TRANSACTION, rows))
         self._table.replay_end_transaction(producer_id, committed)
+        return found

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
 from operator import attrgetter
 from typing import NamedTuple, Protocol
@@ -65,6 +65,7 @@ _TOO_LARGE = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE, Erro
 _NOTHING: GroupOffsets = {}
 _NO_PARTITIONS: dict[int, CommittedOffset] = {}
 _NONE = CommittedOffset(NO_OFFSET)
+_OF_A_TRANSACTION = form.encode_origin(Cause.TRANSACTION)
 _metadata_of = attrgetter("metadata")
 _BEGINS = "the journal begins here: earlier changes are not in it"
 _UNDONE = "the log of __consumer_offsets has lost its end: later changes than this, noted before, may be undone"
@@ -197,11 +198,18 @@ class PartitionJournal:
         "_turns",
         "_written_to",
         "closed",
+        "longest_transaction",
         "partition",
     )
 
     def __init__(
-        self, journal: OffsetJournal, partition: int, log: SourceLog, end_position: int, has_offsets: bool
+        self,
+        journal: OffsetJournal,
+        partition: int,
+        log: SourceLog,
+        end_position: int,
+        has_offsets: bool,
+        longest_transaction: int,
     ) -> None:
         self.partition = partition
         self.closed = False
@@ -211,6 +219,7 @@ class PartitionJournal:
         self._turns = journal.env.turns
         self._log = log
         self._end_position = end_position  # of the last change that was noted, in the log of offsets
+        self.longest_transaction = longest_transaction  # records from the first of one to its marker
         self._has_past = has_offsets  # whether the journal should have something about it
         self._open: _Part | None = None  # what is noted now
         self._parts: deque[_Part] = deque()  # what waits, oldest first
@@ -355,23 +364,36 @@ class PartitionJournal:
                 part.add(key, value, count, after, now_ms)
             position = after if are_consecutive else position
 
-    def note_transaction(self, producer_id: int, table: OffsetTable) -> None:
-        """Note what the end of a producer's transaction, which is committed, will change in the table."""
+    def note_transaction(
+        self, producer_id: int, position: int, table: OffsetTable, origins: Mapping[str, bytes]
+    ) -> None:
+        """Note what the marker at `position`, which commits a producer's transaction, will change in the table.
+
+        `origins`: who has committed in the transaction, by group, as far as it is known. It never raises.
+        """
+        end_position = position + 1
         now_ms = self._clock.now_ms()
-        position = self._end_position - 1  # that of the control record is not known here, but it is behind it
+        is_begun = False  # all is in one part, which is written as a whole, because it has one position
         for group_id, offsets in table.pending.get(producer_id, {}).items():
-            self._journal.last_commits.pop(group_id, None)
-            known = table.of_group(group_id)
             newer = table.newer_than_committed(group_id, offsets)
-            rows = form.rows_of_commit(known, newer, self._journal.topic_id)
-            part = self._next_part(position, now_ms) if self._lost is None else None
-            if part is None:
-                self._lose(_FULL, len(rows), position, self._end_position, now_ms)
+            count = sum(map(len, newer.values()))
+            if not count:
                 continue
-            origin = form.encode_origin(Cause.TRANSACTION)
-            self._add_rows(
-                part, form.key_of(group_id), origin, position, now_ms, rows, self._end_position, are_consecutive=False
-            )
+            self._journal.last_commits.pop(group_id, None)
+            if self._lost is not None:
+                self._lost.add(count, end_position, now_ms)
+                continue
+            try:
+                rows = form.rows_of_commit(table.of_group(group_id), newer, self._journal.topic_id)
+                origin = origins.get(group_id) or _OF_A_TRANSACTION
+                part = self._open if is_begun else self._next_part(position, now_ms)
+                is_begun = True
+                key = form.key_of(group_id)
+                self._add_rows(part, key, origin, position, now_ms, rows, end_position, are_consecutive=False)
+            except Exception as error:  # the journal must not fail a transaction
+                logger.error("the journal of offsets: a change of group %s is lost", group_id, exc_info=error)
+                self._lose(_FAILED, count, position, end_position, now_ms)
+        self._end_position = end_position
         if not self._is_marked:
             self._is_marked = True
             self._journal.mark(self)
@@ -500,10 +522,8 @@ class PartitionJournal:
             return self._parts.popleft(), None
         lost, self._lost = self._lost, None
         assert lost is not None
-        part = _Part(lost.position, lost.first_ms)
         gap = Gap(lost.position, lost.end_position, lost.first_ms, lost.last_ms, lost.count, lost.why)
-        part.add(b"", form.encode_gap(gap), 0, lost.end_position, lost.last_ms)
-        return part, lost
+        return _gap_part(gap), lost
 
     def _not_written(self, part: _Part, gap: _Lost | None) -> None:
         """It waits again."""
@@ -588,7 +608,8 @@ class PartitionJournal:
             self._put_first(_gap_part(Gap(end_position, first, 0, now_ms, -1, _UNREADABLE)))
             return
         recovered: list[_Part] = []
-        recovery = Recovery(self._log, end_position, first, self._journal.topic_id)
+        longest = min(self.longest_transaction, RECOVERED_MAX)
+        recovery = Recovery(self._log, end_position, first, self._journal.topic_id, longest)
         try:
             for record in recovery.changes():
                 yield
@@ -604,12 +625,15 @@ class PartitionJournal:
         for part in reversed(recovered):
             self._put_first(part)
 
-    def _add_recovered(self, parts: list[_Part], time_ms: int, group_id: str, position: int, rows: list[Row]) -> None:
+    def _add_recovered(
+        self, parts: list[_Part], time_ms: int, group_id: str, position: int, cause: Cause, rows: list[Row]
+    ) -> None:
         now_ms = self._clock.now_ms()
-        if not parts or parts[-1].size_bytes >= PART_BYTES:
+        origin = form.encode_origin(cause)
+        if not parts or (parts[-1].size_bytes >= PART_BYTES and parts[-1].end_position <= position):
             parts.append(_Part(position, now_ms))
-        ((value, count),) = form.encode_rows(form.encode_origin(Cause.RECOVERED), position, time_ms, rows)
-        parts[-1].add(form.key_of(group_id), value, count, position + 1, now_ms)
+        for value, count in form.encode_rows(origin, position, time_ms, rows, are_consecutive=False):
+            parts[-1].add(form.key_of(group_id), value, count, position + 1, now_ms)
 
     def _put_first(self, part: _Part) -> None:
         self._parts.appendleft(part)
@@ -662,9 +686,13 @@ class OffsetJournal:
             self._task.stop()
             self._task = None
 
-    def open(self, partition: int, log: SourceLog, end_position: int, *, has_offsets: bool) -> PartitionJournal:
+    def open(
+        self, partition: int, log: SourceLog, end_position: int, *, has_offsets: bool, longest_transaction: int = 0
+    ) -> PartitionJournal:
         """Begin to note the changes of an offsets partition that was loaded up to this offset."""
-        opened = self.partitions[partition] = PartitionJournal(self, partition, log, end_position, has_offsets)
+        opened = self.partitions[partition] = PartitionJournal(
+            self, partition, log, end_position, has_offsets, longest_transaction
+        )
         if opened.has_work:
             opened.write()
         return opened

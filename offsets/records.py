@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from struct import Struct
 from struct import error as _struct_error
+from sys import intern
 from typing import NamedTuple
 
 from barnabas.protocol.batch_records import NO_HEADERS, SHORT_SIGNED, PlainRecords, start_of_record
@@ -181,6 +182,43 @@ class OffsetCommits:
         self.packed = packed
 
 
+class PendingCommits:
+    """The offsets of one commit in a producer's transaction: they count when the transaction is committed."""
+
+    __slots__ = ("commits", "producer_id")
+
+    def __init__(self, commits: OffsetCommits, producer_id: int) -> None:
+        self.commits = commits
+        self.producer_id = producer_id
+
+    @property
+    def count(self) -> int:
+        """The number of records."""
+        return self.commits.count
+
+    def append_to(self, records: PlainRecords) -> None:
+        """Append the records."""
+        self.commits.append_to(records)
+
+
+class TransactionEnd:
+    """What a marker in the offsets topic says: the offsets that a producer's transaction has committed count, or not.
+
+    The marker itself comes from the transaction coordinator, as a batch.
+    """
+
+    __slots__ = ("is_commit", "producer_id")
+    count = 1
+
+    def __init__(self, producer_id: int, is_commit: bool) -> None:
+        self.producer_id = producer_id
+        self.is_commit = is_commit
+
+    def append_to(self, records: PlainRecords) -> None:
+        """It is never appended so."""
+        raise AssertionError("a marker is a batch of its own")
+
+
 class OffsetRemovals:
     """The partitions whose offsets are removed: a tombstone for each. `origin`: who removes them, as for a commit."""
 
@@ -269,6 +307,14 @@ def decode_key(key: bytes) -> tuple[str, str, int]:
     except _struct_error as error:
         raise ValueError(_MALFORMED) from error
     return key[4 : 4 + group_bytes].decode(), key[topic_at:end].decode(), partition
+
+
+def decode_change(key: bytes, value: bytes | None) -> OffsetCommits | OffsetRemovals:
+    """What a record of such a key changes. ValueError when it cannot be decoded."""
+    group_id, topic, partition = decode_key(key)
+    if value is None:
+        return OffsetRemovals(group_id, ((topic, partition),))
+    return OffsetCommits(group_id, {intern(topic): {partition: decode_value(value)}})
 
 
 def decode_value(value: bytes) -> CommittedOffset:

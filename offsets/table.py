@@ -31,13 +31,15 @@ _NOTHING: GroupOffsets = {}
 class OffsetTable:
     """Committed offsets by group, and those of open transactions by producer id and group."""
 
-    __slots__ = ("_copies", "decoded", "pending", "pending_counts", "stored")
+    __slots__ = ("_copies", "_pending_from", "decoded", "longest_transaction", "pending", "pending_counts", "stored")
 
     def __init__(self) -> None:
         self.decoded: dict[str, GroupOffsets] = {}
         self.stored: dict[str, list[StoredRun]] = {}
         self.pending: dict[int, dict[str, GroupOffsets]] = {}
         self.pending_counts: dict[str, int] = {}  # open transactions by group; usually none, found by one look-up
+        self._pending_from: dict[int, int] = {}  # producer id -> offset of the first record of its open transaction
+        self.longest_transaction = 0  # records from the first of a transaction to its marker, of all that were replayed
         self._copies: dict[str, GroupOffsets] = {}  # of groups in `stored`, for those who ask again
 
     @property
@@ -175,6 +177,8 @@ class OffsetTable:
                 record_offset += len(run)
             return
         group = self._make_group(group_id, producer_id)
+        if producer_id >= 0:
+            self._pending_from.setdefault(producer_id, record_offset)
         for topic, offsets in records.offsets.items():
             for committed in offsets.values():
                 committed.record_offset = record_offset
@@ -200,11 +204,13 @@ class OffsetTable:
             self.pending_counts[group_id] = self.pending_counts.get(group_id, 0) + 1
         return groups[group_id]
 
-    def replay_end_transaction(self, producer_id: int, committed: bool) -> list[str]:
+    def replay_end_transaction(self, producer_id: int, committed: bool, record_offset: int = -1) -> list[str]:
         """Apply a control record. The producer's pending offsets are dropped, or committed where they are newer.
 
         Returns the groups whose offsets were committed.
         """
+        begin = self._pending_from.pop(producer_id, record_offset)
+        self.longest_transaction = max(self.longest_transaction, record_offset - begin)
         groups = self.pending.pop(producer_id, {})
         changed = []
         for group_id, offsets in groups.items():

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from barnabas.protocol import frames, messages, uuids
 from barnabas.protocol.api_keys import ApiKey
-from barnabas.protocol.errors import ErrorCode, ProtocolError
+from barnabas.protocol.errors import LEADER_MOVES, ErrorCode, ProtocolError
 from barnabas.protocol.message import Message
 
 CLIENT_ID = "barnabas-pipeline"
@@ -44,20 +44,7 @@ EARLIEST, LATEST = -2, -1
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 CONSUMER, DEBUGGING_CONSUMER = -1, -2  # as replica ids: who sees only what all replicas have, and who sees everything
 
-PASSING_ERRORS = frozenset(
-    {
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.UNKNOWN_LEADER_EPOCH,
-        ErrorCode.FENCED_LEADER_EPOCH,
-        ErrorCode.REPLICA_NOT_AVAILABLE,
-        ErrorCode.KAFKA_STORAGE_ERROR,
-        ErrorCode.OFFSET_NOT_AVAILABLE,
-        ErrorCode.UNKNOWN_TOPIC_ID,
-        ErrorCode.INCONSISTENT_TOPIC_ID,
-    }
-)
+PASSING_ERRORS = LEADER_MOVES | {ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID}
 """What a client tries again after it has asked who leads."""
 
 _MADE = (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT)

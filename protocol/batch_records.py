@@ -15,6 +15,7 @@ from barnabas.protocol.varint import encode_signed
 
 SMALLEST_RECORD_BYTES = 7
 _TIMESTAMPS_END = 1 << 63
+_TWO_BYTES_END = 1 << 14  # of varints
 
 
 def broken(message: str) -> CorruptBatchError:
@@ -335,6 +336,63 @@ def _skip_headers(data: bytes, position: int, end: int) -> int:
     if position >= end:
         raise broken("a record is not as long as it says")
     return _headers(data, position, end)[1]
+
+
+def short_records(data: bytes, position: int, end: int, count: int) -> list[tuple[bytes | None, bytes | None]] | None:
+    """Keys and values of the records between two positions, if they are as coordinators write them; else None.
+
+    Such records have the timestamp of their batch, offset deltas 0, 1, 2, …, no headers, and lengths below 8192.
+    """
+    found: list[tuple[bytes | None, bytes | None]] = []
+    try:
+        for delta in range(count):
+            length = data[position]
+            position += 1
+            if length > 127:
+                length = length & 127 | data[position] << 7
+                position += 1
+            record_end = position + (length >> 1)
+            if length & 1 or length >= _TWO_BYTES_END or data[position] or data[position + 1]:
+                return None
+            if delta < 64:
+                if data[position + 2] != delta << 1:
+                    return None
+                position += 3
+            elif data[position + 2] | data[position + 3] << 7 != delta << 1 | 128:
+                return None
+            else:
+                position += 4
+            length = data[position]
+            position += 1
+            if length > 127:
+                length = length & 127 | data[position] << 7
+                position += 1
+            if length == 1:
+                key = None
+            elif length & 1 or length >= _TWO_BYTES_END:
+                return None
+            else:
+                start, position = position, position + (length >> 1)
+                key = data[start:position]
+            length = data[position]
+            position += 1
+            if length > 127:
+                length = length & 127 | data[position] << 7
+                position += 1
+            if length == 1:
+                value = None
+            elif length & 1 or length >= _TWO_BYTES_END:
+                return None
+            else:
+                start, position = position, position + (length >> 1)
+                value = data[start:position]
+            if position != record_end - 1 or data[position]:
+                return None
+            position = record_end
+            found.append((key, value))
+    except IndexError:
+        return None
+    return found if position == end else None
 
 
 class PlainRecords:

@@ -188,6 +188,20 @@ REFRESH_METADATA = frozenset(
 )
 """The client should ask for Metadata before it tries again."""
 
+LEADER_MOVES = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+    }
+)
+"""What brokers answer of a partition while its leader moves, or its topic is being made or deleted."""
+
 FIND_COORDINATOR = frozenset(
     {
         ErrorCode.COORDINATOR_NOT_AVAILABLE,

@@ -346,8 +346,19 @@ def build(
     return _assemble(header, payload, level)
 
 
-def build_plain(records: PlainRecords, timestamp: int, *, codec: int = 0, base_sequence: int = -1) -> bytearray:
-    """A new batch of records without headers that have one timestamp, as coordinators write them."""
+def build_plain(
+    records: PlainRecords,
+    timestamp: int,
+    *,
+    codec: int = 0,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+) -> bytearray:
+    """A new batch of records without headers that have one timestamp, as coordinators write them.
+
+    `producer_id`: the batch is part of that producer's transaction.
+    """
     count = records.count
     if not count:
         raise ValueError("a new batch needs a record")
@@ -356,8 +367,23 @@ def build_plain(records: PlainRecords, timestamp: int, *, codec: int = 0, base_s
         parts = [compress(Compression(codec), b"".join(parts), None)]
     batch = bytearray().join((bytes(HEADER_BYTES), *parts))
     length = len(batch) - PREFIX_BYTES
+    attributes = codec if producer_id < 0 else codec | TRANSACTIONAL
     HEADER.pack_into(
-        batch, 0, 0, length, -1, 2, 0, codec, count - 1, timestamp, timestamp, -1, -1, base_sequence, count
+        batch,
+        0,
+        0,
+        length,
+        -1,
+        2,
+        0,
+        attributes,
+        count - 1,
+        timestamp,
+        timestamp,
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        count,
     )
     _set_crc(batch, 0, len(batch))
     return batch

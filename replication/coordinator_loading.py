@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from barnabas.protocol.errors import CorruptBatchError, ErrorCode, ProtocolError
 from barnabas.protocol.record_batch import BatchHeader, batches, crc_is_valid, unpacked
@@ -25,6 +25,14 @@ TELL_MS = 5_000.0  # how often the log says how far a partition is
 RETRY_MS = 5_000  # after the log could not be read
 SLICE_BYTES = 64 * 1024  # how much of the log is read at a time
 BATCH_BYTES_MAX = 256 * 1024 * 1024
+
+
+class LedPartition(Protocol):
+    """A partition whose leader has changed, as far as a coordinator needs it."""
+
+    topic: str
+    index: int
+    leader_epoch: int
 
 
 class Progress(NamedTuple):
@@ -102,6 +110,11 @@ class CoordinatorLoader(Generic[Shard]):
             self._position = self._end
             return
         before = self._position
+        yield from self._replay_batches(memoryview(data), before)
+        assert self._position > before
+
+    def _replay_batches(self, data: memoryview, before: int) -> Pieces[None]:
+        """Replay whole batches, from the offset `before` on."""
         for header, batch in batches(data):
             yield
             if not crc_is_valid(batch):  # it may be possible to decode it all the same, to other offsets
@@ -113,7 +126,6 @@ class CoordinatorLoader(Generic[Shard]):
             if not self._store(records, header, before):
                 yield from self._replay_records(records, header, before)
             self._position = header.next_offset
-        assert self._position > before
 
     # ---- what a coordinator says ----
 

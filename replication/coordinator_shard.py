@@ -7,12 +7,15 @@ changes holds only what is committed, and loading after a restart is the same re
 
 A decision from the age or the absence of a value needs that no write of the key is in flight. It takes the key with
 `hold`: that waits for the writes in flight, and later requests of the key wait until `release`.
+
+A write in a producer's transaction has a batch of its own. The marker that ends the transaction comes ready-made
+(`write_marker`) and is replayed in its place among the writes, whatever its sender hears of it.
 """
 
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from barnabas.protocol.batch_records import PlainRecords
 from barnabas.protocol.errors import ErrorCode
@@ -25,6 +28,7 @@ from barnabas.storage.validation import AppendOrigin, AppendResult
 Done = Callable[[ErrorCode], None]
 AT_ONCE_MAX = 100  # so many records are appended, or requests answered, at once; more are a work of `turns`
 BATCH_RECORDS_MAX = 500  # a batch with so many records takes no further write
+MARKERS = ""  # the key under which markers are written: they belong to a producer, in any number of keys
 UNSTORABLE_MS = 5_000.0  # how long a failed append counts
 
 TOO_LARGE = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.INVALID_FETCH_SIZE)
@@ -42,6 +46,13 @@ class Appendable(Protocol):
 
 
 Records = TypeVar("Records", bound=Appendable)
+
+
+class Producer(NamedTuple):
+    """A producer in whose transaction something is written."""
+
+    producer_id: int
+    producer_epoch: int
 
 
 class CoordinatorLog(Protocol):
@@ -63,7 +74,9 @@ class CoordinatorLog(Protocol):
     def high_watermark(self) -> int:
         """First offset that is not committed yet."""
 
-    def append(self, batch: Buffer, required_acks: int) -> AppendResult:
+    def append(
+        self, batch: Buffer, required_acks: int, origin: AppendOrigin = AppendOrigin.COORDINATOR
+    ) -> AppendResult:
         """Append; with -1 only if enough replicas are in sync. The error is in the result."""
 
     def park_until(self, offset: int, waiter: Callable[[ErrorCode], None]) -> object:
@@ -101,9 +114,11 @@ class PartitionLog:
         """First offset that is not committed yet."""
         return self.partition.log.high_watermark
 
-    def append(self, batch: Buffer, required_acks: int) -> AppendResult:
+    def append(
+        self, batch: Buffer, required_acks: int, origin: AppendOrigin = AppendOrigin.COORDINATOR
+    ) -> AppendResult:
         """Append; with -1 only if enough replicas are in sync."""
-        return self.partition.append_as_leader(batch, origin=AppendOrigin.COORDINATOR, required_acks=required_acks)
+        return self.partition.append_as_leader(batch, origin=origin, required_acks=required_acks)
 
     def park_until(self, offset: int, waiter: Callable[[ErrorCode], None]) -> object:
         """Wait for the high watermark."""
@@ -121,13 +136,16 @@ class PartitionLog:
 class Write(Generic[Records]):
     """Records that were decided together, and the callback for their outcome."""
 
-    __slots__ = ("done", "key", "patient", "records")
+    __slots__ = ("done", "key", "patient", "producer", "records")
 
-    def __init__(self, key: str, records: Records | None, done: Done, patient: bool) -> None:
+    def __init__(
+        self, key: str, records: Records | None, done: Done, patient: bool, producer: Producer | None = None
+    ) -> None:
         self.key = key
         self.records = records
         self.done: Done | None = done
         self.patient = patient
+        self.producer = producer
 
 
 class _Batch(Generic[Records]):
@@ -153,6 +171,7 @@ class CoordinatorShard(Generic[Records]):
         "_clock",
         "_failed_ms",
         "_flush_is_due",
+        "_has_transactional",
         "_held",
         "_in_flight",
         "_quiet_waiters",
@@ -181,6 +200,7 @@ class CoordinatorShard(Generic[Records]):
         self._turns = env.turns
         self._unwritten: deque[Write[Records]] = deque()
         self._unwritten_count = 0  # how many records they have
+        self._has_transactional = False  # whether some of them may be parts of transactions
         self._flush_is_due = False
         self._in_flight: deque[_Batch[Records]] = deque()
         self._writing: dict[str, int] = {}  # key -> number of writes that are not committed yet
@@ -220,18 +240,31 @@ class CoordinatorShard(Generic[Records]):
 
     # ---- writing ----
 
-    def write(self, key: str, records: Records | None, done: Done, *, patient: bool = False) -> None:
+    def write(
+        self,
+        key: str,
+        records: Records | None,
+        done: Done,
+        *,
+        patient: bool = False,
+        producer: Producer | None = None,
+    ) -> None:
         """Append the records, together with the others of this pass of the loop. `done` is called when they are
         committed and replayed, or with the error of the append. Without records: when all earlier writes are committed.
 
         After `write_timeout_ms` `done` gets REQUEST_TIMED_OUT, though the records may still be committed. A
         `patient` writer waits for the real outcome instead. A writer that holds the key must be patient.
+
+        `producer`: the records are part of its transaction. They count only when the high watermark has passed them,
+        whatever the coordinator says of others.
         """
         if self.closed:
             done(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             return
         self._writing[key] = self._writing.get(key, 0) + 1
-        self._unwritten.append(Write(key, records, done, patient))
+        self._unwritten.append(Write(key, records, done, patient, producer))
+        if producer is not None:
+            self._has_transactional = True
         if records is not None:
             self._unwritten_count += records.count
         if not self._flush_is_due:
@@ -261,22 +294,69 @@ class CoordinatorShard(Generic[Records]):
             writes.append(write)
             count += 0 if write.records is None else write.records.count
         self._unwritten_count -= count
-        if writes:
+        if not writes:
+            return
+        if not self._has_transactional:
             self._append(writes)
+            return
+        if not unwritten:
+            self._has_transactional = False
+        plain: list[Write[Records]] = []
+        for write in writes:
+            if write.producer is None:
+                plain.append(write)
+                continue
+            if plain:
+                self._append(plain)
+                plain = []
+            self._append([write])
+        if plain:
+            self._append(plain)
+
+    def write_marker(self, batch: Buffer, origin: AppendOrigin, records: Records, done: Done) -> None:
+        """Append a control batch. `records` say what it does, and are replayed when it is committed."""
+        if self.closed:
+            done(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            return
+        result = self.log.append(batch, ALL_IN_SYNC, origin)
+        if result.error:
+            done(result.error)
+            return
+        write = Write(MARKERS, records, done, patient=False)
+        self._writing[MARKERS] = self._writing.get(MARKERS, 0) + 1
+        self._park([write], result.base_offset, result.last_offset + 1, ALL_IN_SYNC)
 
     def _append(self, writes: list[Write[Records]]) -> None:
+        if self.closed:  # since an append before this one
+            for write in writes:
+                self._end(write, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            return
         records = PlainRecords()
         for write in writes:
             if write.records is not None:
                 write.records.append_to(records)
         if not records.count:
             end_offset = self._in_flight[-1].end_offset if self._in_flight else self.log.high_watermark
-            self._park(writes, end_offset, end_offset)
+            self._park(writes, end_offset, end_offset, self._acks)
             return
         codec = self.compression_codec()
-        # Sequence 0 without a producer id, as in the batches of Kafka 4.1's coordinators.
-        batch = build_plain(records, self._clock.now_ms(), codec=codec, base_sequence=0)
-        result = self.log.append(batch, self._acks)
+        producer = writes[0].producer
+        # Sequence 0, also without a producer id, as in the batches of Kafka 4.1's coordinators.
+        if producer is None:
+            acks = self._acks
+            batch = build_plain(records, self._clock.now_ms(), codec=codec, base_sequence=0)
+        else:
+            acks = ALL_IN_SYNC
+            producer_id, epoch = producer
+            batch = build_plain(
+                records,
+                self._clock.now_ms(),
+                codec=codec,
+                producer_id=producer_id,
+                producer_epoch=epoch,
+                base_sequence=0,
+            )
+        result = self.log.append(batch, acks)
         if self.closed:  # the append failed, and this broker lost the leadership
             for write in writes:
                 self._end(write, ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -293,16 +373,16 @@ class CoordinatorShard(Generic[Records]):
             self._end_failed(writes, result.error)
             return
         assert result.last_offset - result.base_offset == records.count - 1
-        self._park(writes, result.base_offset, result.last_offset + 1)
+        self._park(writes, result.base_offset, result.last_offset + 1, acks)
 
     def _end_failed(self, writes: list[Write[Records]], error: ErrorCode) -> None:
         """The log did not take these writes."""
         for write in writes:
             self._end(write, error)
 
-    def _park(self, writes: list[Write[Records]], base_offset: int, end_offset: int) -> None:
+    def _park(self, writes: list[Write[Records]], base_offset: int, end_offset: int, acks: int) -> None:
         """Wait until the high watermark has passed the end. If the append has moved it there, commit at once."""
-        if not self._in_flight and (self._acks != ALL_IN_SYNC or self.log.high_watermark >= end_offset):
+        if not self._in_flight and (acks != ALL_IN_SYNC or self.log.high_watermark >= end_offset):
             self._commit(writes, base_offset, end_offset)
             return
         timeout_ms = self.write_timeout_ms()

@@ -82,7 +82,11 @@ class FollowerFetches(Generic[P]):
         requested, results, size, is_final = self._read(params, acknowledges=True)
         self.last_fetch_ms = self._fetching.clock.monotonic_ms()
         if is_final or size >= params.min_bytes or params.max_wait_ms <= 0 or self._is_enough(params):
-            return requested, results
+            return self._told(requested, results)
+        for one, result in zip(requested, results, strict=True):
+            known = self._watches.get(one)
+            if known is not None and known.told != (result.high_watermark, result.log_start_offset):
+                self._news.setdefault(one)  # this request has read it, and does not tell it before it has waited
         self._parked = _ParkedFollowerFetch(self, params)
         return self._parked.pending
 
@@ -97,6 +101,14 @@ class FollowerFetches(Generic[P]):
             if result.error is ErrorCode.NONE and result.diverging_epoch is None:
                 self._watch(params, one, result)
         return requested, results, size, is_final
+
+    def _told(self, requested: Sequence[P], results: list[FetchResult]) -> Reads[P]:
+        """These are the answer."""
+        for one, result in zip(requested, results, strict=True):
+            watch = self._watches.get(one)
+            if watch is not None:
+                watch.told = (result.high_watermark, result.log_start_offset)
+        return requested, results
 
     def _watch(self, params: FetchParams, requested: P, result: FetchResult) -> None:
         """Hear of everything that moves in the partition. It is idle if there is nothing else to be read or done."""
@@ -167,7 +179,7 @@ class FollowerFetches(Generic[P]):
     def answer_parked(self, params: FetchParams) -> Reads[P]:
         """The answer after a wait."""
         requested, results, _, _ = self._read(params, acknowledges=False)
-        return requested, results
+        return self._told(requested, results)
 
     def parked_ended(self, parked: "_ParkedFollowerFetch[P]") -> None:
         """Nobody waits any more."""
@@ -178,13 +190,14 @@ class FollowerFetches(Generic[P]):
 class _Watch(Generic[P]):
     """Hears of one partition for a session (`partition.FetchWaiter`)."""
 
-    __slots__ = ("_fetches", "partition", "replica", "requested")
+    __slots__ = ("_fetches", "partition", "replica", "requested", "told")
 
     def __init__(self, fetches: FollowerFetches[P], requested: P, partition: Partition) -> None:
         self._fetches = fetches
         self.requested = requested
         self.partition = partition
         self.replica: RemoteReplica | None = None  # while it is idle
+        self.told = (-1, -1)  # the high watermark and the log start in the last answer
         partition.fetch_waiters[self] = 0
 
     def partition_moved(self, position: int, answers: dict[Any, Any] | None) -> None:

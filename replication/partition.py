@@ -290,9 +290,9 @@ class Partition:
 
     # --- transactions ---
 
-    def is_in_transaction(self, producer_id: int, producer_epoch: int) -> bool:
-        """Whether the producer has a transaction open here, in this epoch."""
-        return self.log.producers.is_in_transaction(producer_id, producer_epoch)
+    def is_fenced(self, producer_id: int, producer_epoch: int) -> bool:
+        """Whether a later epoch of the producer has been here."""
+        return self.log.producers.is_fenced(producer_id, producer_epoch)
 
     def begin_verification(
         self, producer_id: int, producer_epoch: int, first_sequence: int, *, raises_epochs: bool = False
@@ -305,9 +305,9 @@ class Partition:
             producer_id, producer_epoch, first_sequence, self._host.clock.now_ms(), raises_epochs=raises_epochs
         )
 
-    def confirm_verification(self, asked: Verification) -> bool:
+    def confirm_verification(self, asked: Verification, producer_epoch: int) -> bool:
         """The coordinator has confirmed it. False if that came too late, after a marker: ask anew."""
-        return self.log.producers.confirm(asked)
+        return self.log.producers.confirm(asked, producer_epoch)
 
     # --- following ---
 

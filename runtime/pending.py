@@ -25,6 +25,13 @@ class Pending(Generic[T]):
         self.on_cancel: Callable[[], object] | None = None
         self.on_failure: Callable[[Exception], None] | None = None  # set by the observer, before `then`
 
+    @staticmethod
+    def of(value: R) -> "Pending[R]":
+        """One whose value is there already."""
+        pending: Pending[R] = Pending()
+        pending.complete(value)
+        return pending
+
     def complete(self, value: T) -> None:
         """Give the value to the observer. To complete twice is a bug. After `cancel` this does nothing."""
         if self.cancelled:
@@ -88,6 +95,26 @@ class Pending(Generic[T]):
 
         self.then(take)
         return changed
+
+    def and_then(self, go_on: "Callable[[T], R | Pending[R]]") -> "Pending[R]":
+        """A Pending of what `go_on(value)` returns, or of what that waits for. It cannot be cancelled."""
+        ended: Pending[R] = Pending()
+        self.on_failure = ended.fail
+
+        def take(value: T) -> None:
+            try:
+                result = go_on(value)
+            except Exception as error:
+                ended.fail(error)
+                return
+            if isinstance(result, Pending):
+                result.on_failure = ended.fail
+                result.then(ended.complete)
+            else:
+                ended.complete(result)
+
+        self.then(take)
+        return ended
 
     @staticmethod
     def all(pendings: "Sequence[Pending[R]]") -> "Pending[list[R]]":

@@ -6,11 +6,11 @@
 --live-resets  live resets of one group instead           --retention   retention that waits for groups instead
 --brokers N    a cluster of N brokers                   --kinds A,B   only these troubles of a cluster, by name
 --quiet-hours H  of a cluster: with quiet times, H hours together
---journal      the brokers keep an offset journal
+--journal      the brokers keep an offset journal         --transactions  transactional clients instead of others
 --campaign     many seeds of a cluster, through violations, in --processes N, for --until-s S seconds; a line a seed,
                hours of bad weather and of quiet apart; --violations FILE
 --fault NAME   with a planted fault                     --faults      each fault under its seed, with it and without
---find NAME    a seed that catches a fault, for its row in sim/faults.py or sim/cluster_faults.py
+--find NAME    a seed that catches a fault, for its row in sim/faults.py, cluster_faults.py, transaction_faults.py
 """
 
 import argparse
@@ -18,13 +18,19 @@ import logging
 import signal
 import sys
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from itertools import count
 
 from barnabas.sim import campaign, cluster_world, live_resets, planting, retention_holds, storage, world
 from barnabas.sim.cluster_faults import CLUSTER_FAULTS
 from barnabas.sim.faults import FAULTS, Fault
+from barnabas.sim.simulation import Verdict
+from barnabas.sim.transaction_faults import TRANSACTION_FAULTS
 from barnabas.sim.violation import Violation
+
+RUNS = {"live resets": live_resets.run, "retention": retention_holds.run}
 
 
 def cut_power(seed: int) -> bool:
@@ -49,31 +55,28 @@ def run_world(
     minutes: float,
     trace_path: str | None,
     fault: Fault | None,
-    *,
-    has_live_resets: bool = False,
-    has_retention: bool = False,
-    with_journal: bool = False,
+    run: Callable[[int, float, Callable[[str], None] | None], Verdict],
 ) -> bool:
     """Run one world, or one of live resets or of retention; returns whether it holds."""
     began = time.perf_counter()
     with open(trace_path, "w") if trace_path else nullcontext() as file:
         trace = (lambda line: print(line, file=file)) if file is not None else None
         with planting.planted(fault) if fault is not None else nullcontext():
-            if has_live_resets:
-                verdict = live_resets.run(seed, minutes, trace)
-            elif has_retention:
-                verdict = retention_holds.run(seed, minutes, trace)
-            else:
-                verdict = world.run(seed, minutes, trace, with_journal)
+            verdict = run(seed, minutes, trace)
     seconds = time.perf_counter() - began
     virtual = verdict.virtual_ms / 1000
     print(f"{verdict}  [{virtual:.0f} s in {seconds:.2f} s: {virtual / seconds:.0f} times]", flush=True)
     return verdict.violation is None
 
 
+def kinds_of(arguments: argparse.Namespace, fault: Fault | None) -> tuple[str, ...]:
+    """Which troubles may come; all, if it is empty."""
+    return tuple(name for name in (arguments.kinds or (fault.focus if fault else "")).split(",") if name)
+
+
 def run_cluster(seed: int, arguments: argparse.Namespace, fault: Fault | None) -> bool:
     """Run one cluster; returns whether it holds."""
-    kinds = tuple(name for name in (arguments.kinds or (fault.focus if fault else "")).split(",") if name)
+    kinds = kinds_of(arguments, fault)
     brokers = max(arguments.brokers, 3) if fault is not None else arguments.brokers
     began, processor_began = time.perf_counter(), time.process_time()
     with open(arguments.trace, "w") if arguments.trace else nullcontext() as file:
@@ -89,6 +92,7 @@ def run_cluster(seed: int, arguments: argparse.Namespace, fault: Fault | None) -
                 arguments.quiet_hours,
                 arguments.journal,
                 arguments.acks,
+                arguments.transactions or (fault is not None and fault.campaign == "cluster transactions"),
             )
     seconds, processor_seconds = time.perf_counter() - began, time.process_time() - processor_began
     virtual = verdict.virtual_ms / 1000
@@ -111,7 +115,7 @@ def plant_all() -> int:
     """Plant each fault under its seed; returns 0 if each is caught, and each run holds without it."""
     logging.disable(logging.CRITICAL)
     wrong = 0
-    for fault in (*FAULTS, *CLUSTER_FAULTS):
+    for fault in (*FAULTS, *CLUSTER_FAULTS, *TRANSACTION_FAULTS):
         violation, control = planting.run_with(fault, fault.seed), planting.run(fault.campaign, fault.focus, fault.seed)
         is_good = planting.is_catch(fault, violation) and control is None
         wrong += not is_good
@@ -131,12 +135,22 @@ def find(fault: Fault) -> int:
     return 1 if seed is None else 0
 
 
+def kind_of(arguments: argparse.Namespace, fault: Fault | None) -> str:
+    """Which simulation is asked for, or can show the fault."""
+    if arguments.brokers > 1:
+        return "cluster"
+    if fault is not None:
+        return fault.campaign
+    asked = {"storage": arguments.storage, "live resets": arguments.live_resets, "retention": arguments.retention}
+    return next((kind for kind, is_asked in asked.items() if is_asked), "world")
+
+
 def main() -> int:
     """Returns 0 if every run holds, 1 at the first that does not."""
     parser = argparse.ArgumentParser(
         prog="python -m barnabas.sim", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    faults = {fault.name: fault for fault in (*FAULTS, *CLUSTER_FAULTS)}
+    faults = {fault.name: fault for fault in (*FAULTS, *CLUSTER_FAULTS, *TRANSACTION_FAULTS)}
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seeds", metavar="A-B")
     parser.add_argument("--minutes", type=float, default=2.0)
@@ -145,6 +159,7 @@ def main() -> int:
     parser.add_argument("--kinds", metavar="A,B", default="")
     parser.add_argument("--overlap", action="store_true", help="two troubles of a cluster may come together")
     parser.add_argument("--journal", action="store_true", help="the brokers keep an offset journal")
+    parser.add_argument("--transactions", action="store_true", help="with transactional clients instead of others")
     parser.add_argument("--acks", metavar="N", type=int, default=-1, help="offsets.commit.required.acks of a cluster")
     parser.add_argument("--quiet-hours", metavar="H", type=float, default=0.0)
     parser.add_argument("--campaign", action="store_true", help="many seeds of a cluster; A- has no end")
@@ -167,29 +182,23 @@ def main() -> int:
     first, _, last = (arguments.seeds or str(arguments.seed)).partition("-")
     if arguments.campaign:
         return run_campaign(int(first), int(last) if last else None, arguments)
-    is_storage = arguments.storage if fault is None else fault.campaign == "storage"
-    is_cluster = arguments.brokers > 1 or (fault is not None and fault.campaign == "cluster")
-    has_live_resets = arguments.live_resets if fault is None else fault.campaign == "live resets"
-    has_retention = arguments.retention if fault is None else fault.campaign == "retention"
-    if is_storage:
+    kind = kind_of(arguments, fault)
+    if kind == "storage":
         logging.disable(logging.CRITICAL)
     failed = 0
     for seed in range(int(first), int(last or first) + 1):
-        if is_cluster:
+        if kind in ("cluster", "cluster transactions"):
             holds = run_cluster(seed, arguments, fault)
-        elif not is_storage:
-            journal = arguments.journal or (fault is not None and fault.campaign == "journal")
-            holds = run_world(
-                seed,
-                arguments.minutes,
-                arguments.trace,
-                fault,
-                has_live_resets=has_live_resets,
-                has_retention=has_retention,
-                with_journal=journal,
-            )
-        else:
+        elif kind == "storage":
             holds = cut_power(seed) if fault is None else plant(fault, seed)
+        else:
+            run = RUNS.get(kind) or partial(
+                world.run,
+                with_journal=arguments.journal or kind == "journal",
+                with_transactions=arguments.transactions or kind == "transactions",
+                kinds=kinds_of(arguments, fault),
+            )
+            holds = run_world(seed, arguments.minutes, arguments.trace, fault, run)
         failed += not holds
         if failed and not arguments.go_on:
             break

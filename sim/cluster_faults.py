@@ -360,7 +360,7 @@ CLUSTER_FAULTS = (
         "table of offsets before the commit",
         "cluster",
         "replication.coordinator_shard:CoordinatorShard._park",
-        "if not self._in_flight and (self._acks != ALL_IN_SYNC or self.log.high_watermark >= end_offset):",
+        "if not self._in_flight and (acks != ALL_IN_SYNC or self.log.high_watermark >= end_offset):",
         "if True:",
         "no commit goes back",
         1,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from barnabas.sim.cluster_late_frames import LateFrames
 from barnabas.sim.cluster_sequences import Sequences
+from barnabas.sim.cluster_transaction_troubles import TransactionTroubles
 from barnabas.sim.coordination import Fate
 from barnabas.sim.tree_service import TREE
 
@@ -60,6 +61,10 @@ class ClusterWeather:
             **Sequences(world, self).kinds,
             **LateFrames(world, self).kinds,
         }
+        if world.transactions is not None:
+            self._kinds |= TransactionTroubles(world, self, world.transactions).kinds
+            if not world.transactions.clocks_step:
+                del self._kinds["clock step"]
         unknown = [name for name in chosen if name not in self._kinds]
         if unknown:
             raise ValueError(f"no such kind of trouble: {', '.join(unknown)}; there are: {', '.join(self._kinds)}")

@@ -15,6 +15,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
+from barnabas.cluster.topic_names import TRANSACTIONS_TOPIC
 from barnabas.coordination import paths
 from barnabas.coordination.payloads import PartitionState, TopicAssignment
 from barnabas.protocol.api_keys import ApiKey
@@ -25,6 +26,7 @@ from barnabas.sim.clients.client import Client
 from barnabas.sim.clients.cluster_admin import GROWING, ClusterAdmin
 from barnabas.sim.clients.cluster_producer import CarelessClusterProducer, ClusterProducer
 from barnabas.sim.clients.cluster_reader import ClusterReader
+from barnabas.sim.clients.cluster_transactional import ClusterCommittedReader, ClusterCopier, ClusterFeeder
 from barnabas.sim.clients.connection import Connection, LostError
 from barnabas.sim.clients.routed import ClusterCommitter, ClusterMember
 from barnabas.sim.cluster_inspection import ClusterInspector
@@ -37,6 +39,7 @@ from barnabas.sim.ledger import Ledger, TopicPartition
 from barnabas.sim.network import SimTransport
 from barnabas.sim.observations import History, Moment
 from barnabas.sim.simulation import Simulation, Verdict
+from barnabas.sim.transactional_part import END_MS, STATE_PARTITIONS, Kinds, TransactionalPart
 from barnabas.sim.tree_service import TreeService
 from barnabas.sim.violation import Violation
 
@@ -101,8 +104,13 @@ class ClusterWorld(Simulation):
         quiet_hours: float = 0.0,
         with_journal: bool = False,
         acks: int = -1,
+        with_transactions: bool = False,
     ) -> None:
         super().__init__(seed, minutes, trace, with_journal)
+        self.transactions: TransactionalPart | None = None
+        if with_transactions:
+            clients = Kinds(ClusterFeeder, ClusterCopier, ClusterCommittedReader)
+            self.transactions = TransactionalPart(self, clients, min(3, brokers))
         self.acks = acks
         self.overlaps = overlaps
         self.quiet_hours = quiet_hours
@@ -179,6 +187,8 @@ class ClusterWorld(Simulation):
         }
         if self.is_synced:
             settings["log.flush.interval.messages"] = "1"
+        if self.transactions is not None:
+            settings |= self.transactions.settings
         settings["offsets.journal.enable"] = str(self.with_journal).lower()
         if self.acks != -1:
             settings["offsets.commit.required.acks"] = str(self.acks)
@@ -189,6 +199,11 @@ class ClusterWorld(Simulation):
 
     def summary(self) -> str:
         """The numbers of the run, as text."""
+        if self.transactions is not None:
+            return (
+                f"{self.clock.loop.calls} events, {self.answers} answers, {self.transactions.summary()}, "
+                f"{self.lives_begun} lives, {sum(self.weather.counts.values())} troubles"
+            )
         return (
             f"{self.clock.loop.calls} events, {self.answers} answers, {len(self.history.events)} lines of history, "
             f"{self.ledger.commits.count} commits, {self.ledger.assignments} assignments, {self.lives_begun} lives, "
@@ -304,6 +319,8 @@ class ClusterWorld(Simulation):
         touched, lives = [life for life in touched if life.alive], self.lives
         try:
             self.inspector.look(lives, self.tree, Moment(self.clock.monotonic_ms(), self.calm_ms, self.settling))
+            if self.transactions is not None and not self.inspector.excused:
+                self.transactions.look(lives, self.calm_ms)
             for life in touched:
                 if life.broker.server.handler_failures or life.broker.replica_manager.role_failures:
                     raise Violation("no handler fails", f"{life.host.name}: see the log")
@@ -428,6 +445,10 @@ class ClusterWorld(Simulation):
         await self._read_all()
         self.inspector.look_after_healing(self.lives)
         self.ending = True
+        if self.transactions is not None:
+            await self.clock.sleep(END_MS)
+            if not self.inspector.excused:
+                await self.transactions.check_at_the_end(self.lives, int(SETTINGS["offsets.topic.num.partitions"]))
         if self.with_journal:
             self.journal_records = await check_cluster(self)
         self._check_history()
@@ -482,6 +503,9 @@ class ClusterWorld(Simulation):
         await self._until(self.are_all_in_sync, IN_SYNC_WITHIN_MS, "all replicas come into sync", f"not {when}")
 
     def _make_clients(self) -> None:
+        if self.transactions is not None:
+            self.clients += self.transactions.make_clients()
+            return
         rng = self.rng
         self.clients += [ClusterProducer(self, f"producer{n}", KEYS) for n in range(rng.randint(1, 3))]
         seldom = ClusterProducer(self, "seldom-producer", SELDOM, (4_000.0, 25_000.0))
@@ -502,11 +526,13 @@ class ClusterWorld(Simulation):
         """Create the topics at the controller; also the offsets topic, so that all groups know it from the start."""
         copies = min(3, len(self.hosts))
         topics = TOPICS | {"seldom": 1, GROWING: 1}
+        if self.transactions is not None:
+            topics |= self.transactions.topics | {TRANSACTIONS_TOPIC: STATE_PARTITIONS}
         if self.quiet_hours:
             topics |= {OFFSETS: int(SETTINGS["offsets.topic.num.partitions"])}  # with small segments, to be compacted
         for name, partitions in topics.items():
             configs = {"internal.segment.bytes": "14000"}
-            if name == OFFSETS:
+            if name in (OFFSETS, TRANSACTIONS_TOPIC):
                 configs["cleanup.policy"] = "compact"
             topic = CreateTopicsRequest.CreatableTopic(
                 name=name, num_partitions=partitions, replication_factor=copies,
@@ -533,6 +559,8 @@ class ClusterWorld(Simulation):
                 await self.clock.sleep(100)
             else:
                 raise Violation("the controller creates topics", f"{name}: nobody is the controller")
+        if self.transactions is not None:
+            self.transactions.set_version(self.transactions.version)
 
     def _topic_id(self, topic: str) -> bytes:
         node = self.tree.find(paths.topic(topic))
@@ -590,8 +618,11 @@ def run(
     quiet_hours: float = 0.0,
     with_journal: bool = False,
     acks: int = -1,
+    with_transactions: bool = False,
 ) -> ClusterVerdict:
     """Run the cluster of a seed."""
-    verdict = ClusterWorld(seed, minutes, trace, brokers, kinds, overlaps, quiet_hours, with_journal, acks).run()
+    verdict = ClusterWorld(
+        seed, minutes, trace, brokers, kinds, overlaps, quiet_hours, with_journal, acks, with_transactions
+    ).run()
     assert isinstance(verdict, ClusterVerdict)
     return verdict

@@ -18,7 +18,8 @@ class Change(NamedTuple):
 
 class Fault(NamedTuple):
     """One wrong line. `campaign` is the simulation that must find it: `world`, `journal` (a world with an offset
-    journal), `storage`, `cluster`, `live resets`, `retention`.
+    journal), `transactions` (a world with transactional clients), `storage`, `cluster`, `cluster transactions`,
+    `live resets`, `retention`.
 
     Where one guard stands behind another, no harm is done until both are gone: `also` has the other lines.
     """
@@ -30,7 +31,7 @@ class Fault(NamedTuple):
     wrong: str
     invariant: str  # the invariant that a checker must report; any other violation does not count
     seed: int  # with it the run reports this, and holds without the fault
-    focus: str = ""  # steps of the storage workload that begin so, or kinds of a cluster's troubles; "": of all kinds
+    focus: str = ""  # steps of the storage workload that begin so, or kinds of troubles; "": of all kinds
     also: tuple[Change, ...] = ()
 
 

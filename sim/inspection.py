@@ -185,7 +185,9 @@ class Inspector:
             last_ms = ledger.last_sign_ms.get((group_id, member.member_id))
             if last_ms is not None and member.awaiting_join is None and member.awaiting_sync is None:
                 # its session may have begun with the answer to its last request
-                allowed_ms = member.session_timeout_ms + 3 * member.rebalance_timeout_ms + LATE_MS
+                # The session of a static member begins anew with each generation, also if it is silent.
+                sessions = 1 if member.group_instance_id is None else 3
+                allowed_ms = sessions * member.session_timeout_ms + 3 * member.rebalance_timeout_ms + LATE_MS
                 if max(last_ms, self._life_began_ms) < now_ms - allowed_ms:
                     raise Violation("the silent go", f"{member.member_id} of {group_id}, silent since {last_ms:.0f}")
         return seen

@@ -31,7 +31,7 @@ from barnabas.sim.coordination import SimCoordination, SimTree
 from barnabas.sim.env import sim_env
 from barnabas.sim.simulation import Simulation, Verdict
 from barnabas.sim.violation import Violation
-from barnabas.storage.validation import AppendResult
+from barnabas.storage.validation import AppendOrigin, AppendResult
 
 GROUP = "readers"
 TOPIC = "t"
@@ -67,7 +67,9 @@ class SlowLog:
         self._batches: list[tuple[int, bytes]] = []
         self._waiters: list[tuple[int, Callable[[ErrorCode], None]]] = []
 
-    def append(self, batch: Buffer, required_acks: int) -> AppendResult:
+    def append(
+        self, batch: Buffer, required_acks: int, origin: AppendOrigin = AppendOrigin.COORDINATOR
+    ) -> AppendResult:
         """Append; the high watermark follows later."""
         world = self._world
         if not world.settling and world.rng.random() < 0.01:
@@ -516,11 +518,6 @@ class LiveResets(Simulation):
             if index not in table:
                 self.fail(Violation("commits outlive the broker", f"partition {index}"))
         self.seen = table
-
-    def loop_failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """A callback has raised."""
-        error = context.get("exception")
-        self.fail(error if isinstance(error, Violation) else Violation("nothing escapes", f"{context}: {error!r}"))
 
     def kill_all(self) -> None:
         """End the coordinator."""

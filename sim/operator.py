@@ -6,7 +6,7 @@ there; the clients and the last look check this.
 """
 
 import random
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 from barnabas.coordination import paths, payloads
@@ -69,6 +69,9 @@ class Operator:
             "settings of a topic changed": self._change_a_topic,
             "settings of the broker changed": self._change_the_broker,
         }
+        if world.transactions is not None:
+            del self.deeds["a directory left out"]  # no transaction could be ended for hours
+            del self.deeds["foreign files put in"]  # nobody writes to the logs in whose folders they would be
         self.done: dict[str, int] = dict.fromkeys(self.deeds, 0)
         self._left_out: tuple[int, str] | None = None  # the place in log.dirs, and the directory
         self._foreign: dict[str, dict[str, bytes]] = {}  # by directory
@@ -123,21 +126,28 @@ class Operator:
         await self._refused("a directory of somebody else", self._world.host.settings, directories)
 
     async def _refused(self, what: str, settings: dict[str, str], directories: Sequence[str]) -> None:
-        before = self._everything()
+        tree = self._world.tree
+        earlier = {node.owner for path, _ in tree.below("/") if (node := tree.find(path)) is not None and node.owner}
+        before = self._everything(earlier)
         try:
             await self._world.host.start(settings, directories)
         except DataDirectoryError as error:
             self._world.note(f"refused: {error}")
         else:
             raise Violation("such a start is refused", what)
-        after = self._everything()
+        after = self._everything(earlier)
         if after != before:
             changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
             raise Violation("a refused start changes nothing", f"{what}: {', '.join(changed)}")
 
-    def _everything(self) -> dict[str, bytes | None]:
-        """Every file and folder, and every node of the tree."""
-        nodes = {f"node {path}": data for path, data in self._world.tree.below("/")}
+    def _everything(self, ending: Collection[int]) -> dict[str, bytes | None]:
+        """Every file and folder, and every node of the tree but those of sessions that are ending."""
+        tree = self._world.tree
+        nodes = {
+            f"node {path}": data
+            for path, data in tree.below("/")
+            if (node := tree.find(path)) is not None and node.owner not in ending
+        }
         return self._world.disk.content("/") | nodes
 
     # -- directories

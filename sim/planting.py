@@ -32,8 +32,13 @@ def run(campaign: str, focus: str, seed: int) -> Violation | None:
         return retention_holds.run(seed).violation
     if campaign == "journal":
         return world.run(seed, minutes=1, with_journal=True).violation
+    kinds = tuple(filter(None, focus.split(",")))
+    if campaign == "transactions":
+        return world.run(seed, minutes=0.5, with_transactions=True, kinds=kinds).violation
+    if campaign == "cluster transactions":
+        return cluster_world.run(seed, minutes=0.3, kinds=kinds, with_transactions=True).violation
     if campaign == "cluster":
-        return cluster_world.run(seed, minutes=0.4, kinds=tuple(filter(None, focus.split(",")))).violation
+        return cluster_world.run(seed, minutes=0.4, kinds=kinds).violation
     try:
         storage.run(seed, steps=60 if focus else 40, keep_every=1 if focus else 17, focus=focus)
     except Violation as violation:

@@ -90,11 +90,6 @@ class RetentionHolds(Simulation):
         if start <= lowest < self.end and now_ms - self.written_ms[lowest] > 2 * RETENTION_MS:
             self.waited += 1
 
-    def loop_failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """A callback has raised."""
-        error = context.get("exception")
-        self.fail(error if isinstance(error, Violation) else Violation("nothing escapes", f"{context}: {error!r}"))
-
     def kill_all(self) -> None:
         """End the broker."""
         self.host.kill()

@@ -103,7 +103,8 @@ class Simulation:
 
     def loop_failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """A callback or a task has raised."""
-        raise NotImplementedError
+        error = context.get("exception")
+        self.fail(error if isinstance(error, Violation) else Violation("nothing escapes", f"{context}: {error!r}"))
 
     def kill_all(self) -> None:
         """End all processes."""

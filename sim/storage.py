@@ -16,7 +16,7 @@ from barnabas.protocol.record_batch import CONTROL_ABORT, CONTROL_COMMIT, Record
 from barnabas.sim import storage_transactions
 from barnabas.sim.disk import SimDisk
 from barnabas.sim.env import SimEnv, sim_env
-from barnabas.sim.storage_transactions import Event, TransactionSteps
+from barnabas.sim.storage_transactions import Event, TransactionSteps, take_part
 from barnabas.sim.violation import Violation
 from barnabas.storage import producer_state, truncation
 from barnabas.storage.directory_contents import DataDirectoryError
@@ -44,13 +44,6 @@ def settings_of(topic: str, policy: str) -> dict[str, str]:
     """The settings of a topic; `policy` is the compacted topic's cleanup.policy now."""
     settings = TOPICS.get(topic) or storage_transactions.TOPICS.get(topic, {})
     return settings | {"cleanup.policy": policy} if topic == "compacted" else settings
-
-
-def take_part(log: Log, producer_id: int, producer_epoch: int) -> None:
-    """As if the producer's coordinator had confirmed that the partition is in its transaction."""
-    asked = log.producers.begin_verification(producer_id, producer_epoch, 2**31 - 1, 0, raises_epochs=False)
-    if asked is not None:
-        log.producers.confirm(asked)
 
 
 class Stored(NamedTuple):

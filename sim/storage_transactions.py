@@ -6,10 +6,12 @@ memory, and knows nothing of how the log keeps its transactions.
 """
 
 import random
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from barnabas.protocol import record_batch
 from barnabas.protocol.record_batch import CONTROL_ABORT, CONTROL_COMMIT, Record
+from barnabas.runtime.ports import Buffer
 from barnabas.sim.env import SimEnv
 from barnabas.sim.violation import Violation
 from barnabas.storage import truncation
@@ -69,6 +71,13 @@ def expected(events: list[Event], end_offset: int) -> Expected:
     return Expected(decided, aborted, undecided, min(undecided, default=None))
 
 
+def take_part(log: Log, producer_id: int, producer_epoch: int) -> None:
+    """As if the producer's coordinator had confirmed that the partition is in its transaction."""
+    asked = log.producers.begin_verification(producer_id, producer_epoch, 2**31 - 1, 0, raises_epochs=False)
+    if asked is not None:
+        log.producers.confirm(asked, producer_epoch)
+
+
 def visible(log: Log) -> dict[int, bytes | None]:
     """The keys of the records that a consumer with read_committed is shown, by offset: it does as clients do."""
     found: dict[int, bytes | None] = {}
@@ -79,20 +88,24 @@ def visible(log: Log) -> dict[int, bytes | None]:
             raise Violation("the log can be read", f"{log.name} at {offset}: {data.error.name}")
         if not len(data.records):
             return found
-        waiting = sorted(
-            log.segments.aborted_transactions(offset, data.next_offset), key=lambda row: row[1], reverse=True
-        )
-        aborting: set[int] = set()
-        for header, batch in record_batch.batches(data.records):
-            while waiting and waiting[-1][1] <= header.base_offset:
-                aborting.add(waiting.pop()[0])
-            if header.is_control:
-                aborting.discard(header.producer_id)
-            elif not (header.is_transactional and header.producer_id in aborting):
-                found.update(
-                    (record.offset, record.key) for record in record_batch.records(batch) if record.offset >= offset
-                )
-            offset = max(offset, header.next_offset)
+        aborted = [(row[0], row[1]) for row in log.segments.aborted_transactions(offset, data.next_offset)]
+        for record in committed_records(data.records, aborted):
+            if record.offset >= offset:
+                found[record.offset] = record.key
+        offset = max(offset, *(header.next_offset for header, _ in record_batch.batches(data.records)))
+
+
+def committed_records(data: Buffer | None, aborted: Iterable[tuple[int, int]]) -> Iterator[Record]:
+    """The records that a client hands to its reader: not those of aborted transactions (producer id, first offset)."""
+    waiting = sorted(aborted, key=lambda row: row[1], reverse=True)
+    aborting: set[int] = set()
+    for header, batch in record_batch.batches(data or b""):
+        while waiting and waiting[-1][1] <= header.base_offset:
+            aborting.add(waiting.pop()[0])
+        if header.is_control:
+            aborting.discard(header.producer_id)
+        elif not (header.is_transactional and header.producer_id in aborting):
+            yield from record_batch.records(batch)
 
 
 def check_bounds(log: Log, where: str) -> None:
@@ -155,11 +168,11 @@ class TransactionSteps:
         self._logs: dict[str, Log] = {}
         self.start_allowed = dict.fromkeys(TOPICS, 0)  # the highest log start that is allowed
 
-    def one(self, manager: LogManager) -> str | None:
-        """Do a step, perhaps; its name."""
+    def one(self, manager: LogManager) -> None:
+        """Do a step, perhaps."""
         rng = self._rng
         if rng.random() < 0.5:
-            return None
+            return
         topic = rng.choice(list(TOPICS))
         log = manager.get(topic, 0)
         if log is None:
@@ -187,7 +200,6 @@ class TransactionSteps:
         if rng.random() < 0.7:
             log.set_high_watermark(log.log_end_offset)
         check(log, events)
-        return f"transactions on {topic}"
 
     def _append(self, log: Log, events: list[Event]) -> None:
         rng = self._rng
@@ -205,8 +217,7 @@ class TransactionSteps:
         )
         events.append(Event(log.log_end_offset, producer_id, keys))
         if producer_id >= 0:
-            asked = log.producers.begin_verification(producer_id, 0, 2**31 - 1, now_ms, raises_epochs=False)
-            assert asked is None or log.producers.confirm(asked)
+            take_part(log, producer_id, 0)
         result = log.append_as_leader(batch, leader_epoch=0, origin=AppendOrigin.CLIENT, now_ms=now_ms)
         assert not result.error, result
 

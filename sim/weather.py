@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
+from barnabas.sim.clients.transactional import STEPS, Transactional
 from barnabas.sim.network import SimTransport
 
 if TYPE_CHECKING:
@@ -13,9 +14,12 @@ Happening = Callable[[], Coroutine[Any, Any, None]]
 
 
 class Weather:
-    """Kinds of trouble and how often each comes. `change` brings one and waits until it is over."""
+    """Kinds of trouble and how often each comes. `change` brings one and waits until it is over.
 
-    def __init__(self, world: "World", rng: random.Random) -> None:
+    `chosen`: the kinds that may come; all, if it is empty.
+    """
+
+    def __init__(self, world: "World", rng: random.Random, chosen: tuple[str, ...] = ()) -> None:
         self._world = world
         self._rng = rng
         power = world.power_can_fail
@@ -33,6 +37,13 @@ class Weather:
             (3 if power else 0, "power in an operation", self._lose_power_in_an_operation),
             (2 if power else 0, "power in a start", self._lose_power_in_a_start),
         ]
+        if world.transactions is not None:
+            if not world.transactions.clocks_step:
+                self._kinds = [kind for kind in self._kinds if kind[1] != "clock step"]
+            self._kinds += [(5, "at a step", self._kill_at_a_step), (4, "in a decision", self._kill_in_a_decision)]
+            self._kinds += [(1, "transaction version", self._change_version), (1, "at each step", self._kill_at_all)]
+        if chosen:
+            self._kinds = [kind for kind in self._kinds if kind[1] in chosen]
 
     async def change(self) -> None:
         """Bring one kind of trouble, and return when it is over."""
@@ -53,6 +64,50 @@ class Weather:
         self._world.host.kill()
         await self._pause()
         await self._world.start_host()
+
+    async def _kill_at_all(self) -> None:
+        """The broker dies between every two steps of a transaction, one after the other."""
+        for step in STEPS:
+            await self._kill_at_a_step(step)
+
+    async def _kill_at_a_step(self, step: str | None = None) -> None:
+        """The broker dies between two steps of a transaction."""
+        world, part = self._world, self._world.transactions
+        assert part is not None
+        lose_power = world.power_can_fail and self._rng.random() < 0.4
+
+        def strike(client: Transactional) -> None:
+            if world.host.life is not None:
+                world.machine_stops() if lose_power else world.host.kill()
+
+        await part.strike_at_a_step(strike, 0 if step else self._rng.randint(0, 9), step)
+        await self._pause()
+        await world.start_host()
+
+    async def _change_version(self) -> None:
+        assert self._world.transactions is not None
+        self._world.transactions.change_version()
+
+    async def _kill_in_a_decision(self) -> None:
+        """The broker dies at one of its next writes after a step: of a decision, of its markers, of its end."""
+        world, disk, part = self._world, self._world.disk, self._world.transactions
+        assert part is not None
+        writes = self._rng.choice((0, 1, 2, 3, 4, 5, 7, 10))
+
+        def strike(client: Transactional) -> None:
+            disk.lose_power_at(disk.operations + writes)
+
+        await part.strike_at_a_step(strike, self._rng.randint(0, 9))
+        for _ in range(10):
+            if world.host.life is None:
+                break
+            await world.clock.sleep(200)
+        if world.host.life is not None:
+            world.machine_stops()
+        elif disk.life == 0 or disk.is_losing_power:
+            disk.crash("kept")
+        await self._pause()
+        await world.start_host()
 
     async def _restart(self) -> None:
         await self._world.host.stop()

@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
+from barnabas.cluster.topic_names import TRANSACTIONS_TOPIC
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import CreateTopicsRequest
@@ -20,8 +21,10 @@ from barnabas.sim.clients.admin import Admin
 from barnabas.sim.clients.careless_producer import CarelessProducer
 from barnabas.sim.clients.changelog_writer import ChangelogWriter
 from barnabas.sim.clients.client import Client
+from barnabas.sim.clients.committed_reader import CommittedReader
 from barnabas.sim.clients.committer import Committer
 from barnabas.sim.clients.connection import Connection
+from barnabas.sim.clients.copier import Copier
 from barnabas.sim.clients.idler import Idler
 from barnabas.sim.clients.leaver import Leaver
 from barnabas.sim.clients.member import Member
@@ -29,6 +32,7 @@ from barnabas.sim.clients.producer import Producer
 from barnabas.sim.clients.reader import Reader
 from barnabas.sim.clients.recreator import Recreator
 from barnabas.sim.clients.session_reader import SessionReader
+from barnabas.sim.clients.transactional_feeder import Feeder
 from barnabas.sim.commits import Commits
 from barnabas.sim.coordination import Fate, SimTree
 from barnabas.sim.disk import PowerLoss
@@ -39,6 +43,7 @@ from barnabas.sim.ledger import Ledger, TopicPartition
 from barnabas.sim.network import SimTransport
 from barnabas.sim.operator import Operator
 from barnabas.sim.simulation import Simulation, Verdict
+from barnabas.sim.transactional_part import SEGMENT_BYTES, STATE_PARTITIONS, Kinds, TransactionalPart
 from barnabas.sim.violation import Violation
 from barnabas.sim.weather import Weather
 
@@ -51,6 +56,7 @@ TOPIC_CONFIGS = {
 }
 KEYS: list[TopicPartition] = [(topic, index) for topic, count in TOPICS.items() for index in range(count)]
 COMPACTED_KEYS: list[TopicPartition] = [(topic, index) for topic, count in COMPACTED.items() for index in range(count)]
+TRANSACTIONAL_TOPIC = {"internal.segment.bytes": SEGMENT_BYTES}
 SETTLE_MS = 75_000.0
 MINUTES_BETWEEN_QUIET_TIMES = 2.0
 QUIET_MINUTES = (15.0, 45.0)
@@ -95,14 +101,22 @@ class World(Simulation):
         minutes: float = 2.0,
         trace: Callable[[str], None] | None = None,
         with_journal: bool = False,
+        with_transactions: bool = False,
+        kinds: tuple[str, ...] = (),
     ) -> None:
         super().__init__(seed, minutes, trace, with_journal)
+        self.transactions: TransactionalPart | None = None
+        if with_transactions:
+            self.transactions = TransactionalPart(self, Kinds(Feeder, Copier, CommittedReader), 1)
         self.tree = SimTree(self.clock, session_timeout_ms=self.rng.choice((500.0, 6000.0)))
         self.power_can_fail = self.rng.random() < 0.5
-        self.offsets_in_tree = self.rng.random() < 0.15 and not with_journal
+        self.offsets_in_tree = self.rng.random() < 0.15 and not with_journal and not with_transactions
         self.retention_ms = self.rng.choice((10, 10, 10_080)) * 60_000
         self.expires_within_ms = float("inf")
         settings = SETTINGS | {"offsets.retention.minutes": str(self.retention_ms // 60_000)}
+        if self.transactions is not None:
+            self.retention_ms = 10_080 * 60_000
+            settings |= self.transactions.settings
         if self.power_can_fail:
             settings["log.flush.interval.messages"] = "1"
         operator_rng = random.Random(f"{seed} operator")
@@ -135,13 +149,18 @@ class World(Simulation):
         self.is_disturbing = False
         self.tree_loss_rate = 0.0
         self._reset_rate = self.rng.choice((0.0, 0.01, 0.05))
-        self._weather = Weather(self, self.rng)
+        self._weather = Weather(self, self.rng, kinds)
 
     # -- the trace
 
     def summary(self) -> str:
         """The numbers of the run, as text."""
         ledger, commits = self.ledger, self.ledger.commits
+        if self.transactions is not None:
+            return (
+                f"{self.clock.loop.calls} events, {self.answers} answers, {self.transactions.summary()}, "
+                f"{self.host.lives} lives"
+            )
         return (
             f"{self.clock.loop.calls} events, {self.deliveries} deliveries, {self.answers} answers, "
             f"{ledger.acknowledgements} batches, {commits.count} commits, {commits.expired} expired, "
@@ -173,6 +192,16 @@ class World(Simulation):
         return not self.is_disturbing and self.clock.monotonic_ms() - self.disturbed_ms > span_ms
 
     @property
+    def lives(self) -> list[Life]:
+        """The process that lives, if there is one."""
+        return [] if self.host.life is None else [self.host.life]
+
+    @property
+    def lives_begun(self) -> int:
+        """How many processes there have been."""
+        return self.host.lives
+
+    @property
     def broker_changes(self) -> object:
         """Another value, once a coordinator may have forgotten what it had not written."""
         return self.host.coordinator_lives
@@ -186,8 +215,10 @@ class World(Simulation):
         """Look at the broker if it may have changed."""
         life = self.host.life
         if life is not None and life.touched and life.serving and self.violation is None:
-            life.touched = not self.clock.loop.is_settled  # if not settled, its own callbacks may change more
             try:
+                if self.transactions is not None:
+                    calm_ms = 0.0 if self.is_disturbing else self.clock.monotonic_ms() - self.disturbed_ms
+                    self.transactions.look([life], calm_ms)
                 self.inspector.look(life.broker, life.number, self.clock.monotonic_ms())
                 if self.journal is not None:
                     self.journal.look(life.broker)
@@ -195,6 +226,7 @@ class World(Simulation):
                     raise Violation("no handler fails", "see the log")
             except Violation as violation:
                 self.fail(violation)
+            life.touched = not self.clock.loop.is_settled  # if not settled, its own callbacks may change more
 
     def loop_failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """A callback or a task has raised: perhaps because the power went."""
@@ -297,14 +329,19 @@ class World(Simulation):
             self.inspector.look_at_everything(self.host.life.broker, self.host.lives, self.clock.monotonic_ms())
             if self.journal is not None:
                 self.journal.look_at_the_end(self.host.life.broker)
+            if self.transactions is not None:
+                await self.transactions.check_at_the_end(self.lives, OFFSETS_PARTITIONS)
 
     def machine_stops(self) -> None:
         """Cut the power: unsynced bytes meet their fate."""
-        fate = self.rng.choice(("lost", "torn", "torn", "scattered"))
+        fate = self.rng.choice(("lost", "torn", "torn", "scattered")) if self.power_can_fail else "kept"
         self.note(f"the power goes; unsynced bytes: {fate}")
         self.host.lose_power(fate)
 
     def _make_clients(self) -> None:
+        if self.transactions is not None:
+            self.clients += self.transactions.make_clients()
+            return
         rng = self.rng
         everything = KEYS + COMPACTED_KEYS
         self.clients += [Producer(self, f"producer{n}", KEYS) for n in range(rng.randint(1, 3))]
@@ -382,6 +419,7 @@ class World(Simulation):
             raise Violation("groups are loaded", "not within 10 s")
 
     async def _create_topics(self) -> None:
+        more = {} if self.transactions is None else self.transactions.topics
         request = CreateTopicsRequest(
             topics=[
                 CreateTopicsRequest.CreatableTopic(
@@ -390,10 +428,10 @@ class World(Simulation):
                     replication_factor=1,
                     configs=[
                         CreateTopicsRequest.CreatableTopicConfig(name=key, value=value)
-                        for key, value in TOPIC_CONFIGS[name].items()
+                        for key, value in TOPIC_CONFIGS.get(name, TRANSACTIONAL_TOPIC).items()
                     ],
                 )
-                for name, partitions in (TOPICS | COMPACTED).items()
+                for name, partitions in (TOPICS | COMPACTED | more).items()
             ],
             timeout_ms=10_000,
         )
@@ -406,20 +444,31 @@ class World(Simulation):
             self.topic_names[topic.topic_id] = topic.name
         connection.abort()
         assert self.host.life is not None
-        error, message = await self.host.life.broker.topic_admin.create_topic(
-            "__consumer_offsets",
-            partition_count=2,
-            replication_factor=1,
-            configs={"cleanup.policy": "compact", "internal.segment.bytes": "14000"},
-        )
-        assert not error, message
+        coordinated = {"__consumer_offsets": OFFSETS_PARTITIONS}
+        if self.transactions is not None:
+            coordinated[TRANSACTIONS_TOPIC] = STATE_PARTITIONS
+        for name, count in coordinated.items():
+            error, message = await self.host.life.broker.topic_admin.create_topic(
+                name,
+                partition_count=count,
+                replication_factor=1,
+                configs={"cleanup.policy": "compact", "internal.segment.bytes": "14000"},
+            )
+            assert not error, message
+        if self.transactions is not None:
+            self.transactions.set_version(self.transactions.version)
         await self.clock.sleep(1_000)
 
 
 def run(
-    seed: int, minutes: float = 2.0, trace: Callable[[str], None] | None = None, with_journal: bool = False
+    seed: int,
+    minutes: float = 2.0,
+    trace: Callable[[str], None] | None = None,
+    with_journal: bool = False,
+    with_transactions: bool = False,
+    kinds: tuple[str, ...] = (),
 ) -> WorldVerdict:
-    """Run the world of a seed, with an offset journal if asked."""
-    verdict = World(seed, minutes, trace, with_journal).run()
+    """Run the world of a seed, with an offset journal or transactional clients if asked. `kinds`: see Weather."""
+    verdict = World(seed, minutes, trace, with_journal, with_transactions, kinds).run()
     assert isinstance(verdict, WorldVerdict)
     return verdict

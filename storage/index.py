@@ -10,6 +10,7 @@ import operator
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
 from struct import Struct
 from typing import ClassVar, NamedTuple, Protocol
 
@@ -24,6 +25,7 @@ _IS_LITTLE = sys.byteorder == "little"
 _OFFSET_ENTRY = Struct(">ii")
 _TIME_ENTRY = Struct(">qi")
 _TRANSACTION_ENTRY = Struct(">hqqqq")
+_TRANSACTION_FIELDS, _LAST_OFFSET_AT = 4, 2  # of AbortedTransaction
 
 
 def _read_file(disk: Disk, path: str) -> bytes:
@@ -332,6 +334,62 @@ class AbortedTransaction(NamedTuple):
     last_stable_offset: int
 
 
+class AbortedTransactions:
+    """Aborted transactions by rising last offset, as numbers side by side: a log of small ones has millions."""
+
+    __slots__ = ("_numbers",)
+
+    def __init__(self) -> None:
+        self._numbers = array("q")
+
+    def __len__(self) -> int:
+        return len(self._numbers) // _TRANSACTION_FIELDS
+
+    def __getitem__(self, slot: int) -> AbortedTransaction:
+        start = _TRANSACTION_FIELDS * (slot if slot >= 0 else len(self) + slot)
+        numbers = self._numbers[start : start + _TRANSACTION_FIELDS] if start >= 0 else ()
+        if not numbers:
+            raise IndexError(slot)
+        return AbortedTransaction(*numbers)
+
+    def __iter__(self) -> Iterator[AbortedTransaction]:
+        return self.from_slot(0)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, AbortedTransactions) and self._numbers == other._numbers
+
+    __hash__ = None  # type: ignore[assignment]  # mutable, so not hashable
+
+    def from_slot(self, first: int) -> Iterator[AbortedTransaction]:
+        """Those from a slot on."""
+        for slot in range(first, len(self)):
+            yield self[slot]
+
+    def slot_of(self, offset: int) -> int:
+        """Of the first whose last offset is at or behind this one."""
+        numbers = self._numbers
+        slots = range(len(self))
+        return bisect_left(slots, offset, key=lambda slot: numbers[_TRANSACTION_FIELDS * slot + _LAST_OFFSET_AT])
+
+    def collect(self, start: int, end: int, found: list[tuple[int, int]]) -> bool:
+        """Add producer id and first offset of those that overlap [start, end). True if no later one can."""
+        numbers = self._numbers
+        for at in range(_TRANSACTION_FIELDS * self.slot_of(start), len(numbers), _TRANSACTION_FIELDS):
+            if numbers[at + 1] < end:
+                found.append((numbers[at], numbers[at + 1]))
+            if numbers[at + 3] >= end:
+                return True
+        return False
+
+    def append(self, entry: AbortedTransaction) -> None:
+        """Add one."""
+        self._numbers.extend(entry)
+
+    def truncate(self, offset: int) -> None:
+        """Forget those whose last offset is at or behind this one."""
+        del self._numbers[_TRANSACTION_FIELDS * self.slot_of(offset) :]
+
+
 class TransactionIndex:
     """Aborted transactions whose marker is in this segment. The file exists only when there are any."""
 
@@ -341,18 +399,18 @@ class TransactionIndex:
         self._disk = disk
         self.path = path
         self._base_offset = base_offset
-        self._entries: list[AbortedTransaction] | None = None if on_disk else []
+        self._entries: AbortedTransactions | None = None if on_disk else AbortedTransactions()
         self._written = 0
         self.is_written = False  # since it was opened, and the file is there
 
     @property
-    def entries(self) -> list[AbortedTransaction]:
+    def entries(self) -> AbortedTransactions:
         """All entries, by rising last offset. CorruptBatchError when the file cannot be right."""
         if self._entries is None:
             data = _read_file(self._disk, self.path)
             if len(data) % TRANSACTION_ENTRY_BYTES:
                 raise CorruptBatchError(f"{self.path}: size {len(data)} is not a multiple of {TRANSACTION_ENTRY_BYTES}")
-            entries = []
+            entries = AbortedTransactions()
             next_marker = self._base_offset
             for version, *fields in _TRANSACTION_ENTRY.iter_unpack(data):
                 if version != 0:
@@ -376,8 +434,7 @@ class TransactionIndex:
     def truncate(self, offset: int) -> None:
         """Forget entries whose marker is at or after `offset`."""
         entries = self.entries
-        while entries and entries[-1].last_offset >= offset:
-            entries.pop()
+        entries.truncate(offset)
         if self._written > len(entries):
             self._written = len(entries)
             self.is_written = True
@@ -387,14 +444,14 @@ class TransactionIndex:
         """Forget all entries and remove the file."""
         if (self._entries is None or self._written) and self._disk.exists(self.path):
             self._disk.remove(self.path)
-        self._entries = []
+        self._entries = AbortedTransactions()
         self._written = 0
         self.is_written = False
 
     def write(self) -> None:
         """Bring the file up to date (not synced)."""
         entries = self.entries
-        data = b"".join([_TRANSACTION_ENTRY.pack(0, *entry) for entry in entries[self._written :]])
+        data = b"".join([_TRANSACTION_ENTRY.pack(0, *entry) for entry in entries.from_slot(self._written)])
         if data:
             _write_entries(self._disk, self.path, self._written * TRANSACTION_ENTRY_BYTES, data)
             self._written = len(entries)

@@ -272,7 +272,8 @@ class Log:
         if markers is not None:
             for header, marker in zip(headers, markers):
                 if header.producer_id >= 0:
-                    self._update_producers(header, header.base_offset + header.last_offset_delta, marker)
+                    last_offset = header.base_offset + header.last_offset_delta
+                    self._update_producers(header, last_offset, marker, origin is AppendOrigin.COORDINATOR_OF_VERSION_2)
         self.producers.map_end_offset = next_offset
         failure = self._maybe_flush()
         if failure is not None:
@@ -357,29 +358,40 @@ class Log:
                         duplicate=True,
                     )
             is_transactional = bool(header.attributes & TRANSACTIONAL)
-            verification = None
-            if is_transactional and not self.producers.is_in_transaction(header.producer_id, header.producer_epoch):
-                verification = self.producers.confirmed_verification(header.producer_id, header.producer_epoch)
-                if verification is None:
-                    return AppendResult(ErrorCode.INVALID_TXN_STATE)
+            producers = self.producers
+            if (
+                is_transactional
+                and (entry is None or not entry.is_open_in(header.producer_epoch))
+                and producers.confirmed_verification(header.producer_id, header.producer_epoch) is None
+            ):
+                return AppendResult(ErrorCode.INVALID_TXN_STATE)
             error = check_data(
                 entry,
                 producer_epoch=header.producer_epoch,
                 base_sequence=header.base_sequence,
                 is_transactional=is_transactional,
                 check_sequence=is_client,
-                verification=verification,
+                verification=producers.verifications.get(header.producer_id) if producers.verifications else None,
             )
         if error is ErrorCode.NONE:
             return None
         return AppendResult(error, log_start_offset=self.log_start_offset)
 
     def _update_producers(
-        self, header: record_batch.BatchHeader, last_offset: int, marker: EndTransactionMarker | None
+        self,
+        header: record_batch.BatchHeader,
+        last_offset: int,
+        marker: EndTransactionMarker | None,
+        raises_epochs: bool = False,
     ) -> None:
         if marker is not None:
             aborted = self.producers.update_marker(
-                header.producer_id, header.producer_epoch, marker, last_offset, header.max_timestamp
+                header.producer_id,
+                header.producer_epoch,
+                marker,
+                last_offset,
+                header.max_timestamp,
+                raises_epochs=raises_epochs,
             )
             if aborted is not None:
                 try:

@@ -12,7 +12,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from barnabas.protocol import record_batch
-from barnabas.protocol.batch_layout import CONTROL, TRANSACTIONAL
+from barnabas.protocol.batch_layout import ATTRIBUTES_AT, CODEC_MASK, CONTROL, RECORD_COUNT_AT, TRANSACTIONAL
 from barnabas.protocol.checksum import crc32c
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.ports import Buffer, Disk
@@ -81,6 +81,10 @@ class ProducerEntry:
         """Offset of the last data record that is remembered, -1 when unknown."""
         return self.batches[-1].last_offset if self.batches else _NONE
 
+    def is_open_in(self, producer_epoch: int) -> bool:
+        """Whether the producer has a transaction open here, in this epoch."""
+        return self.current_transaction_first_offset != _NONE and self.producer_epoch == producer_epoch
+
     def duplicate_of(self, producer_epoch: int, first_sequence: int, last_sequence: int) -> ProducerBatch | None:
         """The remembered batch with the same sequences."""
         if producer_epoch != self.producer_epoch:
@@ -96,20 +100,31 @@ class Verification:
 
     It is asked before the first batch of a transaction is appended. A marker takes the question away, so an answer that
     comes late says nothing about the next transaction. When the coordinator has said yes, it will write a marker here.
-    So the producer's batches are taken until then.
+    So the producer's batches are taken until then. In transaction version 2 the marker of the transaction before has
+    the epoch of the question, and takes nothing away.
+
+    There is one for each producer. A higher epoch that is asked for takes no question away, because anybody can send
+    one; but it bounds the sequences, as in Kafka.
     """
 
-    __slots__ = ("is_confirmed", "lowest_sequence", "producer_epoch", "producer_id", "raises_epochs", "started_ms")
+    __slots__ = ("confirmed_epoch", "lowest_sequence", "producer_epoch", "producer_id", "raises_epochs", "started_ms")
 
     def __init__(
         self, producer_id: int, producer_epoch: int, first_sequence: int, now_ms: int, raises_epochs: bool
     ) -> None:
         self.producer_id = producer_id
-        self.producer_epoch = producer_epoch
-        self.lowest_sequence = first_sequence  # of all batches that wait for the answer
+        self.producer_epoch = producer_epoch  # the highest one that is asked for
+        self.lowest_sequence = first_sequence  # of all batches of that epoch that wait for the answer
         self.started_ms = now_ms
         self.raises_epochs = raises_epochs  # each end of a transaction raises the epoch (transaction version 2)
-        self.is_confirmed = False
+        self.confirmed_epoch: int | None = None  # the highest one to which the coordinator has said yes
+
+
+# A batch of one marker: the number of records; length, attributes, timestamp and offset delta, length of the key, its
+# version; the kind; the length of the value; its version, which does not matter; the epoch; the number of headers.
+_PLAIN_MARKER = Struct(">i8sBB2xiB")
+_PLAIN_MARKER_FIXED = (1, b"\x20\0\0\0\x08\0\0\0", 0x0C, 0)
+_PLAIN_MARKER_BYTES = RECORD_COUNT_AT + _PLAIN_MARKER.size
 
 
 class EndTransactionMarker(NamedTuple):
@@ -121,6 +136,14 @@ class EndTransactionMarker(NamedTuple):
 
 def marker_of(batch: Buffer) -> EndTransactionMarker | None:
     """What a control batch says about a transaction; None for control batches of other kinds."""
+    if len(batch) == _PLAIN_MARKER_BYTES and not batch[ATTRIBUTES_AT + 1] & CODEC_MASK:  # as coordinators write it
+        count, start, kind, value_bytes, epoch, headers = _PLAIN_MARKER.unpack_from(batch, RECORD_COUNT_AT)
+        if (count, start, value_bytes, headers) == _PLAIN_MARKER_FIXED and kind in (0, 1):
+            return EndTransactionMarker(kind == 1, epoch)
+    return _marker_in(batch)
+
+
+def _marker_in(batch: Buffer) -> EndTransactionMarker | None:
     for record in record_batch.records(batch):
         key, value = record.key, record.value
         if key is None or len(key) < 4:
@@ -154,8 +177,8 @@ def check_data(
 ) -> ErrorCode:
     """Whether a producer may append this batch now, which is no duplicate.
 
-    `verification`: of the transaction that this batch begins. Of several requests in flight, the one with the lowest
-    sequence must come first.
+    `verification`: of a transaction that the producer is about to begin here. Of several requests in flight, the one
+    with the lowest sequence must come first. As in Kafka, that holds for all its batches, in whatever epoch.
     """
     if verification is not None and check_sequence and (entry is None or producer_epoch >= entry.producer_epoch):
         is_unknown = entry is None or not entry.batches
@@ -206,12 +229,12 @@ class ProducerStateManager:
         "_disk",
         "_ended",
         "_ongoing",
-        "_verifications",
         "directory",
         "entries",
         "last_snapshot_offset",
         "map_end_offset",
         "snapshots",
+        "verifications",
     )
 
     def __init__(self, disk: Disk, directory: str, snapshots: Iterable[int] = ()) -> None:
@@ -220,7 +243,7 @@ class ProducerStateManager:
         self.entries: dict[int, ProducerEntry] = {}
         self._ongoing: dict[int, int] = {}  # first offset -> producer id, in rising order of offsets
         self._ended: dict[int, int] = {}  # first offset -> offset of the marker, until that is replicated
-        self._verifications: dict[int, Verification] = {}  # producer id -> what its coordinator was asked
+        self.verifications: dict[int, Verification] = {}  # producer id -> what its coordinator was asked
         self.snapshots: list[int] = sorted(snapshots)
         self.last_snapshot_offset = _NONE
         self.map_end_offset = 0
@@ -245,6 +268,12 @@ class ProducerStateManager:
         return first
 
     @property
+    def oldest_transaction(self) -> ProducerEntry | None:
+        """The producer whose open transaction begins first, or None."""
+        producer_id = next(iter(self._ongoing.values()), None)
+        return None if producer_id is None else self.entries.get(producer_id)
+
+    @property
     def has_open_transactions(self) -> bool:
         """Whether any transaction is open."""
         return bool(self._ongoing)
@@ -252,16 +281,17 @@ class ProducerStateManager:
     def is_in_transaction(self, producer_id: int, producer_epoch: int) -> bool:
         """Whether the producer has a transaction open here, in this epoch."""
         entry = self.entries.get(producer_id)
-        return (
-            entry is not None
-            and entry.current_transaction_first_offset != _NONE
-            and entry.producer_epoch == producer_epoch
-        )
+        return entry is not None and entry.is_open_in(producer_epoch)
 
     def confirmed_verification(self, producer_id: int, producer_epoch: int) -> Verification | None:
         """The coordinator's yes that this partition is in the producer's transaction, if there is one."""
-        found = self._verifications.get(producer_id)
-        return found if found is not None and found.is_confirmed and found.producer_epoch == producer_epoch else None
+        found = self.verifications.get(producer_id)
+        return found if found is not None and found.confirmed_epoch == producer_epoch else None
+
+    def is_fenced(self, producer_id: int, producer_epoch: int) -> bool:
+        """Whether a later epoch of the producer has been here."""
+        entry = self.entries.get(producer_id)
+        return entry is not None and producer_epoch < entry.producer_epoch
 
     # -- verification
 
@@ -271,20 +301,22 @@ class ProducerStateManager:
         """What the coordinator must confirm (`confirm`) before a transactional batch is taken. None: nothing."""
         if self.is_in_transaction(producer_id, producer_epoch):
             return None
-        known = self._verifications.get(producer_id)
-        if known is not None and known.producer_epoch == producer_epoch:
+        known = self.verifications.get(producer_id)
+        if known is None:
+            known = Verification(producer_id, producer_epoch, first_sequence, now_ms, raises_epochs)
+            self.verifications[producer_id] = known
+        elif producer_epoch > known.producer_epoch:
+            known.producer_epoch, known.lowest_sequence = producer_epoch, first_sequence
+        elif producer_epoch == known.producer_epoch:
             known.lowest_sequence = min(known.lowest_sequence, first_sequence)
-            return known
-        asked = Verification(producer_id, producer_epoch, first_sequence, now_ms, raises_epochs)
-        if known is None or producer_epoch > known.producer_epoch:
-            self._verifications[producer_id] = asked
-        return asked
+        return known
 
-    def confirm(self, asked: Verification) -> bool:
-        """The coordinator has said yes. False if a marker or a higher epoch has come meanwhile: ask anew."""
-        if self._verifications.get(asked.producer_id) is not asked:
+    def confirm(self, asked: Verification, producer_epoch: int) -> bool:
+        """The coordinator has said yes to this epoch. False: ask anew, a marker or a yes to a higher one came first."""
+        known, confirmed = self.verifications.get(asked.producer_id), asked.confirmed_epoch
+        if known is not asked or (confirmed is not None and producer_epoch < confirmed):
             return False
-        asked.is_confirmed = True
+        asked.confirmed_epoch = producer_epoch
         return True
 
     # -- changing
@@ -312,16 +344,29 @@ class ProducerStateManager:
             del batches[0]
         batches.append(ProducerBatch(last_sequence_of(base_sequence, delta), last_offset, delta, timestamp))
         entry.last_timestamp = timestamp
+        if is_transactional and self.verifications:
+            self.verifications.pop(producer_id, None)
         if is_transactional and entry.current_transaction_first_offset == _NONE:
             entry.current_transaction_first_offset = base_offset
             self._ongoing[base_offset] = producer_id
-            self._verifications.pop(producer_id, None)
 
     def update_marker(
-        self, producer_id: int, producer_epoch: int, marker: EndTransactionMarker, offset: int, timestamp: int
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        marker: EndTransactionMarker,
+        offset: int,
+        timestamp: int,
+        *,
+        raises_epochs: bool = False,
     ) -> AbortedTransaction | None:
-        """A marker was appended at `offset`; the index entry to write if it aborted a transaction."""
-        self._verifications.pop(producer_id, None)
+        """A marker was appended at `offset`; the index entry to write if it aborted a transaction.
+
+        `raises_epochs`: its epoch is that of the next transaction (transaction version 2).
+        """
+        asked = self.verifications.get(producer_id)
+        if asked is not None and not (raises_epochs and asked.raises_epochs and asked.producer_epoch == producer_epoch):
+            del self.verifications[producer_id]
         entry = self.entries.get(producer_id)
         if entry is None:
             entry = self.entries[producer_id] = ProducerEntry(producer_id, producer_epoch)
@@ -351,9 +396,9 @@ class ProducerStateManager:
         idle = [key for key, entry in self.entries.items() if _is_expired(entry, now_ms, expiration_ms)]
         for producer_id in idle:
             del self.entries[producer_id]
-        for asked in list(self._verifications.values()):
+        for asked in list(self.verifications.values()):
             if now_ms - asked.started_ms >= expiration_ms:
-                del self._verifications[asked.producer_id]
+                del self.verifications[asked.producer_id]
         return len(idle)
 
     def clear(self) -> None:
@@ -361,7 +406,7 @@ class ProducerStateManager:
         self.entries.clear()
         self._ongoing.clear()
         self._ended.clear()
-        self._verifications.clear()
+        self.verifications.clear()
         self.map_end_offset = 0
 
     # -- from the log

@@ -172,15 +172,20 @@ class Segments(Sequence[Segment]):
                     yield segment, batch
 
     def aborted_transactions(self, start: int, end: int) -> list[tuple[int, int]]:
-        """(producer id, first offset) of the aborted transactions that overlap [start, end), by first offset."""
-        found = [(entry.producer_id, entry.first_offset) for entry in self.aborted_between(start, end)]
-        return sorted(found, key=lambda pair: pair[1])
+        """(producer id, first offset) of the aborted transactions that overlap [start, end), as they ended."""
+        found: list[tuple[int, int]] = []
+        for slot in range(self.slot_of(start), len(self._segments)):
+            if self._segments[slot].transaction_index.entries.collect(start, end, found):
+                break
+        return found
 
     def aborted_between(self, start: int, end: int) -> Iterator[AbortedTransaction]:
         """The aborted transactions that overlap [start, end)."""
         for slot in range(self.slot_of(start), len(self._segments)):
-            for entry in self._segments[slot].transaction_index.entries:
-                if entry.last_offset >= start and entry.first_offset < end:
+            entries = self._segments[slot].transaction_index.entries
+            # There may be millions: a fetch looks only at those whose marker is behind its beginning.
+            for entry in entries.from_slot(entries.slot_of(start)):
+                if entry.first_offset < end:
                     yield entry
                 if entry.last_stable_offset >= end:
                     return

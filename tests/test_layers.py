@@ -22,6 +22,7 @@ LAYERS = [
     "controller",
     "offsets",
     "groups",
+    "transactions",
     "pipeline",
     "broker",
 ]
@@ -266,6 +267,10 @@ ONCE = {
     "groups/runtime.py": "the deadline of a group (the task `group timers` looks after it)",
     "replication/coordinator_loading.py": "one load, tried again",
     "replication/coordinator_shard.py": "the deadline of writes under way",
+    "transactions/coordinator.py": "the last record of a transaction, written again",
+    "transactions/shard.py": "the wait for the markers of the last transaction",
+    "transactions/markers.py": "markers that were refused, sent again",
+    "transactions/verification.py": "one request's question, asked again",
     "offsets/journal_writer.py": "one flush; what it cannot write is looked at by the task `offset journal`",
     "offsets/zookeeper.py": "one commit",
     "controller/channels.py": "one request, sent again",

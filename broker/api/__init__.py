@@ -10,6 +10,7 @@ from barnabas.broker.api import (  # noqa: F401
     describe_producers,
     describe_topic_partitions,
     elect_leaders,
+    features,
     fetch,
     groups,
     init_producer_id,
@@ -19,5 +20,7 @@ from barnabas.broker.api import (  # noqa: F401
     metadata,
     produce,
     topics,
+    transactions,
+    txn_offset_commit,
     write_txn_markers,
 )

@@ -1,7 +1,8 @@
-"""ApiVersions (key 18), versions 0-4: the APIs that have a handler, and their versions.
+"""ApiVersions (key 18), versions 0-4: the APIs that have a handler, their versions, and the features of the cluster.
 
-Left out on purpose: features. `transaction.version`, `group.version` and the like tell clients to use protocols that
-this broker does not serve.
+From version 3 on it tells which levels of features this broker supports, and which ones are finalised. A client uses
+transaction version 2 if that is finalised, whatever versions are announced. Up to version 3, clients cannot read a
+range that begins with level 0, so such a feature is left out of those supported (KIP-1022).
 """
 
 import re
@@ -9,12 +10,15 @@ from typing import TYPE_CHECKING
 
 from barnabas.broker.context import RequestContext
 from barnabas.broker.dispatch import Api, announced, api
+from barnabas.cluster.features import SUPPORTED
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import ApiVersionsRequest, ApiVersionsResponse
 
 if TYPE_CHECKING:
     from barnabas.broker.broker import Broker
+
+FIRST_VERSION_WITH_LEVEL_0 = 4
 
 SOFTWARE_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
@@ -27,12 +31,25 @@ def api_versions(broker: "Broker", request: ApiVersionsRequest, context: Request
         and SOFTWARE_NAME.fullmatch(request.client_software_version)
     ):
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
-    return ApiVersionsResponse(
+    response = ApiVersionsResponse(
         api_keys=[
             ApiVersionsResponse.ApiVersion(api_key=key, min_version=first, max_version=last)
             for key, first, last in announced()
         ]
     )
+    if context.api_version >= 3:
+        finalised = broker.features.finalised
+        response.supported_features = [
+            ApiVersionsResponse.SupportedFeatureKey(name=name, min_version=levels.first, max_version=levels.last)
+            for name, levels in SUPPORTED.items()
+            if levels.first or context.api_version >= FIRST_VERSION_WITH_LEVEL_0
+        ]
+        response.finalized_features_epoch = finalised.epoch
+        response.finalized_features = [
+            ApiVersionsResponse.FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+            for name, level in finalised.levels.items()
+        ]
+    return response
 
 
 def too_new(row: Api) -> ApiVersionsResponse:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from barnabas.broker.context import Reply, RequestContext
 from barnabas.broker.dispatch import api
 from barnabas.broker.offset_forwarding import forward_offset_fetch, is_forwarded
-from barnabas.cluster.topic_names import OFFSETS_TOPIC
+from barnabas.cluster.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from barnabas.groups.hashing import partition_for
 from barnabas.protocol import messages
 from barnabas.protocol.api_keys import ApiKey
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     )
 
 GROUP, TRANSACTION, SHARE = 0, 1, 2
+_TOPICS = {GROUP: OFFSETS_TOPIC, TRANSACTION: TRANSACTIONS_TOPIC}
 NOT_AVAILABLE_MESSAGE = "The coordinator is not available."
 INVALID_REQUEST_MESSAGE = (
     "This most likely occurs because of a request being malformed by the client library or the message was sent to an "
@@ -69,10 +70,8 @@ def find_coordinator_failed(request: FindCoordinatorRequest, error: ErrorCode) -
 def find_coordinator(broker: Broker, request: FindCoordinatorRequest, context: RequestContext) -> Reply:
     """FindCoordinator (key 10), versions 0-6: the broker that answers for a group.
 
-    The first request creates `__consumer_offsets`, and its answer waits up to half a second for the topic. For
-    transactional ids (key type 1) every broker names itself, because an error would keep the producer asking until its
-    time is up. There is no transaction coordinator yet: InitProducerId says so. Left out: share groups (key type 2) are
-    answered INVALID_REQUEST.
+    The first request creates `__consumer_offsets`, or for a transactional id `__transaction_state`, and its answer
+    waits up to half a second for the topic. Left out: share groups (key type 2) are answered INVALID_REQUEST.
     """
     return broker.turns.run(_find_coordinators(broker, request, context))
 
@@ -80,13 +79,14 @@ def find_coordinator(broker: Broker, request: FindCoordinatorRequest, context: R
 def _find_coordinators(
     broker: Broker, request: FindCoordinatorRequest, context: RequestContext
 ) -> Pieces[FindCoordinatorResponse]:
-    if request.key_type == GROUP and not broker.metadata_cache.contains(OFFSETS_TOPIC):
-        broker.auto_topics.create(OFFSETS_TOPIC)
-        yield broker.auto_topics.creations_ended([OFFSETS_TOPIC])
+    topic = _TOPICS.get(request.key_type)
+    if topic is not None and not broker.metadata_cache.contains(topic):
+        broker.auto_topics.create(topic)
+        yield broker.auto_topics.creations_ended([topic])
     if context.api_version < 4:
         error, node_id, host, port = _coordinator(broker, request.key, request.key_type, context)
         message = _MESSAGES.get(error, "")
-        if error is ErrorCode.COORDINATOR_NOT_AVAILABLE and (problem := broker.auto_topics.problem(OFFSETS_TOPIC)):
+        if topic and error is ErrorCode.COORDINATOR_NOT_AVAILABLE and (problem := broker.auto_topics.problem(topic)):
             message = f"{message} {problem}"
         return messages.FindCoordinatorResponse(
             error_code=error, error_message=message, node_id=node_id, host=host, port=port
@@ -110,15 +110,12 @@ def _find_coordinators(
 
 
 def _coordinator(broker: Broker, key: str, key_type: int, context: RequestContext) -> tuple[ErrorCode, int, str, int]:
-    if key_type == TRANSACTION:
-        own = broker.addresses.of(broker.node_id, context)
-        assert own is not None
-        return ErrorCode.NONE, broker.node_id, own.host, own.port
-    if key_type != GROUP:
+    topic = _TOPICS.get(key_type)
+    if topic is None:
         return ErrorCode.INVALID_REQUEST, -1, "", -1
     cache = broker.metadata_cache
-    if cache.contains(OFFSETS_TOPIC):
-        leader = cache.leader(OFFSETS_TOPIC, partition_for(key, broker.offsets_partition_count()))
+    if cache.contains(topic):
+        leader = cache.leader(topic, partition_for(key, cache.partition_count(topic)))
         endpoint = None if leader is None else broker.addresses.of(leader.broker_id, context)
         if leader is not None and endpoint is not None:
             return ErrorCode.NONE, leader.broker_id, endpoint.host, endpoint.port

@@ -1,35 +1,40 @@
-"""InitProducerId (key 22), versions 0-5: producer ids for idempotent producers.
+"""InitProducerId (key 22), versions 0-5: producer ids for idempotent producers, and epochs for transactional ids.
 
-Transactional ids are checked and then refused with UNSUPPORTED_VERSION, because there is no transaction coordinator
-yet. With this error most clients give up at once. Only librdkafka tries again until the time-out of its call, and then
-tells it. It gives up at once only when it is told that its rights are missing, which would be wrong.
+Without a transactional id any broker answers with a fresh id. With one its coordinator answers.
+
+Left out: authorization.
 """
+
+from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from barnabas.broker.api.transactions import for_version
 from barnabas.broker.context import RequestContext
 from barnabas.broker.dispatch import api
+from barnabas.protocol import messages
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.messages import InitProducerIdRequest, InitProducerIdResponse
 from barnabas.runtime.pending import Pending
 
 if TYPE_CHECKING:
     from barnabas.broker.broker import Broker
+    from barnabas.transactions.coordinator import Given
 
 NONE = -1
+KNOWS_FENCED_SINCE = 4  # the version that says PRODUCER_FENCED (KIP-588)
 WAIT_MS = 1_000.0  # for a block of ids
 
 
-def refusal(request: InitProducerIdRequest, error: ErrorCode) -> InitProducerIdResponse:
+def refusal(request: messages.InitProducerIdRequest, error: ErrorCode) -> messages.InitProducerIdResponse:
     """The response with an error, and no producer id."""
-    return InitProducerIdResponse(error_code=error, producer_id=NONE, producer_epoch=NONE)
+    return messages.InitProducerIdResponse(error_code=error, producer_id=NONE, producer_epoch=NONE)
 
 
 @api(ApiKey.INIT_PRODUCER_ID, versions=(0, 5), failure=refusal)
 def init_producer_id(
-    broker: "Broker", request: InitProducerIdRequest, context: RequestContext
-) -> InitProducerIdResponse | Pending[InitProducerIdResponse]:
+    broker: Broker, request: messages.InitProducerIdRequest, context: RequestContext
+) -> messages.InitProducerIdResponse | Pending[messages.InitProducerIdResponse]:
     """The next producer id with epoch 0. Waits if a block of ids is being taken.
 
     COORDINATOR_LOAD_IN_PROGRESS if that takes too long, and without the lease.
@@ -38,15 +43,29 @@ def init_producer_id(
         return refusal(request, ErrorCode.INVALID_REQUEST)
     if request.transactional_id is not None:
         if not 0 < request.transaction_timeout_ms <= broker.config.transaction_max_timeout_ms:
+            what = "transactional.id %r: transaction.timeout.ms=%d is not between 1 and transaction.max.timeout.ms=%d"
+            timeouts = (request.transaction_timeout_ms, broker.config.transaction_max_timeout_ms)
+            broker.refusals.note(
+                context, ErrorCode.INVALID_TRANSACTION_TIMEOUT, what, request.transactional_id, *timeouts
+            )
             return refusal(request, ErrorCode.INVALID_TRANSACTION_TIMEOUT)
-        what = "transactional.id %r: transactions are not built yet"
-        broker.refusals.note(context, ErrorCode.UNSUPPORTED_VERSION, what, request.transactional_id)
-        return refusal(request, ErrorCode.UNSUPPORTED_VERSION)
+        expected = None if request.producer_id == NONE else (request.producer_id, request.producer_epoch)
+        found = broker.transaction_coordinator.init_producer_id(
+            request.transactional_id, request.transaction_timeout_ms, expected
+        )
 
-    def answer(producer_id: int | None) -> InitProducerIdResponse:
+        def given(answer: Given) -> messages.InitProducerIdResponse:
+            error = for_version(answer.error, context.api_version, KNOWS_FENCED_SINCE)
+            return messages.InitProducerIdResponse(
+                error_code=error, producer_id=answer.producer_id, producer_epoch=answer.producer_epoch
+            )
+
+        return found.map(given) if isinstance(found, Pending) else given(found)
+
+    def answer(producer_id: int | None) -> messages.InitProducerIdResponse:
         if producer_id is None or not broker.lease.holds:
             return refusal(request, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-        return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
+        return messages.InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
 
     producer_id = broker.producer_ids.next()
     return answer(producer_id) if producer_id is not None else broker.producer_ids.next_within(WAIT_MS).map(answer)

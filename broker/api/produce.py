@@ -3,6 +3,7 @@ for version 0.
 
 acks=1 is answered without waiting. A request with acks=all is parked once for all its partitions. acks=0 gets no
 answer. Transactional batches are taken if the partition is in the producer's transaction (`transactional_writes.py`).
+If the coordinator of the transaction must be asked first, the whole request waits for its answer, as in Kafka.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 from barnabas.broker import transactional_writes
 from barnabas.broker.context import CLOSE, Reply, RequestContext
 from barnabas.broker.dispatch import api
+from barnabas.broker.transactional_writes import Refusal
 from barnabas.config.topic import TopicConfig
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.batch_layout import (
@@ -127,12 +129,53 @@ def produce(broker: Broker, request: ProduceRequest, context: RequestContext) ->
         )
     response = ProduceResponse(responses=topics)
     if has_transactional:
-        for slot, error in reversed(transactional_writes.refused(broker, request, version, entries)):
-            broker.refusals.note(context, error, REFUSED_RECORDS, *places[slot])
-            answers[slot].error_code = error
-            answers[slot].base_offset = -1
-            has_error = True
-            del entries[slot], places[slot], answers[slot]
+        refused = transactional_writes.refused(broker, request, version, entries)
+        if isinstance(refused, Pending):
+            entries = [(topic, index, context.kept(records)) for topic, index, records in entries]
+            context.keep_frame()
+
+            def go_on(refused: list[Refusal]) -> Reply:
+                is_refused = _refuse(broker, context, refused, entries, places, answers)
+                return _append(
+                    broker, request, context, response, entries, places, answers, has_error or is_refused, has_large
+                )
+
+            # Its records are not in the logs yet: the requests behind it wait, so batches stay in their order.
+            return refused.and_then(go_on)
+        has_error = _refuse(broker, context, refused, entries, places, answers) or has_error
+    return _append(broker, request, context, response, entries, places, answers, has_error, has_large)
+
+
+def _refuse(
+    broker: Broker,
+    context: RequestContext,
+    refused: list[Refusal],
+    entries: list[tuple[str, int, Buffer]],
+    places: list[tuple[str, int]],
+    answers: list[Answer],
+) -> bool:
+    """Answer entries that must not be appended, and take them out. Whether there were any."""
+    for slot, error, message in reversed(refused):
+        broker.refusals.note(context, error, REFUSED_RECORDS, *places[slot])
+        answers[slot].error_code = error
+        answers[slot].error_message = message
+        answers[slot].base_offset = -1
+        del entries[slot], places[slot], answers[slot]
+    return bool(refused)
+
+
+def _append(
+    broker: Broker,
+    request: ProduceRequest,
+    context: RequestContext,
+    response: ProduceResponse,
+    entries: list[tuple[str, int, Buffer]],
+    places: list[tuple[str, int]],
+    answers: list[Answer],
+    has_error: bool,
+    has_large: bool,
+) -> Reply:
+    acks = request.acks
     if not entries:
         return response if acks else CLOSE if has_error else None
     may_be_internal = context.client_id == ADMIN_CLIENT_ID

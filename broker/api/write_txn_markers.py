@@ -3,11 +3,11 @@
 Transaction coordinators send it, and an operator's tool that ends a transaction which hangs (KIP-664). Each marker is
 written as with acks=all, and answered when the in-sync replicas have it. Partitions are independent of each other.
 
-After a marker in `__consumer_offsets` the offsets of the transaction count, or are dropped, before it is answered. So
-the group coordinator must have loaded the partition. If it has not, the answer is NOT_LEADER_OR_FOLLOWER, which makes
-the sender try again. Version 2 says by which rules the transaction was made: in transaction version 2 (KIP-890) each
-end raises the producer's epoch, so a marker with the epoch of an open transaction is late. It is served but not
-announced, as in Kafka 4.1.
+A marker in `__consumer_offsets` is appended by the group coordinator. The offsets of the transaction count, or are
+dropped, before it is answered. So the coordinator must have loaded the partition. If it has not, the answer is
+NOT_LEADER_OR_FOLLOWER, which makes the sender try again. Version 2 says by which rules the transaction was made: in
+transaction version 2 (KIP-890) each end raises the producer's epoch, so a marker with the epoch of an open transaction
+is late. It is served but not announced, as in Kafka 4.1.
 
 Left out: authorization.
 """
@@ -20,10 +20,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from barnabas.broker.context import Reply, RequestContext
 from barnabas.broker.dispatch import api
 from barnabas.cluster.topic_names import OFFSETS_TOPIC
-from barnabas.protocol import record_batch
+from barnabas.protocol import messages, record_batch
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.messages import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 from barnabas.protocol.record_batch import CONTROL_ABORT, CONTROL_COMMIT
 from barnabas.replication.partition import ALL_IN_SYNC
 from barnabas.runtime.pending import Pending
@@ -33,10 +32,11 @@ from barnabas.storage.validation import AppendOrigin, AppendResult
 if TYPE_CHECKING:
     from barnabas.broker.broker import Broker
 
+    Marker = messages.WriteTxnMarkersRequest.WritableTxnMarker
+
 MARKERS_PER_PIECE = 50  # about a millisecond
 VERSION_THAT_RAISES_EPOCHS = 2
 
-Marker = WriteTxnMarkersRequest.WritableTxnMarker
 Outcome = list[AppendResult] | Pending[list[AppendResult]]
 
 
@@ -58,9 +58,9 @@ class _Answers:
         """Add one. Of a partition that is named twice for a producer, the last one counts, as in Kafka."""
         self._errors.setdefault(place.marker.producer_id, {}).setdefault(place.topic, {})[place.partition] = error
 
-    def response(self) -> WriteTxnMarkersResponse:
+    def response(self) -> messages.WriteTxnMarkersResponse:
         """The answer."""
-        response = WriteTxnMarkersResponse
+        response = messages.WriteTxnMarkersResponse
         return response(
             markers=[
                 response.WritableTxnMarkerResult(
@@ -81,7 +81,9 @@ class _Answers:
         )
 
 
-def write_txn_markers_failed(request: WriteTxnMarkersRequest, error: ErrorCode) -> WriteTxnMarkersResponse:
+def write_txn_markers_failed(
+    request: messages.WriteTxnMarkersRequest, error: ErrorCode
+) -> messages.WriteTxnMarkersResponse:
     """The same error for every partition."""
     answers = _Answers()
     for marker in request.markers:
@@ -99,14 +101,16 @@ def write_txn_markers_failed(request: WriteTxnMarkersRequest, error: ErrorCode) 
     is_wide=True,
     is_of_brokers=True,
 )
-def write_txn_markers(broker: Broker, request: WriteTxnMarkersRequest, context: RequestContext) -> Reply:
+def write_txn_markers(broker: Broker, request: messages.WriteTxnMarkersRequest, context: RequestContext) -> Reply:
     """Append the markers; the answer comes when the outcome of all is known, at the latest after request.timeout.ms."""
     return broker.turns.run(_write(broker, request), to_the_end=True)
 
 
-def _write(broker: Broker, request: WriteTxnMarkersRequest) -> Pieces[WriteTxnMarkersResponse]:
+def _write(broker: Broker, request: messages.WriteTxnMarkersRequest) -> Pieces[messages.WriteTxnMarkersResponse]:
     answers = _Answers()
     appended: list[tuple[list[_Place], Outcome]] = []
+    ended: list[tuple[_Place, Pending[ErrorCode]]] = []
+    seen = 0
     for marker in request.markers:
         places: list[_Place] = []
         for topic in marker.topics:
@@ -115,39 +119,56 @@ def _write(broker: Broker, request: WriteTxnMarkersRequest) -> Pieces[WriteTxnMa
                 refused = _refused(broker, place)
                 if refused:
                     answers.add(place, refused)
-                    continue
-                places.append(place)
-                if len(places) == MARKERS_PER_PIECE:
-                    appended.append((places, _append(broker, marker, places)))
-                    places = []
+                elif topic.name == OFFSETS_TOPIC:
+                    ended.append((place, _end_in_offsets(broker, place)))
+                else:
+                    places.append(place)
+                seen += 1
+                if not seen % MARKERS_PER_PIECE:
+                    if places:
+                        appended.append((places, _append(broker, marker, places)))
+                        places = []
                     yield
         if places:
             appended.append((places, _append(broker, marker, places)))
     for places, outcome in appended:
         results = (yield outcome) if isinstance(outcome, Pending) else outcome
         for place, result in zip(places, results, strict=True):
-            error = result.error
-            if not error and place.topic == OFFSETS_TOPIC:
-                error = yield broker.group_coordinator.complete_transaction(
-                    place.partition, place.marker.producer_id, place.marker.transaction_result
-                )
-            answers.add(place, error)
+            answers.add(place, result.error)
+    for place, end in ended:
+        answers.add(place, (yield end))
     return answers.response()
 
 
 def _refused(broker: Broker, place: _Place) -> ErrorCode:
     """Why a marker is not appended at all, if it is not."""
-    if place.marker.producer_id < 0:
+    if place.marker.producer_id < 0 or place.marker.producer_epoch < 0:
         return ErrorCode.UNKNOWN_SERVER_ERROR  # as Kafka, whose batch builder raises
     if (place.topic, place.partition) not in broker.replica_manager.partitions:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION  # also if another broker has it: the sender looks where it is
-    if place.topic == OFFSETS_TOPIC and not broker.group_coordinator.has_loaded(place.partition):
-        return ErrorCode.NOT_LEADER_OR_FOLLOWER
     return ErrorCode.NONE
 
 
+def _end_in_offsets(broker: Broker, place: _Place) -> Pending[ErrorCode]:
+    marker = place.marker
+    return broker.group_coordinator.write_marker(
+        *(place.partition, _batch(broker, marker), _origin(marker)), marker.producer_id, marker.transaction_result
+    )
+
+
 def _append(broker: Broker, marker: Marker, places: Sequence[_Place]) -> Outcome:
-    batch = record_batch.build_marker(
+    batch = _batch(broker, marker)
+    return broker.replica_manager.append(
+        [(place.topic, place.partition, bytearray(batch)) for place in places],
+        required_acks=ALL_IN_SYNC,
+        timeout_ms=broker.config.request_timeout_ms,
+        origin=_origin(marker),
+        internal_topics_allowed=True,
+    )
+
+
+def _batch(broker: Broker, marker: Marker) -> bytearray:
+    return record_batch.build_marker(
         CONTROL_COMMIT if marker.transaction_result else CONTROL_ABORT,
         base_offset=0,
         partition_leader_epoch=-1,
@@ -156,11 +177,8 @@ def _append(broker: Broker, marker: Marker, places: Sequence[_Place]) -> Outcome
         coordinator_epoch=marker.coordinator_epoch,
         timestamp=broker.env.clock.now_ms(),
     )
+
+
+def _origin(marker: Marker) -> AppendOrigin:
     raises_epochs = marker.transaction_version >= VERSION_THAT_RAISES_EPOCHS
-    return broker.replica_manager.append(
-        [(place.topic, place.partition, bytearray(batch)) for place in places],
-        required_acks=ALL_IN_SYNC,
-        timeout_ms=broker.config.request_timeout_ms,
-        origin=AppendOrigin.COORDINATOR_OF_VERSION_2 if raises_epochs else AppendOrigin.COORDINATOR,
-        internal_topics_allowed=True,
-    )
+    return AppendOrigin.COORDINATOR_OF_VERSION_2 if raises_epochs else AppendOrigin.COORDINATOR

@@ -17,7 +17,7 @@ from barnabas.broker.cli.exits import ExitCode, fail, key_values, say
 from barnabas.broker.cli.log_headers import Key, Log, LogHeaders
 from barnabas.broker.cli.target import Target, no_time_limit
 from barnabas.broker.cli.terminal import AsJson, Yes, confirm, print_json, print_table, progress
-from barnabas.offsets import backup
+from barnabas.offsets import backup, backup_records, backup_search
 from barnabas.offsets.backup import Backup, Position
 from barnabas.offsets.backup_places import Found, How, Placement, There, place, prove, refuse_early
 from barnabas.offsets.backup_records import NO_MARKS, Marks, place_by_records
@@ -73,12 +73,12 @@ def export(
                 if key in logs.logs:
                     places.setdefault(key, set()).add(one.offset)
         with progress("Reading batches", sum(map(len, places.values()))) as advance:
-            around = logs.around(places, advance)
+            around = logs.each(places, backup_search.around, advance)
         known = {key: found for key, found in around.items() if not isinstance(found, str)}
         marks: dict[Key, dict[int, Marks] | str] = {}
         if not batches_only:
             with progress("Reading records", sum(map(len, known.values()))) as advance:
-                marks = logs.marks(known, advance)
+                marks = logs.each(known, backup_records.marks_at, advance)
     doubts: dict[str, int] = {}
     count = sum(map(len, committed.values()))
     with progress("Writing positions", count) as advance:
@@ -310,7 +310,7 @@ def _place(target: Target, rows: list[_Row], logs: LogHeaders, is_same_cluster: 
     for row in readable:
         offsets.setdefault(row.key, set()).add(row.position.offset)
     with progress("Comparing batches", sum(map(len, offsets.values()))) as advance:
-        around = logs.around(offsets, advance)
+        around = logs.each(offsets, backup_search.around, advance)
     wanted: dict[Key, set[Wanted]] = {}
     theres: dict[int, There] = {}
     placements: dict[Placement, Placement] = {}  # each is kept once
@@ -334,7 +334,7 @@ def _place(target: Target, rows: list[_Row], logs: LogHeaders, is_same_cluster: 
         if is_same_log:
             row.epoch = position.leader_epoch
     with progress("Searching batches", sum(map(len, wanted.values()))) as advance:
-        searched = logs.search(wanted, search_mb * 2**20, advance)
+        searched = logs.each(wanted, partial(backup_search.search, bytes_each=search_mb * 2**20), advance)
     target.renew()
     records: dict[Key, set[Marks]] = {}
     for row in left:
@@ -346,7 +346,8 @@ def _place(target: Target, rows: list[_Row], logs: LogHeaders, is_same_cluster: 
         if row.placement.how is How.REFUSED and (marks := _marks(row.position)) != NO_MARKS:
             records.setdefault(row.key, set()).add(marks)
     with progress("Searching records", sum(map(len, records.values()))) as advance:
-        by_records = logs.search_records(records, search_mb * 2**20, advance)
+        search_records = partial(backup_records.search_records, bytes_each=search_mb * 2**20)
+        by_records = logs.each(records, search_records, advance)
     for row in left:
         seen_records, marks = by_records.get(row.key, ""), _marks(row.position)
         if not isinstance(seen_records, str) and row.placement.how is How.REFUSED and marks != NO_MARKS:

@@ -9,6 +9,7 @@ from barnabas.broker.cli.client import admin, answered, await_coordinators
 from barnabas.broker.cli.exits import ExitCode, Failure, fail, say
 from barnabas.broker.cli.groups import tell_loading
 from barnabas.broker.cli.http_client import HttpApi
+from barnabas.broker.cli.offset_targets import named
 from barnabas.broker.cli.target import Target
 from barnabas.broker.cli.terminal import AsJson, Yes, confirm, print_outcomes, print_table
 from barnabas.broker.cli.words import duration
@@ -126,15 +127,6 @@ def refuse_members(group: str, document: dict[str, Any]) -> None:
     if count or document["state"] != "Empty":
         who = f"{count} {'member' if count == 1 else 'members'}" if count else "members that are joining"
         fail(f"{group} has {who}, which would commit again. Stop its consumers first.")
-
-
-def named(topic: str) -> tuple[str, set[int] | None]:
-    """A topic, and the partitions of it that `orders:0,2` names; None: all."""
-    name, colon, numbers = topic.partition(":")
-    try:
-        return name, {int(number) for number in numbers.split(",")} if colon else None
-    except ValueError:
-        fail(f"--topic wants TOPIC or TOPIC:0,1,2, not {topic!r}.", ExitCode.NOT_VALID)
 
 
 def chosen(

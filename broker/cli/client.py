@@ -119,7 +119,7 @@ def answered(client: Any | None, ask: Callable[[], T], on_wait: Callable[[Except
         client,
         ask,
         (
-            *_coordinator_moves(),
+            *coordinator_moves(),
             errors.KafkaConnectionError,
             errors.KafkaTimeoutError,
             errors.NodeNotReadyError,
@@ -136,7 +136,7 @@ def changed(client: Any, change: Callable[[], dict[Any, Any]]) -> dict[Any, Any]
     While it moves or loads, the change is sent again, because such an answer says that nothing was changed. A change
     without an answer is not.
     """
-    moves = _coordinator_moves()
+    moves = coordinator_moves()
 
     def ask() -> dict[Any, Any]:
         results = change()
@@ -148,7 +148,7 @@ def changed(client: Any, change: Callable[[], dict[Any, Any]]) -> dict[Any, Any]
     return _again(client, ask, moves)
 
 
-def _coordinator_moves() -> tuple[type[Exception], ...]:
+def coordinator_moves() -> tuple[type[Exception], ...]:
     from kafka import errors
 
     return errors.CoordinatorLoadInProgressError, errors.CoordinatorNotAvailableError, errors.NotCoordinatorError
@@ -188,7 +188,7 @@ def _described(client: Any, groups: list[str]) -> dict[str, Any]:
     """What coordinators say of groups. kafka-python gives their errors as text; those that pass are raised here."""
     described: dict[str, Any] = client.describe_groups(groups)
     for group in described.values():
-        for error in _coordinator_moves():
+        for error in coordinator_moves():
             if error.__name__ in (group["error"] or ""):
                 raise error
     return described

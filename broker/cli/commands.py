@@ -10,8 +10,8 @@ from barnabas.broker.cli.terminal import Group
 
 # In the order of `--help`: the first commands are those that a newcomer needs first.
 COMMANDS = (
-    *("start", "status", "cluster", "doctor", "demo", "topics", "produce", "consume", "groups", "offsets", "configs"),
-    "pipeline",
+    *("start", "status", "cluster", "doctor", "demo", "topics", "produce", "consume", "groups", "offsets"),
+    *("transactions", "configs", "features", "pipeline"),
 )
 
 # The base class of click's errors of usage. typer exports only its subclasses.

@@ -3,31 +3,54 @@
 What does not answer is a finding, or a check that was not made: it is said, and the others go on.
 """
 
+import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Annotated, Any
 
 import typer
-from barnabas.broker.cli.client import admin, answered, positions, send
+from barnabas.broker.cli.client import BROKER_RESOURCE, admin, answered, positions, send
 from barnabas.broker.cli.exits import ExitCode, Failure
 from barnabas.broker.cli.http_client import HttpApi
 from barnabas.broker.cli.lag import ask
+from barnabas.broker.cli.open_transactions import (
+    OPEN_STATES,
+    describe_transactions,
+    find_hanging,
+    list_transactions,
+    longest_timeout_ms,
+)
 from barnabas.broker.cli.target import DEFAULT_BOOTSTRAP, Target
 from barnabas.broker.cli.terminal import AsJson, new_app, print_json, print_paragraph
 from barnabas.broker.cli.words import duration, shown
 from barnabas.broker.doctor import findings
-from barnabas.broker.doctor.facts import NO_SETTINGS, STALLED_MS, Broker, Facts, Partition, Setting, Settings, Topic
+from barnabas.broker.doctor.facts import (
+    NO_SETTINGS,
+    Broker,
+    Facts,
+    HangingTransaction,
+    OpenTransaction,
+    Partition,
+    Setting,
+    Settings,
+    Topic,
+)
 from barnabas.broker.doctor.findings import Finding, Outcome, Severity
 from barnabas.broker.doctor.groups import CONFIRMED_MAX, to_confirm
+from barnabas.broker.doctor.transactions import DECIDED_LONG_MS
+from barnabas.groups.standstill import STALLED_MS
 from barnabas.offsets.lag import PartitionLag, Status
 from barnabas.runtime.clock import RealClock
 from barnabas.storage.disk_space import ENOUGH_MS
 
 app = new_app()
 
-BROKER_RESOURCE, TOPIC_RESOURCE = 4, 2
+TOPIC_RESOURCE = 2
 TOPICS_AT_ONCE = 200
+TRANSACTIONS_MAX = 10_000  # open ones that are looked at
+MARKERS_WITHIN_MS = 2_000
+PARTITIONS_MAX = 20_000  # that are asked for hanging ones
 SETTINGS_WITHIN_MS = 3_000
 WITHOUT_HTTP_GROUPS_MAX = 100  # whose offsets are read over Kafka's protocol, where there is no HTTP API
 CODES = {Severity.NOTE: ExitCode.DONE, Severity.WARNING: ExitCode.WARNED, Severity.ERROR: ExitCode.TROUBLED}
@@ -95,6 +118,9 @@ def gather(client: Any, api: HttpApi, stalled_ms: int, renew: Callable[[], None]
             not_confirmed.append(name)
     if not with_health:
         lags = _lags_without_http(client, groups, renew)
+    renew()
+    silent = [broker.node_id for broker in brokers if broker.is_registered and not broker.answers]
+    transactions, hanging, not_known = _transactions(client, described, stalled_ms, silent)
     controller = cluster["controller_id"]
     return Facts(
         RealClock().now_ms(),
@@ -105,6 +131,62 @@ def gather(client: Any, api: HttpApi, stalled_ms: int, renew: Callable[[], None]
         lags,
         not_confirmed,
         stalled_ms,
+        transactions,
+        hanging,
+        not_known,
+    )
+
+
+def _transactions(
+    client: Any, described: Iterable[dict[str, Any]], stalled_ms: int, silent: Sequence[int]
+) -> tuple[list[OpenTransaction], list[HangingTransaction], str | None]:
+    """Those that are open for long, those that hang, and why they are not all known."""
+    from kafka.errors import KafkaError
+
+    if silent:  # a coordinator that says nothing may know what seems to hang, and it would be waited for
+        return [], [], f"broker {silent[0]} does not answer"
+    partitions = [(topic["name"], row["partition_index"]) for topic in described for row in topic["partitions"]]
+    some = partitions[:PARTITIONS_MAX]
+    try:
+        listed = list_transactions(client, states=OPEN_STATES)
+        found = describe_transactions(client, listed[:TRANSACTIONS_MAX])
+        hanging, unknown = find_hanging(client, some, longest_timeout_ms(client))
+    except Failure as failure:
+        return [], [], failure.message
+    except KafkaError as error:
+        return [], [], str(getattr(error, "message", "") or error)
+    decided = [one for one in listed if one.transactional_id in found and found[one.transactional_id].is_decided]
+    if decided:  # most of them get their markers within milliseconds
+        asyncio.run(RealClock().sleep(MARKERS_WITHIN_MS))
+        again = describe_transactions(client, decided)
+        for one in decided:
+            if again.get(one.transactional_id) != found[one.transactional_id]:
+                del found[one.transactional_id]
+    least_ms = min(stalled_ms, DECIDED_LONG_MS)
+    now_ms = RealClock().now_ms()
+    old = [one for one in found.values() if one.is_open and now_ms - one.start_ms >= least_ms]
+    missing = len(unknown) + len(partitions) - len(some)
+    not_known = f"{missing:,} partitions were not asked for hanging ones" if missing else None
+    if len(listed) > TRANSACTIONS_MAX:
+        not_known = f"{len(listed):,} are open, and only {TRANSACTIONS_MAX:,} were looked at"
+    return (
+        [
+            OpenTransaction(
+                one.transactional_id,
+                one.state,
+                one.coordinator,
+                one.producer_id,
+                one.start_ms,
+                one.timeout_ms,
+                one.partitions,
+            )
+            for one in old
+        ],
+        [
+            HangingTransaction(one.topic, one.partition, one.producer_id, one.first_offset, one.last_timestamp)
+            for one in hanging
+        ],
+        not_known,
     )
 
 
@@ -302,6 +384,8 @@ def not_known_yet(facts: Facts) -> list[str]:
             )
     if facts.groups is None:
         said.append("the groups could not be listed")
+    if facts.transactions_not_known is not None:
+        said.append(f"open transactions: {facts.transactions_not_known}")
     if facts.not_confirmed:
         said.append(f"{len(facts.not_confirmed):,} groups that may have a problem were not looked at more closely")
     return said

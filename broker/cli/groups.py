@@ -8,9 +8,10 @@ from typing import Annotated, Any
 import typer
 from barnabas.broker.cli.client import admin, answered, await_coordinators, changed, describe_groups, positions
 from barnabas.broker.cli.exits import ExitCode, Failure, fail, say
+from barnabas.broker.cli.group_waits import group_waits, lines
 from barnabas.broker.cli.http_client import HttpApi
 from barnabas.broker.cli.lag import add_true_lag, lag, true_lag_cells
-from barnabas.broker.cli.target import Target
+from barnabas.broker.cli.target import DEFAULT_BOOTSTRAP, Target
 from barnabas.broker.cli.terminal import (
     AsJson,
     Yes,
@@ -86,6 +87,7 @@ def describe(target: Target, groups: Names, as_json: AsJson = False) -> None:
     """Members of a group, the partitions each one reads, committed offsets and lag.
 
     "lag" is the distance of offsets, "records" are those that a consumer gets (`groups lag` says more).
+    Where the group waits for an open transaction, it is said which, and how to end it.
 
     \b
     barnabas groups describe billing
@@ -108,6 +110,7 @@ def describe(target: Target, groups: Names, as_json: AsJson = False) -> None:
             owners = {tuple(partition): member for member in members for partition in member["partitions"]}
             rows = positions(client, name, extra=owners)
             add_true_lag(HttpApi(client, target), name, rows)
+            waits = group_waits(client, HttpApi(client, target), name, rows)
             for row in rows:
                 owner = owners.get((row["topic"], row["partition"]))
                 row["member_id"] = owner["member_id"] if owner else None
@@ -118,6 +121,7 @@ def describe(target: Target, groups: Names, as_json: AsJson = False) -> None:
                     "protocol": group["protocol_data"],
                     "members": members,
                     "offsets": rows,
+                    "waits": waits,
                 }
             )
     if as_json:
@@ -160,6 +164,8 @@ def describe(target: Target, groups: Names, as_json: AsJson = False) -> None:
                     for row in document["offsets"]
                 ],
             )
+        for line in lines(document["waits"], None if target.bootstrap == DEFAULT_BOOTSTRAP else target.bootstrap):
+            print(shown(line))
 
 
 app.command("lag")(lag)

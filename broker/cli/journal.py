@@ -356,12 +356,17 @@ def _where_it_is_off(client: Any, partitions: Sequence[dict[str, Any]], index: i
     """The coordinator of this partition, if it does not write the journal now; None: it does, or there is none."""
     from kafka.errors import KafkaError
 
-    leaders = [row["leader_id"] for row in partitions if row["partition_index"] == index and row["leader_id"] >= 0]
-    for node_id in leaders:
-        with suppress(KafkaError):
-            if broker_setting(client, node_id, SETTING) == "false":
-                return int(node_id)
+    node_id = _leader_of(partitions, index)
+    with suppress(KafkaError):
+        if node_id is not None and broker_setting(client, node_id, SETTING) == "false":
+            return node_id
     return None
+
+
+def _leader_of(partitions: Sequence[dict[str, Any]], index: int) -> int | None:
+    """The broker that leads this partition; None: there is none now."""
+    leaders = (row["leader_id"] for row in partitions if row["partition_index"] == index and row["leader_id"] >= 0)
+    return next(leaders, None)
 
 
 def _coordinator(client: Any, group: str) -> int | None:
@@ -369,9 +374,7 @@ def _coordinator(client: Any, group: str) -> int | None:
     (topic,) = answered(client, lambda: client.describe_topics([OFFSETS_TOPIC]))
     if topic["error_code"] or not topic["partitions"]:
         return None
-    index = partition_for(group, len(topic["partitions"]))
-    leaders = [row["leader_id"] for row in topic["partitions"] if row["partition_index"] == index]
-    return leaders[0] if leaders and leaders[0] >= 0 else None
+    return _leader_of(topic["partitions"], partition_for(group, len(topic["partitions"])))
 
 
 def _retention_ms(client: Any) -> int:

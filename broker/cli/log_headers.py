@@ -1,7 +1,7 @@
 """Looks at the headers of batches in partitions' logs, by Fetch and ListOffsets: what any broker answers."""
 
 import asyncio
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sized
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
@@ -9,20 +9,15 @@ from uuid import UUID
 from barnabas.broker.cli.client import LATEST, ONE_ANSWERS_WITHIN_MS, RETRY_MS, answered, reason
 from barnabas.broker.cli.target import Target
 from barnabas.offsets.backup import Batch, batches_in
-from barnabas.offsets.backup_records import (
-    AskBatches,
-    Marks,
-    SearchedRecords,
-    marks_at,
-    search_records,
-)
-from barnabas.offsets.backup_search import Around, Ask, AskTime, Searched, Wanted, around, search
+from barnabas.offsets.backup_records import AskBatches
+from barnabas.offsets.backup_search import Ask, AskTime
 from barnabas.protocol import uuids
-from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.errors import LEADER_MOVES, ErrorCode
 from barnabas.runtime.clock import RealClock
 
 Key = tuple[str, int]
 T = TypeVar("T")
+W = TypeVar("W", bound=Sized)
 Asking = Ask | AskBatches | AskTime
 Seeking = Generator[Asking, Any, T]
 
@@ -37,17 +32,6 @@ GONE = "the topic or partition is gone"
 NO_LEADER = "its leader does not answer"
 MOVED = "its log has changed while it was read"
 OLD_FORMAT = "its batches have an old format"
-PASSING = {
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-    ErrorCode.LEADER_NOT_AVAILABLE,
-    ErrorCode.NOT_LEADER_OR_FOLLOWER,
-    ErrorCode.REPLICA_NOT_AVAILABLE,
-    ErrorCode.KAFKA_STORAGE_ERROR,
-    ErrorCode.FENCED_LEADER_EPOCH,
-    ErrorCode.UNKNOWN_LEADER_EPOCH,
-    ErrorCode.OFFSET_NOT_AVAILABLE,
-}
-"""Answers while leaders move and topics are being deleted."""
 
 
 class Log(NamedTuple):
@@ -89,41 +73,22 @@ class LogHeaders:
             if isinstance(start, int) and isinstance(end, int):
                 self.logs[key] = Log(start, max(start, end))
 
-    def around(
-        self, offsets: Mapping[Key, Collection[int]], advance: Callable[[int], None]
-    ) -> dict[Key, dict[int, Around] | str]:
-        """What is at these offsets, by partition; or why it cannot be read. Advances by the offsets."""
-        return self._each(offsets, lambda log, some: around(some, log.start, log.end), advance)
-
-    def search(
-        self, wanted: Mapping[Key, Collection[Wanted]], bytes_each: int, advance: Callable[[int], None]
-    ) -> dict[Key, Searched | str]:
-        """Look for batches, by partition; or why it cannot be read. Advances by what was wanted."""
-        return self._each(wanted, lambda log, some: search(some, log.start, log.end, bytes_each), advance)
-
-    def marks(
-        self, places: Mapping[Key, Mapping[int, Around]], advance: Callable[[int], None]
-    ) -> dict[Key, dict[int, Marks] | str]:
-        """The records at offsets whose batches are known, by partition. Advances by the offsets."""
-        return self._each(places, lambda log, some: marks_at(some, log.start, log.end), advance)
-
-    def search_records(
-        self, wanted: Mapping[Key, Collection[Marks]], bytes_each: int, advance: Callable[[int], None]
-    ) -> dict[Key, SearchedRecords | str]:
-        """Look for records, by partition; or why it cannot be read. Advances by what was wanted."""
-        return self._each(wanted, lambda log, some: search_records(some, log.start, log.end, bytes_each), advance)
-
-    def _each(
+    def each(
         self,
-        work: Mapping[Key, Any],
-        begin: Callable[[Log, Any], Seeking[T]],
+        work: Mapping[Key, W],
+        begin: Callable[[W, int, int], Seeking[T]],
         advance: Callable[[int], None],
     ) -> dict[Key, T | str]:
+        """What a search finds in each of these logs, or why the log cannot be read. Advances by what was wanted.
+
+        `begin` makes the search of one log (backup_search.py, backup_records.py): it gets what is wanted there, and
+        the start and the end of the log.
+        """
         counts = {key: len(some) for key, some in work.items()}
         results: dict[Key, T | str] = {}
         left = list(work)
         for _ in range(ATTEMPTS):
-            seekers = {key: begin(self.logs[key], work[key]) for key in left}
+            seekers = {key: begin(work[key], *self.logs[key]) for key in left}
             results |= self._run(seekers, lambda key: advance(counts[key]))
             left = [key for key in left if results[key] == MOVED]
             if not left:
@@ -240,7 +205,7 @@ def _read(response: Any, asks: Mapping[Key, Asking]) -> dict[Key, Any]:
             key = (topic.topic if is_fetch else topic.name, one.partition_index)
             if one.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
                 found[key] = MOVED
-            elif one.error_code in PASSING:
+            elif one.error_code in LEADER_MOVES:
                 continue
             elif one.error_code:
                 found[key] = f"its leader answers: {reason(one.error_code)}"

@@ -30,15 +30,18 @@ def place_of(to: str) -> Any:
         )
 
 
+def named(topic: str) -> tuple[str, set[int] | None]:
+    """A topic, and the partitions of it that `orders:0,2` names; None: all."""
+    name, colon, numbers = topic.partition(":")
+    try:
+        return name, {int(number) for number in numbers.split(",")} if colon else None
+    except ValueError:
+        fail(f"--topic wants TOPIC or TOPIC:0,1,2, not {topic!r}.", ExitCode.NOT_VALID)
+
+
 def partitions_named(client: Any, topics: list[str]) -> list[Key]:
     """The partitions that `orders` or `orders:0,2` names; the command ends if one does not exist."""
-    wanted: dict[str, set[int] | None] = {}
-    for topic in topics:
-        name, colon, numbers = topic.partition(":")
-        try:
-            wanted[name] = {int(number) for number in numbers.split(",")} if colon else None
-        except ValueError:
-            fail(f"--topic wants TOPIC or TOPIC:0,1,2, not {topic!r}.", ExitCode.NOT_VALID)
+    wanted = dict(map(named, topics))
     result = []
     for name, topic_metadata in describe_topics(client, list(wanted)).items():
         existing = {partition["partition_index"] for partition in topic_metadata["partitions"]}

@@ -14,7 +14,7 @@ from barnabas.broker.cli.terminal import AsJson, new_app, print_json, print_tabl
 app = new_app("""Offsets, lag and health of groups over time, as Parquet tables, by Spark.
 
     \b
-    pip install 'barnabas[spark]'                                        and Java 17 or newer
+    pip install 'barnabas\\[spark]'                                       and Java 17 or newer
     barnabas pipeline offsets --source 127.0.0.1:9092 --out ./tables     every commit, by day
     barnabas pipeline lag --source ./data --out ./tables                 how far behind, minute by minute
     barnabas pipeline health --source ./data --out ./tables              when each group was not well
@@ -345,7 +345,11 @@ def _summary(job: str, source: Any, out: str, spark_settings: dict[str, str], wo
     from pyspark.errors import PySparkException
 
     logging.getLogger().addHandler(logging.NullHandler())  # py4j logs what it also raises, such as Ctrl-C
-    spark = start_session(f"barnabas {job}", spark_settings)
+    try:
+        spark = start_session(f"barnabas {job}", spark_settings)
+    except (PySparkException, Py4JError) as error:
+        what = _sentence(str(error))
+        fail(f"Spark does not start: {what} What Java says is above. Look at --spark and --memory.")
     try:
         register(spark)
         with shown(spark, job):

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from barnabas.broker.cli.words import duration, size
 from barnabas.broker.doctor.facts import DAY_MS, HOUR_MS, Broker, Facts, Partition
-from barnabas.broker.doctor.findings import Finding, Needs, Severity, check, command_of, count, listed
+from barnabas.broker.doctor.findings import Finding, Needs, Severity, check, command_of, count, listed, places
 from barnabas.broker.doctor.starting import start_again
 
 NEW_MS = 300_000  # so long after its start a broker may still copy what it has missed
@@ -135,7 +135,7 @@ def broken_logs(facts: Facts) -> Iterator[Finding]:
                     start_again(facts, broker),
                 )
         if health["failed_logs"]:
-            names = listed(f"{row['topic']}-{row['partition']}" for row in health["failed"])
+            names = places(health["failed"])
             yield Finding(
                 Severity.ERROR,
                 where,
@@ -145,7 +145,7 @@ def broken_logs(facts: Facts) -> Iterator[Finding]:
                 start_again(facts, broker),
             )
         if health["hindered_logs"]:
-            names = listed(f"{row['topic']}-{row['partition']}" for row in health["hindered"])
+            names = places(health["hindered"])
             yield Finding(
                 Severity.ERROR,
                 where,

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from barnabas.groups.standstill import STALLED_MS
 from barnabas.offsets.lag import PartitionLag
 
 TOPIC_SOURCE = 1  # of a value that a topic has of its own
@@ -11,7 +12,6 @@ STATIC_SOURCE = 4  # of a value that was set when the broker started
 DEFAULT_SOURCE = 5  # of a value that nobody has set
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
-STALLED_MS = 600_000
 LONG_MAX = 2**63 - 1
 
 Row = Mapping[str, Any]
@@ -129,12 +129,34 @@ class Topic:
         return None if self.settings is None else self.settings.number(name)
 
 
+class OpenTransaction(NamedTuple):
+    """A transaction that is open for long, as its coordinator describes it."""
+
+    transactional_id: str
+    state: str
+    coordinator: int
+    producer_id: int
+    start_ms: int
+    timeout_ms: int
+    partitions: tuple[tuple[str, int], ...]
+
+
+class HangingTransaction(NamedTuple):
+    """An open transaction in a partition that no coordinator knows."""
+
+    topic: str
+    partition: int
+    producer_id: int
+    first_offset: int
+    last_timestamp: int
+
+
 @dataclass(frozen=True, slots=True)
 class Facts:
     """All that is known. `groups`: the state of each group by its name, as far as they are known; None: not at all.
 
     `lags`: of groups that seemed to have a problem, what their coordinator and the leaders said when they were asked.
-    `not_confirmed`: groups that seemed to have one, and could not be asked.
+    `not_confirmed`: groups that seemed to have one, and could not be asked. `transactions_not_known`: why they are not.
     """
 
     now_ms: int
@@ -145,6 +167,9 @@ class Facts:
     lags: Mapping[str, Sequence[PartitionLag]] = field(default_factory=dict)
     not_confirmed: Sequence[str] = ()
     stalled_ms: int = STALLED_MS
+    transactions: Sequence[OpenTransaction] = ()
+    hanging: Sequence[HangingTransaction] = ()
+    transactions_not_known: str | None = None
 
     @property
     def living(self) -> list[Broker]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
-from barnabas.broker.doctor.facts import Facts
+from barnabas.broker.doctor.facts import Facts, Row
 
 
 class Severity(IntEnum):
@@ -46,11 +46,16 @@ class Finding:
 
     def command_line(self, bootstrap: str | None) -> str:
         """The command as a shell takes it, on one line. `bootstrap` None: the default."""
-        end = self.command.index("--") if "--" in self.command else len(self.command)
-        options, names = self.command[:end], self.command[end:]
-        if bootstrap is not None and not self.is_start and "--bootstrap" not in options:
-            options += ("--bootstrap", bootstrap)
-        return " ".join(map(_quoted, ("barnabas", *options, *names)))
+        return line_of(self.command, None if self.is_start else bootstrap)
+
+
+def line_of(command: tuple[str, ...], bootstrap: str | None) -> str:
+    """The words of a command as a shell takes them. `bootstrap` None: the default, or it asks no broker."""
+    end = command.index("--") if "--" in command else len(command)
+    options, names = command[:end], command[end:]
+    if bootstrap is not None and "--bootstrap" not in options:
+        options += ("--bootstrap", bootstrap)
+    return " ".join(map(_quoted, ("barnabas", *options, *names)))
 
 
 def _quoted(word: str) -> str:
@@ -129,7 +134,7 @@ class Outcome:
 
 def examine(facts: Facts, findings_max: int) -> list[Outcome]:
     """All checks, those with the worst findings first. Of each, at most `findings_max` findings."""
-    from barnabas.broker.doctor import brokers, groups, settings  # noqa: F401  (they fill the table)
+    from barnabas.broker.doctor import brokers, groups, settings, transactions  # noqa: F401  (they fill the table)
 
     why_not = unasked(facts)
     found = []
@@ -158,6 +163,11 @@ def listed(names: Iterable[str], most: int = 3) -> str:
     return ", ".join(found[:most]) + more
 
 
-def count(number: int, one: str, many: str | None = None) -> str:
+def places(rows: Iterable[Row]) -> str:
+    """`orders-0, orders-1`: the partitions of rows, as `listed`."""
+    return listed(f"{row['topic']}-{row['partition']}" for row in rows)
+
+
+def count(number: int, one: str) -> str:
     """`1 group`, `2 groups`."""
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
+    return f"{number:,} {one if number == 1 else one + 's'}"

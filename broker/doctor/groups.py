@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 
 from barnabas.broker.cli.words import duration
-from barnabas.broker.doctor.facts import DAY_MS, Facts, Row
-from barnabas.broker.doctor.findings import Finding, Needs, Severity, check, command_of, count, listed
+from barnabas.broker.doctor.facts import HOUR_MS, Facts, Row
+from barnabas.broker.doctor.findings import Finding, Needs, Severity, check, command_of, count, listed, places
 from barnabas.broker.doctor.starting import start_again
 from barnabas.groups.explanation import STORM_COUNT, STORM_WITHIN_MS
 from barnabas.offsets.lag import READ_UNCOMMITTED, PartitionLag, Status
@@ -39,18 +39,30 @@ def stalled(facts: Facts) -> Iterator[Finding]:
         if not rows:
             continue
         name, since_ms = row["group"], min(each["since_ms"] for each in rows)
-        places = listed(f"{each['topic']}-{each['partition']}" for each in rows)
+        names = places(rows)
         still = duration((facts.now_ms - since_ms) / 1000)
         clients = listed(map(_named, row["clients"]), 2)
         first = rows[0]
+        blocked = [each for each in rows if _is_held_back(facts, row["group"], each)]
+        if len(blocked) == len(rows):
+            yield Finding(
+                Severity.WARNING if row["is_moving"] else Severity.ERROR,
+                f"group {name}",
+                f"nothing was committed for {still}, behind an open transaction: {names}",
+                "Consumers with read_committed get no record until the transaction ends. The command says which it is, "
+                f"and how to end it. Members: {clients}.",
+                command_of("groups describe", [name]),
+                since_ms,
+            )
+            continue
         if row["is_moving"]:
-            what = f"{count(len(rows), 'partition')} not read for {still}, others are: {places}"
+            what = f"{count(len(rows), 'partition')} not read for {still}, others are: {names}"
             why = (
                 f"Often it is one record that cannot be processed (offset {first['offset']} of {first['topic']}-"
                 f"{first['partition']}): the command passes over it. Members: {clients}."
             )
         else:
-            what = f"nothing was committed for {still}, with records to read: {places}"
+            what = f"nothing was committed for {still}, with records to read: {names}"
             why = (
                 "A member works on a record that does not end, does not commit, or cannot process the record at offset "
                 f"{first['offset']} of {first['topic']}-{first['partition']}, which the command passes over. "
@@ -62,6 +74,18 @@ def stalled(facts: Facts) -> Iterator[Finding]:
         command = command_of("offsets set", [name], "--topic", place, "--shift-by", "1", "--live")
         severity = Severity.WARNING if row["is_moving"] else Severity.ERROR
         yield Finding(severity, f"group {name}", what, why, command, since_ms)
+
+
+def _is_held_back(facts: Facts, group: str, standing: Row) -> bool:
+    """Whether the group stands at the last stable offset, with records behind it."""
+    return any(
+        row.last_stable_offset is not None
+        and row.high_watermark is not None
+        and row.last_stable_offset <= row.offset
+        and row.last_stable_offset < row.high_watermark
+        for row in facts.lags.get(group, ())
+        if (row.topic, row.partition) == (standing["topic"], standing["partition"])
+    )
 
 
 def _is_unread(facts: Facts, group: str, standing: Row) -> bool:
@@ -108,7 +132,7 @@ def past_the_end(facts: Facts) -> Iterator[Finding]:
             bad = [row for row in rows if row.status is status]
             if not bad:
                 continue
-            places = listed(_place(row) for row in bad)
+            found = listed(_place(row) for row in bad)
             numbers = ",".join(str(row.partition) for row in bad if row.topic == bad[0].topic)
             to = "earliest" if status is Status.TOPIC_MADE_AGAIN else "latest"
             if status is Status.LOG_CUT:
@@ -118,7 +142,7 @@ def past_the_end(facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 Severity.ERROR if has_members else Severity.WARNING,
                 f"group {group}",
-                f"{count(len(bad), 'committed offset')} {text}: {places}",
+                f"{count(len(bad), 'committed offset')} {text}: {found}",
                 "A consumer that starts there is sent to one end of the log by auto.offset.reset, and reads again or "
                 "passes over records; one that runs waits until the log has grown so far, and never gets what is "
                 "written until then.",
@@ -149,7 +173,7 @@ def expiring(facts: Facts) -> Iterator[Finding]:
     """A warning where unread records would be passed over; else one note for all: groups come and go."""
     read = []
     minutes = int(facts.any_settings.number("offsets.retention.minutes") or 10_080)
-    command = start_again(facts, facts.brokers[0], offsets_retention_minutes=str(min(2 * minutes, 2**31 - 1)))
+    command = start_again(facts, facts.brokers[0], {"offsets.retention.minutes": str(min(2 * minutes, 2**31 - 1))})
     for health, row in facts.group_rows():
         if not row["expiring_partitions"]:
             continue
@@ -242,7 +266,7 @@ def threatened(facts: Facts) -> Iterator[Finding]:
         if row["threatened_records"]:
             left_ms = max(row["goes_ms"] - health["time_ms"], 0)
             yield Finding(
-                Severity.WARNING if left_ms > DAY_MS // 24 else Severity.ERROR,
+                Severity.WARNING if left_ms > HOUR_MS else Severity.ERROR,
                 f"group {name}",
                 f"retention deletes {row['threatened_records']:,} unread records at most, the first in "
                 f"{duration(left_ms / 1000)}",

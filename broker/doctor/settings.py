@@ -4,7 +4,7 @@ Each function is given the settings of one broker that answers for all, or of on
 brokers are a finding of their own.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatchcase
 
 from barnabas.broker.cli.words import duration, size
@@ -24,10 +24,10 @@ def _finding(severity: Severity, where: str, what: str, why: str, *command: str)
     return Finding(severity, where, what, why, command)
 
 
-def _restart(facts: Facts, **more: str) -> tuple[str, ...]:
+def _restart(facts: Facts, changes: Mapping[str, str]) -> tuple[str, ...]:
     """The start of a broker with other settings; every broker needs them."""
     broker = facts.settings[0][0]
-    return start_again(facts, broker, **more)
+    return start_again(facts, broker, changes)
 
 
 def _own(topic: Topic) -> bool:
@@ -43,11 +43,6 @@ def of_topics(facts: Facts, wrong: Callable[[Topic, Settings], bool]) -> list[To
 def names(topics: list[Topic]) -> str:
     """`topic a` or `topics a, b`."""
     return ("topic " if len(topics) == 1 else "topics ") + listed(topic.name for topic in topics)
-
-
-def replicas_of(topic: Topic) -> int:
-    """How many replicas it has."""
-    return topic.replication
 
 
 def mended(
@@ -89,7 +84,10 @@ def in_sync_replicas(facts: Facts) -> Iterator[Finding]:
     one = of_topics(facts, promised)
     weak = of_topics(facts, lambda topic, settings: topic.replication >= 3 and minimum(topic, settings) == 1)
     for found, command in mended(
-        of_topics(facts, above), "min.insync.replicas", lambda topic: str(topic.replication - 1), by=replicas_of
+        of_topics(facts, above),
+        "min.insync.replicas",
+        lambda topic: str(topic.replication - 1),
+        by=lambda topic: topic.replication,
     ):
         text = "is above" if (found[0].number("min.insync.replicas") or 0) > found[0].replication else "equals"
         yield Finding(
@@ -141,7 +139,7 @@ def replication(facts: Facts) -> Iterator[Finding]:
                 f"setting {key}",
                 f"it is {wanted:.0f}, with {count(known, 'broker')}: {name} cannot be made",
                 f"As long as the topic is missing, {what}. Start more brokers, or all with a smaller number.",
-                *_restart(facts, **{key.replace(".", "_"): str(known)}),
+                *_restart(facts, {key: str(known)}),
             )
         if topic is not None and len(facts.brokers) >= 2 and topic.replication == 1:
             yield _finding(
@@ -164,7 +162,7 @@ def replication(facts: Facts) -> Iterator[Finding]:
             "setting default.replication.factor",
             "new topics get one replica" + (", also those that are made when a client names them" if automatic else ""),
             "They are away with their broker, and lost with its disk.",
-            *_restart(facts, default_replication_factor="3"),
+            *_restart(facts, {"default.replication.factor": "3"}),
         )
     single = [topic for topic in facts.topics if topic.replication == 1 and not _own(topic)]
     if single and len(facts.brokers) >= 3:
@@ -185,7 +183,7 @@ def replication(facts: Facts) -> Iterator[Finding]:
             "setting transaction.state.log.min.isr",
             f"it is {minimum:.0f}, above transaction.state.log.replication.factor={of_log:.0f}",
             "Transactions would need more replicas in sync than there are.",
-            *_restart(facts, transaction_state_log_min_isr=f"{of_log:.0f}"),
+            *_restart(facts, {"transaction.state.log.min.isr": f"{of_log:.0f}"}),
         )
 
 
@@ -250,7 +248,7 @@ def retention(facts: Facts) -> Iterator[Finding]:
                 f"retention.ms ({duration(kept / 1000)}) is below log.retention.check.interval.ms "
                 f"({duration(interval / 1000)})",
                 "Retention looks only so often: records stay up to that much longer.",
-                *_restart(facts, log_retention_check_interval_ms=str(max(int(kept), 1000))),
+                *_restart(facts, {"log.retention.check.interval.ms": str(max(int(kept), 1000))}),
             )
         if interval > DAY_MS / 2:
             yield _finding(
@@ -258,7 +256,7 @@ def retention(facts: Facts) -> Iterator[Finding]:
                 "setting log.retention.check.interval.ms",
                 f"retention looks every {duration(interval / 1000)} only",
                 "Disks may be full before it looks.",
-                *_restart(facts, log_retention_check_interval_ms=str(CHECK_INTERVAL_DEFAULT_MS)),
+                *_restart(facts, {"log.retention.check.interval.ms": str(CHECK_INTERVAL_DEFAULT_MS)}),
             )
     yield from _offsets_retention(facts)
     yield from _waits(facts)
@@ -275,7 +273,7 @@ def _offsets_retention(facts: Facts) -> Iterator[Finding]:
             "setting offsets.retention.minutes",
             f"offsets of a stopped group are deleted after {duration(kept_ms / 1000)}",
             "A group that is stopped over night begins anew, where auto.offset.reset says. Kafka keeps them 7 days.",
-            *_restart(facts, offsets_retention_minutes="10080"),
+            *_restart(facts, {"offsets.retention.minutes": "10080"}),
         )
 
     def waits_longer(topic: Topic, settings: Settings) -> bool:
@@ -292,7 +290,7 @@ def _offsets_retention(facts: Facts) -> Iterator[Finding]:
             f"records wait for groups longer than these groups' offsets live ({duration(kept_ms / 1000)})",
             "A group that is away has lost its offsets before its records go: it begins where auto.offset.reset says, "
             "and what was kept for it is not read.",
-            *_restart(facts, offsets_retention_minutes=str(_minutes_enough(waiting))),
+            *_restart(facts, {"offsets.retention.minutes": str(_minutes_enough(waiting))}),
         )
 
 
@@ -339,16 +337,17 @@ def sizes(facts: Facts) -> Iterator[Finding]:
     request, fetch, replica = (
         settings.number(name) for name in ("socket.request.max.bytes", "fetch.max.bytes", "replica.fetch.max.bytes")
     )
-    limits = [(topic.name, topic.number("max.message.bytes")) for topic in facts.topics]
-    limits = [(name, limit) for name, limit in limits if limit is not None and not name.startswith("__")]
-    limits.append(("", settings.number("message.max.bytes")))
-    for name, limit in limits:
+    of_topic, of_broker = "max.message.bytes", "message.max.bytes"
+    limits = [
+        (f"topic {topic.name}", ["topic", topic.name], of_topic, topic.number(of_topic))
+        for topic in facts.topics
+        if not _own(topic)
+    ]
+    limits.append((f"setting {of_broker}", ["broker", "default"], of_broker, settings.number(of_broker)))
+    for where, entity, key, limit in limits:
         if limit is None:
             continue
-        where = f"topic {name}" if name else "setting message.max.bytes"
-        what = f"{'max.message.bytes' if name else 'message.max.bytes'} ({size(limit)})"
-        entity = ["topic", name] if name else ["broker", "default"]
-        key = "max.message.bytes" if name else "message.max.bytes"
+        what = f"{key} ({size(limit)})"
         if request is not None and limit > request:
             yield _finding(
                 Severity.WARNING,
@@ -371,7 +370,7 @@ def sizes(facts: Facts) -> Iterator[Finding]:
                 where,
                 f"{what} is above replica.fetch.max.bytes ({size(replica)})",
                 "Followers fetch such a batch alone, one at a time; old ones (before Kafka 0.10.1) stand still at it.",
-                *_restart(facts, replica_fetch_max_bytes=str(int(limit))),
+                *_restart(facts, {"replica.fetch.max.bytes": str(int(limit))}),
             )
 
 
@@ -387,7 +386,7 @@ def group_settings(facts: Facts) -> Iterator[Finding]:
                 "setting group.min.session.timeout.ms",
                 f"it is {least:.0f}, above group.max.session.timeout.ms={most:.0f}",
                 "No consumer can join a group: every session.timeout.ms is refused.",
-                *_restart(facts, group_min_session_timeout_ms="6000", group_max_session_timeout_ms="1800000"),
+                *_restart(facts, {"group.min.session.timeout.ms": "6000", "group.max.session.timeout.ms": "1800000"}),
             )
         elif not least <= SESSION_DEFAULT_MS <= most:
             name, default = (
@@ -400,7 +399,7 @@ def group_settings(facts: Facts) -> Iterator[Finding]:
                 f"setting {name}",
                 f"session.timeout.ms must lie between {least:.0f} and {most:.0f}; consumers have 45000 by default",
                 "Consumers that do not set it cannot join a group (INVALID_SESSION_TIMEOUT).",
-                *_restart(facts, **{name.replace(".", "_"): default}),
+                *_restart(facts, {name: default}),
             )
     delay = settings.number("group.initial.rebalance.delay.ms")
     if delay is not None and delay >= INITIAL_DELAY_LONG_MS:
@@ -409,7 +408,7 @@ def group_settings(facts: Facts) -> Iterator[Finding]:
             "setting group.initial.rebalance.delay.ms",
             f"a group that begins waits {duration(delay / 1000)} for more members",
             "Its first member reads nothing meanwhile, after every stop of all members.",
-            *_restart(facts, group_initial_rebalance_delay_ms="3000"),
+            *_restart(facts, {"group.initial.rebalance.delay.ms": "3000"}),
         )
     acks = settings.number("offsets.commit.required.acks")
     if acks is not None and acks != -1 and facts.is_cluster:
@@ -418,7 +417,7 @@ def group_settings(facts: Facts) -> Iterator[Finding]:
             "setting offsets.commit.required.acks",
             f"it is {acks:.0f}: a commit counts before the other replicas have it",
             "When a coordinator dies, its groups go back to older offsets and read records again.",
-            *_restart(facts, offsets_commit_required_acks="-1"),
+            *_restart(facts, {"offsets.commit.required.acks": "-1"}),
         )
     if any(not health["is_journal_on"] for _, health in facts.healths):
         yield _finding(
@@ -426,7 +425,7 @@ def group_settings(facts: Facts) -> Iterator[Finding]:
             "setting offsets.journal.enable",
             "the offset journal is off",
             "Nobody can say who moved an offset, and `offsets restore` and `offsets undo` have nothing to go by.",
-            *_restart(facts, offsets_journal_enable="true"),
+            *_restart(facts, {"offsets.journal.enable": "true"}),
         )
 
 
@@ -458,7 +457,7 @@ def compaction(facts: Facts) -> Iterator[Finding]:
                 "setting log.cleaner.enable",
                 f"compaction is off, and {count(len(compacted), 'topic')} need it: {names(compacted)}",
                 "They grow for ever; starts and changes of coordinator take longer and longer.",
-                *_restart(facts, log_cleaner_enable="true"),
+                *_restart(facts, {"log.cleaner.enable": "true"}),
             )
 
 
@@ -476,7 +475,7 @@ def time_outs(facts: Facts) -> Iterator[Finding]:
             "setting replica.lag.time.max.ms",
             f"it is {lag:.0f}, less than twice replica.fetch.wait.max.ms={wait:.0f}",
             "Followers of quiet topics leave the replicas in sync and come back, again and again.",
-            *_restart(facts, replica_lag_time_max_ms="30000"),
+            *_restart(facts, {"replica.lag.time.max.ms": "30000"}),
         )
     if socket is not None and wait is not None and socket <= wait:
         yield _finding(
@@ -484,7 +483,7 @@ def time_outs(facts: Facts) -> Iterator[Finding]:
             "setting replica.socket.timeout.ms",
             f"it is {socket:.0f}, not above replica.fetch.wait.max.ms={wait:.0f}",
             "Followers give up every fetch that waits for records, and open a new connection.",
-            *_restart(facts, replica_socket_timeout_ms="30000"),
+            *_restart(facts, {"replica.socket.timeout.ms": "30000"}),
         )
     for name, least in (("coordination.session.timeout.ms", 2_000), ("zookeeper.session.timeout.ms", 4_000)):
         session = settings.number(name)
@@ -494,7 +493,7 @@ def time_outs(facts: Facts) -> Iterator[Finding]:
                 f"setting {name}",
                 f"it is {session:.0f}",
                 "A broker that stands still for a moment (a slow disk, a busy machine) counts as dead.",
-                *_restart(facts, **{name.replace(".", "_"): "6000"}),
+                *_restart(facts, {name: "6000"}),
             )
 
 
@@ -523,7 +522,7 @@ def differing(facts: Facts) -> Iterator[Finding]:
             f"setting {name}",
             f"differs between brokers: {listing}",
             "What holds depends on which broker leads, coordinates, or is controller.",
-            *start_again(facts, odd, **{name.replace(".", "_"): "" if common == "not set" else common}),
+            *start_again(facts, odd, {name: "" if common == "not set" else common}),
         )
 
 
@@ -542,7 +541,7 @@ def http_access(facts: Facts) -> Iterator[Finding]:
                 f"http.listeners has {listed(open_to_others)}, and there is no http.token",
                 "Requests from other hosts are refused without a token, so the address serves nobody. Put your own "
                 "secret in the place of the word.",
-                *start_again(facts, broker, http_token="SECRET"),
+                *start_again(facts, broker, {"http.token": "SECRET"}),
             )
 
 

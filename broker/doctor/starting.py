@@ -11,17 +11,17 @@ OWN = {
     *("http.address", "http.listeners", "metadata.log.dir", "process.roles", "control.plane.listener.name"),
     *("controller.listener.names", "advertised.host.name", "host.name", "port", "advertised.port"),
 }
+NO_CHANGES: Mapping[str, str] = {}
 SETTINGS_MAX = 25  # more of them are in a file: the command would be no help
 
 
-def start_again(facts: Facts, broker: Broker, **more: str) -> tuple[str, ...]:
-    """`start …` for this broker, as it was started, with settings more than before (`a_b` for `a.b`).
+def start_again(facts: Facts, broker: Broker, changes: Mapping[str, str] = NO_CHANGES) -> tuple[str, ...]:
+    """`start …` for this broker, as it was started, with settings that are new or have another value.
 
     A broker that does not answer is assumed to be like its neighbours: a directory named by its number (if they have
     none, the command only shows the cluster), a port that counts up with it (if theirs do not, a free one), and the
     settings that all of them have.
     """
-    changes = {name.replace("_", "."): value for name, value in more.items()}
     if broker.settings is not None:
         static = {name: value for name, value in broker.settings.static.items() if name not in {*OWN, *changes}}
         return _command(facts, broker.node_id, _directories(broker.settings), broker.port, static, changes)

@@ -36,7 +36,7 @@ def check_of_group(broker: Broker, request: HttpRequest) -> HttpAnswer | Pending
     if not isinstance(shard, ErrorCode):
         return None
     if shard is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-        raise HttpError(503, shard.name, "the group's offsets are being loaded. Ask again soon.", RETRY)
+        raise still_loading()
     count = broker.offsets_partition_count()
     if not count:
         message = "no group was ever used here, so there is no topic __consumer_offsets and no coordinator yet."
@@ -73,6 +73,12 @@ def no_group(name: str) -> HttpError:
     """What is answered for a group that does not exist."""
     message = f"there is no group {name!r}. GET /v1/groups of each broker lists what there is."
     return HttpError(404, ErrorCode.GROUP_ID_NOT_FOUND.name, message)
+
+
+def still_loading() -> HttpError:
+    """What is answered while this broker loads the group's offsets."""
+    message = "the group's offsets are being loaded. Ask again soon."
+    return HttpError(503, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS.name, message, RETRY)
 
 
 def address_of(broker: Broker, broker_id: int) -> Pending[str | None]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from barnabas.broker.http.coordinators import group_with_offsets, shard_of
 from barnabas.broker.http.routes import HttpAnswer, HttpRequest, Parameter, route
 from barnabas.broker.http.schemas import array, integer, record, text
+from barnabas.broker.waits_for_transactions import as_json, waits
 from barnabas.groups.classic import ClassicGroup
 from barnabas.groups.rebalance import State
 from barnabas.groups.runtime import Shard
@@ -77,6 +78,21 @@ COMMITTED = record(
         "Whether the partition is there, gone, or one of a new topic of that name.", one_of=["there", "gone", "another"]
     ),
 )
+WAIT = record(
+    "What waits for an open transaction.",
+    kind=text(
+        "records: consumers with read_committed get nothing more, in a partition that this broker leads; offsets: an "
+        "offset that counts when the transaction is committed.",
+        one_of=["records", "offsets"],
+    ),
+    topic=text("The topic."),
+    partition=integer("The partition."),
+    offset=integer("records: where the transaction begins in the partition; offsets: the offset."),
+    producer_id=integer("The producer of the transaction."),
+    transactional_id=text("Its id; null: no coordinator that answers knows it, so it may hang.", nullable=True),
+    since_ms=integer("When the transaction began; ms since 1970.", nullable=True),
+    ends_ms=integer("When its timeout aborts it; null: it is decided, or not known.", nullable=True),
+)
 GROUP = record(
     "One group.",
     node_id=integer("Its coordinator."),
@@ -90,6 +106,7 @@ GROUP = record(
     leader=text("The member that makes the assignment.", nullable=True),
     members=array(MEMBER, "Its members."),
     offsets=array(COMMITTED, "Its committed offsets, by topic and partition."),
+    waits=array(WAIT, "What waits for an open transaction: `barnabas transactions abort ID` ends it."),
 )
 
 
@@ -139,6 +156,7 @@ def describe_group(broker: Broker, request: HttpRequest) -> Pieces[HttpAnswer]:
     group, committed = yield from group_with_offsets(broker, name)
     if group is None:
         group = ClassicGroup(name, broker.config, 0)  # it has offsets, and no member was ever there
+    waiting = yield from waits(broker, shard_of(broker, name), name, committed)
     return HttpAnswer.json(
         {
             "node_id": broker.node_id,
@@ -152,6 +170,7 @@ def describe_group(broker: Broker, request: HttpRequest) -> Pieces[HttpAnswer]:
             "leader": group.leader,
             "members": _member_rows(group),
             "offsets": _offset_rows(coordinator, shard_of(broker, name), name, committed),
+            "waits": [as_json(wait, known) for wait, known in waiting],
         }
     )
 

@@ -13,6 +13,7 @@ from barnabas.groups.events import Event, Kind, identity
 from barnabas.groups.explanation import STORM_WITHIN_MS, advice
 from barnabas.groups.rebalance import State
 from barnabas.groups.runtime import Shard
+from barnabas.groups.standstill import STALLED_MS
 from barnabas.offsets.expiry import Kept, expired_offsets, forecast, may_have_expired, warning_ms
 from barnabas.offsets.lag_history import Point
 from barnabas.runtime.turns import Pieces
@@ -22,7 +23,6 @@ from barnabas.storage.log import Log
 if TYPE_CHECKING:
     from barnabas.broker.broker import Broker
 
-STALLED_MS = 600_000
 LOGS_MAX = 50
 GROUPS_MAX = 500  # with members, and as many without
 STOPPED_MAX = 20  # groups without members that have unread records, and nothing else

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from barnabas.broker.http.coordinators import still_loading
 from barnabas.broker.http.routes import HttpAnswer, HttpError, HttpRequest, route
 from barnabas.broker.http.schemas import array, integer, record, text
 from barnabas.groups.live_reset import LiveReset
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from barnabas.broker.broker import Broker
 
 OFFSETS_MAX = 5_000  # they are written in one batch
-RETRY = [("Retry-After", "1")]
 
 WANTED = record(
     "Where the group reads on.",
@@ -125,7 +125,7 @@ def _raise_unless_done(error: ErrorCode) -> None:
         message = "the offsets do not fit into one batch (message.max.bytes). Reset fewer partitions at a time."
         raise HttpError(400, error.name, message)
     if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-        raise HttpError(503, error.name, "the group's offsets are being loaded. Ask again soon.", RETRY)
+        raise still_loading()
     message = (
         "the coordinator could not write, or has moved to another broker. The members join again; look at the "
         "committed offsets before you try again: they are all changed, or all unchanged."

@@ -47,6 +47,7 @@ barnabas_partitions | gauge | role | Replicas on this broker: leader, follower, 
 barnabas_partitions_under_replicated | gauge | - | Partitions led here whose replicas are not all in sync.
 barnabas_partitions_under_min_isr | gauge | - | Partitions led here with fewer replicas in sync than acks=all needs.
 barnabas_partitions_without_leader | gauge | - | Partitions of the cluster that no live broker leads.
+barnabas_partitions_held_back | gauge | - | Partitions led here where consumers with read_committed wait for an open transaction.
 barnabas_replica_lag_records_max | gauge | - | How many records the slowest follower of a partition led here is behind.
 barnabas_logs | gauge | - | Logs on this broker.
 barnabas_logs_failed | gauge | - | Logs that cannot be used until the next start.
@@ -57,6 +58,7 @@ barnabas_directory_free_bytes | gauge | directory | What of it is free.
 barnabas_topic_log_bytes | gauge | topic | Bytes of the topic's logs on this broker.
 barnabas_topic_partitions_led | gauge | topic | Its partitions that this broker leads.
 barnabas_topic_high_watermarks | gauge | topic | Sum of the high watermarks of these partitions; how fast it grows is how many records come in.
+barnabas_topic_offsets_held_back | gauge | topic | Offsets of these partitions from the last stable offset to the high watermark, which consumers with read_committed do not get yet. There is a series only where it is not 0.
 barnabas_topics_left_out | gauge | - | Topics that have no series of their own (http.metrics.topics.max).
 barnabas_offsets_partitions | gauge | state | Partitions of __consumer_offsets that this broker coordinates: loaded or loading.
 barnabas_groups | gauge | state | Groups that this broker coordinates.
@@ -72,6 +74,8 @@ barnabas_group_members | gauge | group | Its members.
 barnabas_group_generation | gauge | group | Its generation: how fast it grows is how often the group rebalances.
 barnabas_group_last_commit_timestamp_seconds | gauge | group | When it committed last; 0: never.
 barnabas_groups_left_out | gauge | - | Groups that have no series of their own (http.metrics.groups.max).
+barnabas_transactional_ids | gauge | state | Transactional ids that this broker coordinates: Ongoing, PrepareCommit, PrepareAbort, or idle.
+barnabas_transaction_open_seconds_max | gauge | - | How long the oldest of their transactions is open; 0: none is.
 """.strip().splitlines(),
     )
 }

@@ -103,6 +103,7 @@ def _text(broker: Broker, write: Write) -> Generator[bytes | None, None, None]:
     yield None
     yield from _partitions(broker, sums)
     yield from _groups(broker, sums)
+    yield from _transactions(broker, sums)
     for name, metric in METRICS.items():
         if name in sums.group_lines:
             lines = sums.group_lines[name]
@@ -162,7 +163,8 @@ def _requests(broker: Broker, sums: Sums) -> None:
 def _partitions(broker: Broker, sums: Sums) -> Generator[None, None, None]:
     roles = dict.fromkeys(("leader", "follower", "suspended"), 0)
     under_replicated = under_min_isr = replica_lag = log_bytes = failed = hindered = 0
-    topics: dict[str, list[int]] = {}  # bytes, partitions led, high watermarks of these
+    topics: dict[str, list[int]] = {}  # bytes, partitions led, high watermarks of these, offsets that are held back
+    held_back_in = 0
     for partition in list(broker.replica_manager.partitions.values()):
         yield None
         log = partition.log
@@ -171,12 +173,16 @@ def _partitions(broker: Broker, sums: Sums) -> Generator[None, None, None]:
         failed += log.failed is not None
         hindered += log.hindered is not None
         sums.bounds.setdefault(partition.topic, {})[partition.index] = log.log_start_offset, log.high_watermark
-        of_topic = topics.setdefault(partition.topic, [0, 0, 0])
+        of_topic = topics.setdefault(partition.topic, [0, 0, 0, 0])
         of_topic[0] += size
         roles["leader" if partition.is_leader else "suspended" if partition.is_suspended else "follower"] += 1
         if partition.is_leader:
             of_topic[1] += 1
             of_topic[2] += log.high_watermark
+            if log.producers.has_open_transactions:
+                held_back = log.high_watermark - log.last_stable_offset
+                held_back_in += held_back > 0
+                of_topic[3] += held_back
             under_replicated += len(partition.isr) < len(partition.replicas)
             under_min_isr += len(partition.isr) < partition.minimum_isr_size
             for replica in partition.remote.values():
@@ -194,16 +200,19 @@ def _partitions(broker: Broker, sums: Sums) -> Generator[None, None, None]:
     put("barnabas_partitions_under_replicated", under_replicated)
     put("barnabas_partitions_under_min_isr", under_min_isr)
     put("barnabas_partitions_without_leader", without_leader)
+    put("barnabas_partitions_held_back", held_back_in)
     put("barnabas_replica_lag_records_max", replica_lag)
     put("barnabas_logs", len(broker.log_manager.all()))
     put("barnabas_logs_failed", failed)
     put("barnabas_logs_hindered", hindered)
     put("barnabas_log_bytes", log_bytes)
     most = broker.config.http_metrics_topics_max
-    for topic, (size, led, high_watermarks) in list(topics.items())[:most]:
+    for topic, (size, led, high_watermarks, held_back) in list(topics.items())[:most]:
         put("barnabas_topic_log_bytes", size, topic)
         put("barnabas_topic_partitions_led", led, topic)
         put("barnabas_topic_high_watermarks", high_watermarks, topic)
+        if held_back:
+            put("barnabas_topic_offsets_held_back", held_back, topic)
     put("barnabas_topics_left_out", max(len(topics) - most, 0))
 
 
@@ -239,6 +248,26 @@ def _groups(broker: Broker, sums: Sums) -> Generator[None, None, None]:
     put("barnabas_journal_waiting_bytes", 0 if journal is None else journal.waiting_bytes)
     put("barnabas_lag_records", lag)
     put("barnabas_groups_left_out", left_out)
+
+
+def _transactions(broker: Broker, sums: Sums) -> Generator[None, None, None]:
+    counts = dict.fromkeys(("Ongoing", "PrepareCommit", "PrepareAbort", "idle"), 0)
+    now_ms = oldest_ms = broker.env.clock.now_ms()
+    if broker.has_transactions:
+        for shard in broker.transaction_coordinator.owned_shards():
+            entries = shard.entries.in_use()
+            counts["idle"] += len(shard.entries) - len(entries)  # those that stay as their records have them
+            for entry in entries:
+                yield None
+                name = entry.transaction.state.kafka_name
+                if name in counts:
+                    counts[name] += 1
+                    oldest_ms = min(oldest_ms, entry.transaction.start_ms)
+                else:
+                    counts["idle"] += 1
+    for state, count in counts.items():
+        sums.put("barnabas_transactional_ids", count, state)
+    sums.put("barnabas_transaction_open_seconds_max", (now_ms - oldest_ms) / 1000)
 
 
 class Position(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from barnabas.broker.http.coordinators import no_group, still_loading
 from barnabas.broker.http.routes import HttpAnswer, HttpError, HttpRequest, route
 from barnabas.broker.http.schemas import array, integer, record, text
 from barnabas.protocol.errors import ErrorCode
@@ -47,7 +48,7 @@ def clean_up(broker: Broker, request: HttpRequest) -> Pieces[HttpAnswer]:
         raise HttpError(400, "INVALID_REQUEST", "name each partition once in offsets, and at least one.")
     error: ErrorCode = yield broker.group_coordinator.cleanup(name, seen, request)
     if error is ErrorCode.GROUP_ID_NOT_FOUND:
-        raise HttpError(404, error.name, f"there is no group {name!r}.")
+        raise no_group(name)
     if error is ErrorCode.NON_EMPTY_GROUP:
         raise HttpError(409, error.name, "the group has members. Stop its consumers first. Nothing was removed.")
     if error is ErrorCode.INVALID_REQUEST:
@@ -56,8 +57,7 @@ def clean_up(broker: Broker, request: HttpRequest) -> Pieces[HttpAnswer]:
         message = "a transaction is open that commits some of these offsets. Let it end first. Nothing was removed."
         raise HttpError(409, error.name, message)
     if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-        message = "the group's offsets are being loaded. Ask again soon."
-        raise HttpError(503, error.name, message, [("Retry-After", "1")])
+        raise still_loading()
     if error:
         message = "the coordinator could not write, or has moved to another broker. Look before you try again."
         raise HttpError(503, error.name, message)

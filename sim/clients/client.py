@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.sim.clients.connection import Connection, LostError, UnansweredError
+from barnabas.sim.ledger import TopicPartition
 from barnabas.sim.observations import Operation, Outcome
 from barnabas.sim.violation import Violation
 
@@ -69,6 +70,13 @@ class Client:
         if self.connection is not None:
             self.connection.abort()
             self.connection = None
+
+    async def leader(self, key: TopicPartition) -> Connection:
+        """The connection to the leader of a partition. LostError."""
+        return await self.connected()
+
+    def forget(self, target: Any) -> None:
+        """The leader of a partition, or a coordinator, has moved."""
 
     async def ask(self, api: ApiKey, version: int, message: Any, limit_ms: float = 30_000) -> Any:
         """Send one request on the client's connection; returns the answer. LostError."""

@@ -74,6 +74,10 @@ class Member(Client):
         await self.sleep(self.session_timeout_ms / 3 - 100, self.session_timeout_ms / 3)
         self._told(await self._beat(), "a beat")
 
+    async def fetch_positions(self, owned: list[TopicPartition]) -> dict[TopicPartition, int] | None:
+        """Where it goes on; None: that is not known yet."""
+        return await fetch_offsets(self, self.group_id, owned)
+
     async def _beat(self) -> ErrorCode:
         self._sign()
         request = HeartbeatRequest(
@@ -219,7 +223,7 @@ class Member(Client):
         self.world.ledger.assigned(self.group_id, joined.generation_id, owner, owned, asked_ms)
         assigned = Assigned(self.group_id, joined.generation_id, owner, tuple(owned))
         self.ended(self.began(assigned), Outcome.OK, assigned)
-        found = await fetch_offsets(self, self.group_id, owned) if owned else {}
+        found = await self.fetch_positions(owned) if owned else {}
         if found is None:
             return
         self.owned = owned

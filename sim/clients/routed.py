@@ -1,6 +1,6 @@
 """Clients of a cluster: they find leaders, coordinators and the controller, and look again when these have moved."""
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
@@ -33,7 +33,10 @@ MOVED = frozenset(
 TO_CONTROLLER = (ApiKey.CREATE_TOPICS, ApiKey.DELETE_TOPICS, ApiKey.CREATE_PARTITIONS, ApiKey.ELECT_LEADERS)
 OF_LEADERS = frozenset(
     (
+        ApiKey.ADD_OFFSETS_TO_TXN,
+        ApiKey.ADD_PARTITIONS_TO_TXN,
         ApiKey.DELETE_RECORDS,
+        ApiKey.END_TXN,
         ApiKey.HEARTBEAT,
         ApiKey.INIT_PRODUCER_ID,
         ApiKey.JOIN_GROUP,
@@ -41,15 +44,27 @@ OF_LEADERS = frozenset(
         ApiKey.OFFSET_COMMIT,
         ApiKey.OFFSET_FETCH,
         ApiKey.SYNC_GROUP,
+        ApiKey.TXN_OFFSET_COMMIT,
     )
 )
+OF_TRANSACTION_COORDINATORS = (ApiKey.INIT_PRODUCER_ID, ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.END_TXN)
 FIRST_VERSION_OF_FOLLOWERS = 11
 CONTROLLER = "controller"
 METADATA_LIMIT_MS = 10_000.0
 REQUEST_LIMIT_MS = 15_000.0
 BACKOFF_MS = (50.0, 300.0)
 
-Target = TopicPartition | str  # a partition's leader, a group's coordinator (by the group), or the controller
+GROUP_COORDINATOR, TRANSACTION_COORDINATOR = 0, 1
+
+
+class TransactionalId(NamedTuple):
+    """A transactional id, which stands for its coordinator."""
+
+    name: str
+
+
+# A partition's leader, a group's coordinator (by the group), a transactional id's, or the controller
+Target = TopicPartition | str | TransactionalId
 
 
 def errors_in(response: Any) -> list[ErrorCode]:
@@ -60,6 +75,8 @@ def errors_in(response: Any) -> list[ErrorCode]:
         parts = getattr(topic, "partitions", None) or getattr(topic, "partition_responses", None) or ()
         codes += [getattr(part, "error_code", 0) for part in parts]
     codes += [getattr(result, "error_code", 0) for result in getattr(response, "results", None) or ()]
+    for topic in getattr(response, "results_by_topic_v3_and_below", None) or ():
+        codes += [part.partition_error_code for part in topic.results_by_partition]
     return [ErrorCode(code) for code in codes if code]
 
 
@@ -145,6 +162,10 @@ class Routed(Client):
 
     # -- who leads
 
+    async def leader(self, key: TopicPartition) -> Connection:
+        """The connection to the leader of a partition. LostError."""
+        return await self.connected_to(await self.find(key))
+
     def forget(self, target: Target) -> None:
         """It has moved."""
         self._nodes.pop(target, None)
@@ -153,8 +174,10 @@ class Routed(Client):
         """The broker for a partition, a group or the controller, as any broker says. LostError if none is known."""
         if target not in self._nodes:
             await self.sleep(0, BACKOFF_MS[0])
-            if isinstance(target, str) and target != CONTROLLER:
-                await self._find_coordinator(target)
+            if isinstance(target, TransactionalId):
+                await self._find_coordinator(target, target.name, TRANSACTION_COORDINATOR)
+            elif isinstance(target, str) and target != CONTROLLER:
+                await self._find_coordinator(target, target, GROUP_COORDINATOR)
             else:
                 await self._read_metadata()
             if target not in self._nodes:
@@ -176,12 +199,12 @@ class Routed(Client):
                 else:
                     self._nodes.pop(key, None)
 
-    async def _find_coordinator(self, group_id: str) -> None:
+    async def _find_coordinator(self, target: Target, name: str, kind: int) -> None:
         node = self.rng.choice(list(self.cluster.hosts))
-        request = FindCoordinatorRequest(key=group_id, key_type=0)
+        request = FindCoordinatorRequest(key=name, key_type=kind)
         response = await self.ask_node(node, ApiKey.FIND_COORDINATOR, 2, request, METADATA_LIMIT_MS)
         if not response.error_code:
-            self._nodes[group_id] = response.node_id
+            self._nodes[target] = response.node_id
 
 
 def is_of_leaders(api: ApiKey, version: int, message: Any) -> bool:
@@ -195,6 +218,10 @@ def target_of(api: ApiKey, message: Any) -> Target | None:
     """Whom a request is for; None: any broker."""
     if api in TO_CONTROLLER:
         return CONTROLLER
+    if api is ApiKey.ADD_PARTITIONS_TO_TXN:
+        return TransactionalId(message.v3_and_below_transactional_id)
+    if api in OF_TRANSACTION_COORDINATORS:
+        return None if message.transactional_id is None else TransactionalId(message.transactional_id)
     if api is ApiKey.DELETE_GROUPS:
         return str(message.groups_names[0])
     group_id = getattr(message, "group_id", None)

@@ -19,6 +19,8 @@ from typing import Any
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parent.parent / "crash"))  # its blocking client
+
 OTHER_BROKER = os.environ.get("CLIENTS_BROKER_COMMAND")
 PROGRAM = ("-m", "barnabas.broker.main")
 START_TIMEOUT_S = 30

@@ -11,7 +11,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
-from aiokafka.errors import MessageSizeTooLargeError, TopicAlreadyExistsError, UnsupportedVersionError
+from aiokafka.errors import MessageSizeTooLargeError, TopicAlreadyExistsError
 from aiokafka.structs import OffsetAndMetadata
 
 pytestmark = pytest.mark.timeout(90)
@@ -117,10 +117,11 @@ def test_log_append_time_is_the_brokers(run: Any) -> None:
     run(story)
 
 
-def test_transactions_are_refused_at_once(run: Any) -> None:
+def test_a_transactional_producer_begins_and_aborts(run: Any) -> None:
     async def story(opened: Opened, name: str) -> None:
-        with pytest.raises(UnsupportedVersionError):
-            await opened(AIOKafkaProducer, transactional_id=name)
+        producer = await opened(AIOKafkaProducer, transactional_id=name)
+        await producer.begin_transaction()
+        await producer.abort_transaction()
 
     run(story)
 

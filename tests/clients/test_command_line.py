@@ -57,6 +57,7 @@ def lines_in_json(done: subprocess.CompletedProcess[str]) -> list[Any]:
         *(("groups", word) for word in ("list", "describe", "lag", "explain", "delete")),
         *(("offsets", word) for word in ("list", "set", "delete", "cleanup")),
         *(("configs", word) for word in ("describe", "set", "delete")),
+        *(("features", word) for word in ("describe", "upgrade", "downgrade", "disable")),
     ],
 )
 def test_help_teaches_by_example(run: Run, words: tuple[str, ...]) -> None:
@@ -190,6 +191,44 @@ def test_a_living_group_is_left_alone(broker: Any, run: Run, name: str, wait_unt
     assert name not in run("groups", "list", "--state", "Stable").stdout
 
 
+def test_features_go_up_and_down(run: Run) -> None:
+    def level() -> int:
+        rows = {row["feature"]: row for row in in_json(run("features", "describe", "--json"))}
+        assert rows["metadata.version"]["level"] == 27
+        assert (rows["transaction.version"]["min_supported"], rows["transaction.version"]["max_supported"]) == (0, 2)
+        return int(rows["transaction.version"]["level"])
+
+    assert level() == 2
+    words = ("--feature", "transaction.version=1")
+    assert run("features", "downgrade", *words, "--dry-run").stdout == "transaction.version: can be downgraded to 1\n"
+    assert level() == 2
+    told = run("features", "upgrade", *words, code=1).stderr
+    assert "Can't downgrade the version of this feature" in told
+    assert "to lower a level: barnabas features downgrade --feature transaction.version=1" in told
+    assert run("features", "downgrade", *words).stdout == "transaction.version: downgraded to 1\n"
+    assert run("features", "downgrade", *words).stdout == "transaction.version: at level 1 already\n"
+    assert level() == 1
+    assert run("features", "disable", "--feature", "transaction.version").stdout == "transaction.version: disabled\n"
+    assert level() == 0
+    assert "transaction.version" in run("features", "describe").stdout
+    (row,) = in_json(run("features", "upgrade", "--feature", "transaction.version=2", "--json"))
+    assert row == {"feature": "transaction.version", "result": "upgraded to 2", "level": 2, "level_before": 0}
+    assert level() == 2
+    told = run("features", "upgrade", "--feature", "transaction.version=3", code=1).stderr
+    assert "only supports versions 0-2" in told
+    assert "barnabas features describe" in told
+    assert "does not support this feature" in run("features", "upgrade", "--feature", "no.such=1", code=1).stderr
+    for wrong in (
+        ["--feature", "a"],
+        ["--feature", "a=x"],
+        ["--feature", "a=1", "--feature", "a=2"],
+        ["--all", *words],
+        [],
+    ):
+        run("features", "upgrade", *wrong, code=2)
+    run("features", "disable", code=2)
+
+
 def test_settings_of_topics_and_brokers(run: Run, name: str) -> None:
     run("topics", "create", name)
     run("configs", "set", "topic", name, "retention.ms=5000000", "cleanup.policy=compact")
@@ -292,13 +331,13 @@ def test_a_broker_that_is_not_there(run: Run, command: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("columns", ["80", "120"])
 def test_examples_in_the_help_stay_on_their_line(run: Run, monkeypatch: pytest.MonkeyPatch, columns: str) -> None:
-    from barnabas.broker.cli import configs, consume, demo, groups, offsets, produce, topics
+    from barnabas.broker.cli import configs, consume, demo, features, groups, offsets, produce, topics
 
     monkeypatch.setenv("COLUMNS", columns)
-    docs = [module.app.info.help or "" for module in (topics, groups, offsets, configs)]
+    docs = [module.app.info.help or "" for module in (topics, groups, offsets, configs, features)]
     docs += [
         info.callback.__doc__
-        for module in (topics, groups, offsets, configs, produce, consume, demo)
+        for module in (topics, groups, offsets, configs, features, produce, consume, demo)
         for info in module.app.registered_commands
     ]
     examples = [

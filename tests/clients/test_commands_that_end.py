@@ -14,7 +14,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from barnabas.broker.cli import cluster, configs, consume, doctor, groups, offsets, produce, status, topics
+from barnabas.broker.cli import (
+    cluster,
+    configs,
+    consume,
+    doctor,
+    features,
+    groups,
+    offsets,
+    produce,
+    status,
+    topics,
+    transactions,
+)
 
 pytestmark = pytest.mark.timeout(110)
 
@@ -51,9 +63,17 @@ COMPLETE: dict[tuple[str, ...], list[str]] = {
     ("offsets", "migrate"): ["--from", "zookeeper", "--group", "g", "--yes"],
     ("offsets", "export"): ["-"],
     ("offsets", "import"): [BACKUP, "--yes"],
+    ("transactions", "list"): [],
+    ("transactions", "describe"): ["x"],
+    ("transactions", "find-hanging"): [],
+    ("transactions", "abort"): ["x", "--yes"],
     ("configs", "describe"): ["broker", "0", "--all"],
     ("configs", "set"): ["topic", "t", "retention.ms=1"],
     ("configs", "delete"): ["topic", "t", "retention.ms"],
+    ("features", "describe"): [],
+    ("features", "upgrade"): ["--feature", "transaction.version=2"],
+    ("features", "downgrade"): ["--feature", "transaction.version=2"],
+    ("features", "disable"): ["--feature", "group.version"],
 }
 
 
@@ -62,7 +82,14 @@ def commands() -> dict[tuple[str, ...], Any]:
     import typer.main
 
     found: dict[tuple[str, ...], Any] = {}
-    for name, module in (("topics", topics), ("groups", groups), ("offsets", offsets), ("configs", configs)):
+    for name, module in (
+        ("topics", topics),
+        ("groups", groups),
+        ("offsets", offsets),
+        ("transactions", transactions),
+        ("configs", configs),
+        ("features", features),
+    ):
         group: Any = typer.main.get_command(module.app)
         found |= {(name, word): command for word, command in group.commands.items()}
     for name, module in (

@@ -14,7 +14,6 @@ from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssi
 from kafka.errors import (
     FencedInstanceIdError,
     GroupIdNotFoundError,
-    KafkaError,
     MessageSizeTooLargeError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
@@ -155,10 +154,11 @@ def test_a_record_that_is_too_large_is_refused_and_the_next_is_taken(opened: Any
     assert producer.send(name, b"small").get(20).offset == 0
 
 
-def test_transactions_are_refused_at_once(opened: Any, name: str) -> None:
+def test_a_transactional_producer_begins_and_aborts(opened: Any, name: str) -> None:
     producer = opened(KafkaProducer, transactional_id=name)
-    with pytest.raises(KafkaError, match="UnsupportedVersionError"):
-        producer.init_transactions()
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.abort_transaction()
 
 
 def test_log_append_time_is_the_brokers(opened: Any, admin: KafkaAdminClient, name: str) -> None:

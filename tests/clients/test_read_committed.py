@@ -1,6 +1,6 @@
 """What consumers see of transactions: in a data directory that Apache Kafka wrote, and of those written here.
 
-There is no transaction coordinator yet. Producers here are trusted, and markers are sent by hand.
+Producers here are trusted, and markers are sent by hand. test_exactly_once.py has the coordinator.
 """
 
 import asyncio

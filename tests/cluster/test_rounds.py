@@ -1,7 +1,8 @@
 """Rounds of tests/crash/kill_rounds.py on three brokers: one of each trouble that no other test here has, under load.
 
-Producers, committers and groups run through it. Everything that was acknowledged is there, once and in order; committed
-offsets do not go back; and no client waits longer than `GOES_ON_WITHIN_S`.
+Producers, committers, groups, transactions and copiers run through it. Everything that was acknowledged is there, once
+and in order; what was aborted is not; committed offsets do not go back; and no client waits longer than
+`GOES_ON_WITHIN_S`.
 """
 
 from collections.abc import Callable
@@ -13,7 +14,9 @@ from kill_rounds import Options
 
 pytestmark = pytest.mark.timeout(180)
 
-OPTIONS = Options(rounds=1, producers=4, committers=2, members=2, partitions=3, librdkafka=False, alive_s=(0.5, 1.0))
+OPTIONS = Options(
+    rounds=1, producers=4, committers=2, members=2, partitions=3, transactors=2, librdkafka=False, alive_s=(0.5, 1.0)
+)
 STALLS_MS = max(SESSION_TIMEOUT_MS, 1.5 * int(SETTINGS["replica.lag.time.max.ms"])) + 5_000
 
 

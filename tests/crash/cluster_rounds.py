@@ -25,6 +25,9 @@ from barnabas.protocol.errors import ErrorCode
 from broker_process import Client, Process, free_port
 from kill_load import AskAgainError, Committer, LibrdkafkaProducer, Member, OneBroker, Partition, Producer
 from kill_rounds import COMPACTED_TOPIC, GOES_ON_WITHIN_S, OFFSETS_TOPIC, SMALL_SETTINGS, Options, Rounds
+from transaction_checks import COPIES, TRANSACTIONS
+from transaction_checks import SETTINGS as TRANSACTION_SETTINGS
+from transaction_load import Copier, LibrdkafkaTransactor, Transactor
 
 ANSWER_WITHIN_S = 4.0  # a broker that is paused does not answer
 READ_WITHIN_S = 1.0  # what does not wait for other brokers; a member must not lose its session (3 s) over it
@@ -135,11 +138,12 @@ class Cluster(OneBroker):
                     return Client(ports[row.leader_id], answer_within_s)
         raise AskAgainError(f"nobody leads {partition}")
 
-    def coordinator(self, group: str) -> Client:
+    def coordinator(self, key: str, key_type: int = 0) -> Client:
         """A connection to the coordinator, as one of the brokers knows it."""
-        found = self._ask(ApiKey.FIND_COORDINATOR, 3, messages.FindCoordinatorRequest(key=group))
+        request = messages.FindCoordinatorRequest(key=key, key_type=key_type)
+        found = self._ask(ApiKey.FIND_COORDINATOR, 3, request)
         if found.error_code:
-            raise AskAgainError(f"{group} has no coordinator")
+            raise AskAgainError(f"{key} has no coordinator")
         return Client(found.port, ANSWER_WITHIN_S)
 
     def reader(self, client: Client) -> Any:
@@ -198,7 +202,7 @@ class ClusterRounds(Rounds):
             self.zookeeper = ZooKeeperServer(folder / "zookeeper")
             session = {"zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS)}
             tree = {"zookeeper.connect": f"{self.zookeeper.address}/barnabas", **session}
-        self._settings = {**SETTINGS, **tree, **(settings or {})}
+        self._settings = {**SETTINGS, **TRANSACTION_SETTINGS, **tree, **(settings or {})}
         self._troubles = dict(TROUBLES if troubles is None else troubles)
         self._lost: set[int] = set()  # brokers whose disk is lost, until they are started
 
@@ -229,6 +233,8 @@ class ClusterRounds(Rounds):
             self._create_topic(name, self.options.partitions)
         if self.compacted:
             self._create_topic("compacted", len(self.compacted), **COMPACTED_TOPIC)
+        for name in (TRANSACTIONS, COPIES) if self.transacted else ():
+            self._create_topic(name, len(self.transacted))
         self._wait_until_in_sync()
         for port in self.ports:
             self._wait_until_it_knows_the_topics(port)
@@ -250,7 +256,7 @@ class ClusterRounds(Rounds):
 
     def _wait_until_it_knows_the_topics(self, port: int) -> None:
         """A broker that has not heard of a topic refuses commits of its offsets, as Kafka does."""
-        wanted = {name for name, _ in (*self.partitions, *self.compacted)}
+        wanted = {name for name, _ in (*self.partitions, *self.compacted, *self.transacted)}
         end = time.monotonic() + IN_SYNC_WITHIN_S
         with closing(Client(port)) as client:
             while time.monotonic() < end:
@@ -366,9 +372,15 @@ class ClusterRounds(Rounds):
         """Wait until every client has got an answer; how long the slowest of each kind took, in milliseconds."""
         started = time.monotonic()
         before = {worker: worker.steps for worker in self.workers}
-        kinds = {"produce": (Producer, LibrdkafkaProducer), "commit": (Committer,), "group": (Member,)}
-        waiting: list[list[Any]] = [[w] for w in self.workers if isinstance(w, (*kinds["produce"], Committer))]
-        waiting += [[w for w in self.workers if isinstance(w, Member)]]
+        kinds = {
+            "produce": (Producer, LibrdkafkaProducer),
+            "commit": (Committer,),
+            "transactions": (Transactor, LibrdkafkaTransactor, Copier),
+            "group": (Member,),
+        }
+        alone = tuple(each for kind, classes in kinds.items() if kind != "group" for each in classes)
+        waiting: list[list[Any]] = [[worker] for worker in self.workers if isinstance(worker, alone)]
+        waiting += [[worker for worker in self.workers if isinstance(worker, Member)]]
         took: dict[str, float] = {}
         while waiting and not self.books.problems:
             now = time.monotonic()

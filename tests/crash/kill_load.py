@@ -101,8 +101,8 @@ class OneBroker:
         """A connection to the broker that leads a partition. OSError while none does."""
         return Client(self._port)
 
-    def coordinator(self, group: str) -> Client:
-        """A connection to the broker that coordinates a group. OSError while none does."""
+    def coordinator(self, key: str, key_type: int = 0) -> Client:
+        """A connection to the broker that coordinates a group, or a transactional id (1). OSError while none does."""
         return Client(self._port)
 
     def reader(self, client: Client) -> Client:
@@ -350,9 +350,9 @@ class PolicyChanger(Worker):
             time.sleep(self.rng.uniform(0.1, 1.0))
 
 
-def find_coordinator(client: Client, group: str) -> None:
-    """Return when the group has a coordinator."""
-    response = client.ask(ApiKey.FIND_COORDINATOR, 3, messages.FindCoordinatorRequest(key=group))
+def find_coordinator(client: Client, key: str, key_type: int = 0) -> None:
+    """Return when the group, or the transactional id (`key_type` 1), has a coordinator."""
+    response = client.ask(ApiKey.FIND_COORDINATOR, 3, messages.FindCoordinatorRequest(key=key, key_type=key_type))
     if response.error_code:
         raise AskAgainError
 

@@ -1,6 +1,7 @@
 """SIGKILL of a broker under producers, committers and groups, round after round.
 
-    python tests/crash/kill_rounds.py --rounds 20                 ten producers, four committers, two groups
+    python tests/crash/kill_rounds.py --rounds 20                 ten producers, four committers, two groups,
+                                                                  four transactional producers, three copiers
     python tests/crash/kill_rounds.py --rounds 20 --small         many topics, tiny segments, compaction all the time,
                                                                   its policy changed now and then
     python tests/crash/kill_rounds.py --rounds 20 --brokers 3     a cluster: see cluster_rounds.py
@@ -8,7 +9,9 @@
 
 After each kill: everything that was acknowledged is there, once, in order, at the offset that was told; what was read
 and checked before has not changed by a byte; committed offsets are at least what was acknowledged and at most what was
-asked for; no partition has two owners in a generation; producers, committers and groups go on. Times are from exec to
+asked for; no partition has two owners in a generation; every committed transaction is visible as a whole, and nothing
+of one that was not committed; each committed record has one copy, and none is open for longer than its timeout
+(transaction_load.py); producers, committers and groups go on. Times are from exec to
 the first right answer, while all clients connect again; the processor's time is the broker's until then. Exit code 1
 when anything is wrong; then the data directory stays.
 """
@@ -47,6 +50,9 @@ from kill_load import (
     Worker,
     offsets_of,
 )
+from transaction_checks import COPIES, TRANSACTIONS, TransactionChecker, Transactions
+from transaction_checks import SETTINGS as TRANSACTION_SETTINGS
+from transaction_load import Copier, LibrdkafkaTransactor, Transactor
 
 GOES_ON_WITHIN_S = 30.0
 FETCH_BYTES = 4 << 20
@@ -77,6 +83,7 @@ class Options(NamedTuple):
     members: int = 3
     topics: int = 1
     partitions: int = 6
+    transactors: int = 4
     small: bool = False
     librdkafka: bool = True
     alive_s: tuple[float, float] = (1.0, 4.0)
@@ -244,6 +251,8 @@ class Rounds:
         names = [f"load-{number}" for number in range(options.topics)]
         self.partitions = [(name, index) for name in names for index in range(options.partitions)]
         self.compacted = [("compacted", index) for index in range(2)] if options.small else []
+        self.transacted = [(TRANSACTIONS, index) for index in range(3)] if options.transactors else []
+        self.transactions = Transactions()
         self.group = Group("group", self.partitions, self.books)
         self.other_group = Group("librdkafka-group", self.partitions, self.books)
         self.workers: list[Worker] = []
@@ -269,6 +278,14 @@ class Rounds:
             self.workers.append(PolicyChanger("compacted", *words))
         if options.librdkafka:
             self.workers += [LibrdkafkaMember(number, self.other_group, *words) for number in range(2)]
+        of_transactions = (self.transacted, self.place, self.books, self.transactions, options.seed)
+        for number in range(options.transactors):
+            if options.librdkafka and number % 4 == 3:
+                self.workers.append(LibrdkafkaTransactor(number, *of_transactions))
+            else:
+                self.workers.append(Transactor(number, 0 if number % 2 else 2, *of_transactions))
+        for _, index in self.transacted:
+            self.workers.append(Copier(index, 2 if index % 2 else 0, *words))
 
     # -- the story
 
@@ -291,8 +308,8 @@ class Rounds:
         return self.books.problems
 
     def _start(self) -> Process:
-        settings = dict(SMALL_SETTINGS) if self.options.small else {}
-        if settings and self.rng.random() < 0.5:  # a recovery point from before the last compactions
+        settings = {**TRANSACTION_SETTINGS, **(SMALL_SETTINGS if self.options.small else {})}
+        if self.options.small and self.rng.random() < 0.5:  # a recovery point from before the last compactions
             settings["log.flush.offset.checkpoint.interval.ms"] = "60000"
         self.process = Process(
             self.folder / "data", self.port, settings=settings, command=self.options.command, wait=False
@@ -307,6 +324,8 @@ class Rounds:
             assert not error, ErrorCode(error).name
         if self.compacted:
             assert client.create_topic("compacted", len(self.compacted), **COMPACTED_TOPIC) == 0
+        for name in (TRANSACTIONS, COPIES) if self.transacted else ():
+            assert client.create_topic(name, len(self.transacted)) == 0
         client.close()
         self._make_workers()
         for worker in self.workers:
@@ -317,10 +336,9 @@ class Rounds:
         """Wait until every producer, committer and group has got an answer; returns how long the groups took, in ms."""
         started = time.monotonic()
         before = {worker: worker.steps for worker in self.workers}
-        groups = [
-            [worker for worker in self.workers if isinstance(worker, kind)] for kind in (Member, LibrdkafkaMember)
-        ]
-        alone = [[worker] for worker in self.workers if not isinstance(worker, (Member, LibrdkafkaMember))]
+        kinds = (Member, LibrdkafkaMember)
+        groups = [[worker for worker in self.workers if isinstance(worker, kind)] for kind in kinds]
+        alone = [[worker] for worker in self.workers if not isinstance(worker, kinds)]
         waiting = [some for some in groups[:1] + groups[1:] + alone if some]
         group_ms = 0.0
         while waiting and not self.books.problems:
@@ -385,6 +403,9 @@ class Rounds:
                 count += self.checker.check_compacted(client, partition, owed.get(partition, {}))
         for committer in self.committers:
             self._check_commits(committer)
+        if self.transacted:
+            checker = TransactionChecker(self.place, self.books, self.transactions, self.transacted)
+            count += checker.check(at_rest=exactly)
         return count
 
     def _check_commits(self, committer: Committer) -> None:
@@ -503,6 +524,9 @@ def main() -> int:
         took = [choose(values) for values in list(zip(*rounds.rows))[5:10]]
         text = "processor time {:.0f}, metadata {:.0f}, fetch {:.0f}, offsets {:.0f}, the group goes on {:.0f} ms"
         print(f"{what}: {text.format(*took)}")
+    counts = rounds.transactions.counts
+    begun = len(rounds.transactions.records)
+    print(f"transactions: {begun} begun, {counts['committed']} committed, {counts['aborted']} aborted")
     print(f"{rounds.books.records} records and {rounds.books.commits} commits acknowledged, all right")
     shutil.rmtree(folder)
     return 0

@@ -13,7 +13,7 @@ from barnabas.protocol.record_batch import CONTROL_ABORT, CONTROL_COMMIT, Record
 from barnabas.runtime.disk import RealDisk
 from barnabas.runtime.ports import Env, File
 from barnabas.sim.env import sim_env
-from barnabas.sim.storage import take_part
+from barnabas.sim.storage_transactions import take_part
 from barnabas.storage.log import Log
 from barnabas.storage.log_manager import LogManager
 from barnabas.storage.validation import AppendOrigin

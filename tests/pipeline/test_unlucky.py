@@ -18,7 +18,7 @@ import pytest
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 from barnabas.broker.cli import pipeline as cli
-from barnabas.broker.cli.exits import Failure
+from barnabas.broker.cli.exits import ExitCode, Failure
 from barnabas.broker.cli.pipeline import _cell, _sentence
 from barnabas.pipeline import session, wire
 from barnabas.pipeline.local_files import LOCK_FILE, OutError, local_path, only_run_in
@@ -205,6 +205,21 @@ def test_what_the_driver_cannot_read(
     monkeypatch.setattr("barnabas.pipeline.runs.run_job", run_job)
     with pytest.raises(Failure, match=re.escape(str(error))):
         cli.verify(source, str(tmp_path / "out"), "")
+
+
+def test_java_does_not_start(source: str, tmp_path: Path) -> None:
+    if session.what_is_missing():
+        pytest.skip(session.what_is_missing() or "")
+    done = run("lag", "--source", source, "--out", str(tmp_path / "out"), "--memory", "banana")
+    assert done.returncode == ExitCode.FAILED
+    assert "Traceback" not in done.stderr
+    assert "-Xmxbanana" in done.stderr
+    assert done.stderr.splitlines()[-1].endswith("What Java says is above. Look at --spark and --memory.")
+
+
+def test_the_help_names_the_extra() -> None:
+    done = run("--help", COLUMNS="130")
+    assert "pip install 'barnabas[spark]'" in done.stdout
 
 
 def test_ctrl_c(tmp_path: Path) -> None:

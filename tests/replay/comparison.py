@@ -24,6 +24,7 @@ CHOSEN = {
     "member_id": "member id",
     "leader": "member id",
     "producer_id": "producer id",
+    "v3_and_below_producer_id": "producer id",
     "session_id": "fetch session",
     "cluster_id": "cluster id",
     "port": "port",
@@ -42,7 +43,7 @@ NOTHING: dict[str, set[Any]] = {
 # Sizes that are the machine's: only "there or not" can be compared.
 SIZES = {"total_bytes", "usable_bytes", "finalized_features_epoch"}
 # Times: equal where they came from a request, else both the time of their own run.
-TIMES = {"log_append_time_ms", "last_timestamp"}
+TIMES = {"log_append_time_ms", "last_timestamp", "transaction_start_time_ms"}
 RUN_TIME_MS = 1_750_000_000_000  # the recording was made later than this, its requests carry older times
 # Texts for people.
 MESSAGES = {"error_message", "batch_index_error_message"}
@@ -69,6 +70,9 @@ UNORDERED: dict[tuple[str, str], tuple[str, ...]] = {
     ("DescribeGroups", "groups"): ("group_id",),
     ("DescribeGroups", "groups/members"): ("member_id",),
     ("ListGroups", "groups"): ("group_id",),
+    ("ListTransactions", "transaction_states"): ("transactional_id",),
+    ("DescribeTransactions", "transaction_states/topics"): ("topic",),
+    ("AddPartitionsToTxn", "results_by_transaction"): ("transactional_id",),
     ("JoinGroup", "members"): ("member_id",),
     ("LeaveGroup", "members"): ("member_id", "group_instance_id"),
     ("DeleteGroups", "results"): ("group_id",),
@@ -84,6 +88,10 @@ UNORDERED: dict[tuple[str, str], tuple[str, ...]] = {
     ("ListOffsets", "topics"): ("name",),
     ("ListOffsets", "topics/partitions"): ("partition_index",),
 }
+
+
+# (API, path of the list): numbers in the order of a hash table.
+UNORDERED_NUMBERS = {("DescribeTransactions", "transaction_states/topics/partitions")}
 
 
 class Difference(NamedTuple):
@@ -114,16 +122,21 @@ class Chosen:
         self.kafkas[kind][ours] = kafka
         return True
 
-    def translate(self, message: Any) -> bool:
-        """Put our values in place of Kafka's in a request; whether anything changed."""
+    def translate(self, message: Any, version: int) -> bool:
+        """Put our values in place of Kafka's in a request of this version; whether anything changed."""
         changed = False
+        absent = {field.name for field in message.SCHEMA.root.fields if not field.is_in(version)}
         for owner, name, value in fields(message):
             kind = CHOSEN.get(name)
-            if kind is not None and not isinstance(value, list):
+            if kind is not None and not isinstance(value, list) and not (owner is message and name in absent):
                 ours = self.ours[kind].get(value, value)
                 if ours != value:
                     setattr(owner, name, ours)
                     changed = True
+            elif name == "producer_id_filters":
+                ours = [self.ours["producer id"].get(each, each) for each in value]
+                changed = changed or ours != value
+                owner.producer_id_filters = ours
             elif name == "records" and value is not None:
                 records = self._translate_records(bytes(value))
                 if records is not None:
@@ -226,6 +239,8 @@ def _compare_lists(
     api: str, path: str, list_path: str, name: str, kafka: list[Any], ours: list[Any], chosen: Chosen
 ) -> Iterator[Difference]:
     keys = UNORDERED.get((api, list_path))
+    if (api, list_path) in UNORDERED_NUMBERS:
+        kafka, ours = sorted(kafka), sorted(ours)
     if keys is None:
         for position in range(max(len(kafka), len(ours))):
             here = f"{path}/{position}"

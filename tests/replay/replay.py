@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from barnabas.protocol import frames
-from barnabas.protocol.errors import ProtocolError
+from barnabas.protocol.errors import ErrorCode, ProtocolError
 from comparison import Chosen, Difference, compare
 
 HERE = Path(__file__).parent
@@ -242,68 +242,6 @@ class Connection:
         self.socket.close()
 
 
-class StandIn:
-    """Takes the place of the transaction coordinator, which is not built yet, for the section that fetches.
-
-    The producer id is that of an idempotent producer, its transactions are taken on trust, and markers end them.
-    """
-
-    SECTION = "fetch-setup"
-    TRUST = "transaction.partition.verification.enable"
-
-    def __init__(self, replay: "Replay") -> None:
-        self._replay = replay
-        self._partitions: list[tuple[str, list[int]]] = []
-
-    def changes(self, exchange: Exchange, message: Any) -> bool:
-        """Ask for a producer id only. Whether the request was changed."""
-        if exchange.api != "InitProducerId" or exchange.line["connection"] != self.SECTION:
-            return False
-        message.transactional_id = None
-        return True
-
-    def takes(self, exchange: Exchange) -> bool:
-        """Do what a coordinator does at this request, which is not sent. False: it is sent."""
-        if exchange.line["connection"] != self.SECTION or exchange.line["key"] in self._replay.offered:
-            return False
-        if exchange.api not in ("AddPartitionsToTxn", "EndTxn"):
-            return False
-        _, message = frames.decode_request(memoryview(bytes.fromhex(exchange.line["request"])))
-        self._replay.chosen.translate(message)
-        if exchange.api == "AddPartitionsToTxn":
-            self._partitions += [(topic.name, topic.partitions) for topic in message.v3_and_below_topics]
-            self._set_trust("false")
-        else:
-            self._set_trust(None)
-            self._end(message)
-        return True
-
-    def _set_trust(self, value: str | None) -> None:
-        from barnabas.protocol.messages import IncrementalAlterConfigsRequest as Request
-
-        setting = Request.AlterableConfig(name=self.TRUST, config_operation=0 if value else 1, value=value)
-        resource = Request.AlterConfigsResource(resource_type=4, resource_name="", configs=[setting])
-        (answer,) = self._replay._ask(44, 1, Request(resources=[resource])).responses
-        assert not answer.error_code, answer
-
-    def _end(self, request: Any) -> None:
-        from barnabas.protocol.messages import WriteTxnMarkersRequest as Request
-
-        marker = Request.WritableTxnMarker(
-            producer_id=request.producer_id,
-            producer_epoch=request.producer_epoch,
-            transaction_result=request.committed,
-            topics=[
-                Request.WritableTxnMarkerTopic(name=name, partition_indexes=indexes)
-                for name, indexes in self._partitions
-            ],
-        )
-        self._partitions = []
-        for answer in self._replay._ask(27, 1, Request(markers=[marker])).markers:
-            errors = {partition.error_code for topic in answer.topics for partition in topic.partitions}
-            assert errors == {0}, answer
-
-
 class Replay:
     """One release against one broker."""
 
@@ -318,7 +256,7 @@ class Replay:
         self.recorded = offered_by_recording(self.exchanges)
         self.newer = self.recorded if release == "4.1.0" else offered_by_recording(load("4.1.0")[:20])
         self.offered: dict[int, range] = {}
-        self.stand_in = StandIn(self)
+        self.knows_transactions = False
 
     def run(self, wanted: Callable[[Exchange], bool], shown: Callable[[Exchange], bool]) -> Report:
         """Send what is `wanted`, in the recorded order of sending and answering; compare what is also `shown`."""
@@ -327,13 +265,11 @@ class Replay:
         waiting: set[int] = set()
         for kind, exchange in _in_order(exchange for exchange in self.exchanges if wanted(exchange)):
             if kind == "sent":
-                if self.stand_in.takes(exchange):
-                    self.report.sent_only += 1
-                    continue
                 reason = self._reason_to_leave_out(exchange)
                 if reason is not None:
                     self.report.left_out[reason] += 1
                     continue
+                self._prepare_transactions(exchange)
                 self._connection(exchange).send(self._request(exchange))
                 waiting.add(exchange.position)
                 if exchange.line["answered"] != exchange.line["sent"] + 1:
@@ -358,11 +294,29 @@ class Replay:
         """Kafka 4.1 formats a cluster with min.insync.replicas=1 as a cluster-wide dynamic setting (KIP-966)."""
         if self.release != "4.1.0" or 44 not in self.offered:
             return
+        self._set("min.insync.replicas", "1")
+
+    def _set(self, name: str, value: str | None) -> None:
+        """Set the default of all brokers; None: remove it."""
         from barnabas.protocol.messages import IncrementalAlterConfigsRequest as Request
 
-        setting = Request.AlterableConfig(name="min.insync.replicas", config_operation=0, value="1")
+        setting = Request.AlterableConfig(name=name, config_operation=0 if value else 1, value=value)
         resource = Request.AlterConfigsResource(resource_type=4, resource_name="", configs=[setting])
-        self._ask(44, 1, Request(resources=[resource]))
+        (answer,) = self._ask(44, 1, Request(resources=[resource])).responses
+        assert not answer.error_code, answer
+
+    def _prepare_transactions(self, exchange: Exchange) -> None:
+        """Before the first producer of a transaction: the recorder had looked for its coordinator, unrecorded."""
+        if self.knows_transactions or not exchange.line.get("request_fields", {}).get("TransactionalId"):
+            return
+        from barnabas.protocol.messages import FindCoordinatorRequest
+
+        self.knows_transactions = True
+        for _ in range(AGAIN_TIMES):
+            if not self._ask(10, 2, FindCoordinatorRequest(key="any", key_type=1)).error_code:
+                return
+            time.sleep(AGAIN_PAUSE_SECONDS)
+        raise SystemExit("there is no transaction coordinator")
 
     def _ask(self, key: int, version: int, message: Any) -> Any:
         """The answer to a request of our own."""
@@ -400,8 +354,7 @@ class Replay:
         if exchange.line.get("closed") or "request_body_version" in exchange.line:
             return recorded
         header, message = frames.decode_request(memoryview(recorded))
-        is_stood_in = self.stand_in.changes(exchange, message)
-        if not self.chosen.translate(message) and not is_stood_in:
+        if not self.chosen.translate(message, header.api_version):
             return recorded
         made = frames.encode_request(
             header.api_key, header.api_version, header.correlation_id, header.client_id, message
@@ -411,8 +364,9 @@ class Replay:
     def _answered(self, exchange: Exchange, shown: bool) -> None:
         line = exchange.line
         result = self._judged(exchange)
-        for _ in range(AGAIN_TIMES if exchange.api in ASKED_AGAIN and not line["errors"] else 0):
-            if not _errors(result.differences):
+        is_asked_again = exchange.api in ASKED_AGAIN and not line["errors"]
+        for _ in range(AGAIN_TIMES):
+            if not (is_asked_again and _errors(result.differences)) and not _is_being_ended(result.differences):
                 break
             time.sleep(AGAIN_PAUSE_SECONDS)
             self._connection(exchange).send(self._request(exchange))
@@ -455,6 +409,11 @@ class Replay:
 
 def _errors(differences: list[Difference]) -> bool:
     return any(difference.path == "" or difference.path.endswith("error_code") for difference in differences)
+
+
+def _is_being_ended(differences: list[Difference]) -> bool:
+    """Whether only we said that the markers of a transaction are still on their way. Such an answer changed nothing."""
+    return any(difference.ours == ErrorCode.CONCURRENT_TRANSACTIONS for difference in differences)
 
 
 def _in_order(exchanges: Iterable[Exchange]) -> Iterator[tuple[str, Exchange]]:

@@ -5,7 +5,7 @@ from typing import Any
 
 from barnabas.protocol import messages
 from barnabas.runtime.pending import Pending
-from group_world import GroupWorld
+from group_world import GroupWorld, pending_commit
 
 GROUPS = ["g", "h", "a-third"]
 
@@ -103,6 +103,20 @@ def commit(world: GroupWorld, group: str, chance: random.Random, client: Client 
     world.call("offset_commit", request, chance.randrange(2, 10))
 
 
+def pend(world: GroupWorld, group: str, chance: random.Random, client: Client | None) -> None:
+    topic = chance.choice(["t", "events"])
+    request = pending_commit(
+        group,
+        chance.randrange(3),
+        {(topic, index): chance.randrange(1000) for index in range(chance.randrange(1, 4))},
+        metadata="m" * chance.randrange(3),
+        generation=-1 if client is None else client.generation,
+        member_id="" if client is None else client.member_id,
+        instance=None if client is None else client.instance,
+    )
+    world.call("txn_offset_commit", request, chance.randrange(6))
+
+
 def offset_delete(world: GroupWorld, group: str) -> None:
     make = messages.OffsetDeleteRequest
     rows = [make.OffsetDeleteRequestPartition(partition_index=index) for index in range(3)]
@@ -119,7 +133,7 @@ def converse(world: GroupWorld, chance: random.Random, steps: int) -> None:
     ]
     for _ in range(steps):
         client = chance.choice(clients)
-        match chance.randrange(16):
+        match chance.randrange(18):
             case 0 | 1 | 2 | 3:
                 client.join(chance)
             case 4 | 5 | 6:
@@ -139,5 +153,9 @@ def converse(world: GroupWorld, chance: random.Random, steps: int) -> None:
                 log.held = not log.held
                 if not log.held:
                     log.release()
+            case 14:
+                pend(world, client.group, chance, chance.choice([None, client]))
+            case 15:
+                world.send_marker(chance.randrange(3), chance.random() < 0.6)
             case _:
                 world.clock.advance(chance.choice([0, 100, 1000, 4000, 12000]))

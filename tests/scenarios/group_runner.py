@@ -7,6 +7,8 @@
     heartbeat a         options: generation=… id=… instance=… group=…
     leave a b           LeaveGroup; `leave instance=x`; v=2 for the old shape
     commit a t-0=5      OffsetCommit as a member; without a name as nobody; options: generation=… meta-bytes=… v=…
+    pend 7 a t-0=5      TxnOffsetCommit of producer 7, else as `commit`; verified=NAME: what its coordinator answers
+    end 7 commit|abort  the marker of producer 7's transaction
     fetch t-0 | all     OffsetFetch; stable
     describe / list / delete / forget t-0 (OffsetDelete), all with group=…
     reset t-0=5         live reset of the group (live_reset.py)
@@ -32,7 +34,7 @@ from barnabas.protocol import messages, record_batch
 from barnabas.protocol import records as stored
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.pending import Pending
-from group_world import GroupWorld
+from group_world import GroupWorld, pending_commit
 
 
 def subscription(topics: list[str]) -> bytes:
@@ -221,6 +223,44 @@ class Conversation:
 
         self.call(name or "nobody", "offset_commit", request, version, show)
 
+    def do_pend(self, words: list[str], options: dict[str, str]) -> None:
+        producer = words.pop(0)
+        name = words.pop(0) if "=" not in words[0] else ""
+        offsets = {}
+        for word in words:
+            key, offset = word.split("=")
+            topic, _, index = key.rpartition("-")
+            offsets[topic, int(index)] = int(offset)
+        generation = options.get("generation", self.generations.get(name, -1) if name else -1)
+        request = pending_commit(
+            options.get("group", "g").replace("none", ""),
+            int(producer),
+            offsets,
+            metadata="x" * int(options.get("meta-bytes", 0)),
+            generation=int(generation),
+            member_id=self.id_of(name, options) if name else "",
+            instance=options.get("instance"),
+        )
+
+        def show(response: Any) -> None:
+            rows = [
+                f"{topic.name}-{partition.partition_index} {error(partition)}"
+                for topic in response.topics
+                for partition in topic.partitions
+            ]
+            self.say(f"producer {producer} " + ", ".join(rows))
+
+        self.world.verified = ErrorCode[options.get("verified", "NONE")]
+        self.call(f"producer {producer}", "txn_offset_commit", request, int(options.get("v", 5)), show)
+
+    def do_end(self, words: list[str], options: dict[str, str]) -> None:
+        producer, outcome = words
+        reply = self.world.send_marker(int(producer), outcome == "commit")
+        self.world.settle()
+        if not reply.done:
+            self.say(f"marker of producer {producer} waits")
+        reply.then(lambda code: self.say(f"marker of producer {producer} {code.name if code else 'ok'}"))
+
     def do_fetch(self, words: list[str], options: dict[str, str]) -> None:
         stable = "stable" in words
         make = messages.OffsetFetchRequest
@@ -364,7 +404,8 @@ class Conversation:
         self.world.coordinator.unload(0, self.world.logs[0].leader_epoch + 1)
 
     def do_set(self, words: list[str], options: dict[str, str]) -> None:
-        setattr(self.world.config, words[0], int(words[1]))
+        value = words[1]
+        setattr(self.world.config, words[0], int(value) if value.lstrip("-").isdecimal() else value)
 
     def do_gone(self, words: list[str], options: dict[str, str]) -> None:
         count = self.world.topics.partitions.pop(words[0])
@@ -397,9 +438,20 @@ class Conversation:
         self.output.append(text.rstrip())
 
     def show_records(self) -> None:
-        records = self.world.records()
-        for record in records[self.records_seen :]:
-            self.say("log " + self.show_record(record))
+        records = [
+            (header, record)
+            for log in self.world.logs
+            for _, batch in log.batches
+            for header in (record_batch.read_header(batch),)
+            for record in record_batch.records(memoryview(batch), max_bytes=1 << 30)
+        ]
+        for header, record in records[self.records_seen :]:
+            producer = f" (producer {header.producer_id})" if header.is_transactional else ""
+            if header.is_control:
+                told = "commit" if (record.key or b"")[3] == record_batch.CONTROL_COMMIT else "abort"
+                self.say(f"log marker {told}{producer}")
+            else:
+                self.say("log " + self.show_record(record) + producer)
         self.records_seen = len(records)
 
     def show_record(self, record: record_batch.Record) -> str:

@@ -13,7 +13,7 @@ from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.pending import Pending
 from barnabas.sim.coordination import SimCoordination, SimTree
 from barnabas.sim.env import sim_env
-from barnabas.storage.validation import AppendResult
+from barnabas.storage.validation import AppendOrigin, AppendResult
 from memory_journal import MemoryJournal
 
 DEFAULTS = {
@@ -49,7 +49,9 @@ class MemoryLog:
         self.required_acks: list[int] = []  # of each append
         self._waiters: list[tuple[int, Callable[[ErrorCode], None]]] = []
 
-    def append(self, batch: Any, required_acks: int = -1) -> AppendResult:
+    def append(
+        self, batch: Any, required_acks: int = -1, origin: AppendOrigin = AppendOrigin.COORDINATOR
+    ) -> AppendResult:
         self.required_acks.append(required_acks)
         if self.failures:
             return AppendResult(self.failures.pop(0))
@@ -133,6 +135,7 @@ class GroupWorld:
             self.env.run(self.coordination.start())
         self.lease = SimpleNamespace(holds=True)
         self.parked: list[Pending[Any]] = []  # every answer that was not there at once
+        self.verified: ErrorCode | Pending[ErrorCode] = ErrorCode.NONE  # what transaction coordinators say
         self.coordinator = self.make_coordinator()
         self.coordinator.start()
         self.lead_all()
@@ -177,9 +180,10 @@ class GroupWorld:
     def call(self, name: str, request: Any, version: int, client_id: str = "client") -> Any:
         """Send a request; returns the answer, or the Pending of it."""
         context = SimpleNamespace(api_version=version, client_id=client_id, client_host="/127.0.0.1", is_long=False)
+        more = [lambda index: self.verified] if name == "txn_offset_commit" else []
 
         async def on_the_loop() -> Any:
-            return getattr(self.coordinator, name)(request, context)
+            return getattr(self.coordinator, name)(request, context, *more)
 
         reply = self.env.run(on_the_loop())
         if isinstance(reply, Pending):
@@ -214,6 +218,44 @@ class GroupWorld:
         response = self.ask("offset_commit", request, version)
         return [partition.error_code for topic in response.topics for partition in topic.partitions]
 
+    def pend(
+        self, group: str, producer_id: int, offsets: dict[tuple[str, int], int], *, version: int = 5, **fields: Any
+    ) -> list[int]:
+        """Commit in a producer's transaction; the errors in the order of the answer."""
+        request = pending_commit(group, producer_id, offsets, **fields)
+        response = self.ask("txn_offset_commit", request, version)
+        return [partition.error_code for topic in response.topics for partition in topic.partitions]
+
+    def end(self, producer_id: int, is_commit: bool = True, index: int = 0) -> ErrorCode:
+        """Write the marker that ends a producer's transaction in an offsets partition; what its sender is told."""
+        reply = self.send_marker(producer_id, is_commit, index)
+        self.settle()
+        return answer_of(reply)
+
+    def send_marker(self, producer_id: int, is_commit: bool = True, index: int = 0) -> Pending[ErrorCode]:
+        """The same, with the answer still out."""
+        batch = record_batch.build_marker(
+            record_batch.CONTROL_COMMIT if is_commit else record_batch.CONTROL_ABORT,
+            base_offset=0,
+            partition_leader_epoch=-1,
+            producer_id=producer_id,
+            producer_epoch=0,
+            coordinator_epoch=1,
+            timestamp=self.clock.now_ms(),
+        )
+        origin = AppendOrigin.COORDINATOR
+        reply = self.coordinator.write_marker(index, batch, origin, producer_id, is_commit)
+        self.parked.append(reply)
+        return reply
+
+    def unstable(self, group: str, topic: str = "t", count: int = 4) -> list[int]:
+        """The partitions of a topic that a fetch of stable offsets is refused, because a transaction is open."""
+        fetched = messages.OffsetFetchRequest.OffsetFetchRequestTopic(name=topic, partition_indexes=list(range(count)))
+        request = messages.OffsetFetchRequest(group_id=group, topics=[fetched], require_stable=True)
+        rows = self.ask("offset_fetch", request, 7).topics[0].partitions
+        assert {row.error_code for row in rows} <= {ErrorCode.NONE, ErrorCode.UNSTABLE_OFFSET_COMMIT}
+        return [row.partition_index for row in rows if row.error_code]
+
     def fetch(self, group: str) -> dict[tuple[str, int], int]:
         """All committed offsets of a group."""
         request = messages.OffsetFetchRequest(group_id=group, topics=None)
@@ -232,6 +274,39 @@ class GroupWorld:
             for _, batch in log.batches
             for record in record_batch.records(memoryview(batch), max_bytes=1 << 30)
         ]
+
+
+def join_request(group: str = "g", *, metadata: bytes = b"", **fields: Any) -> messages.JoinGroupRequest:
+    """A consumer wants to join; `fields` are those that matter to the test."""
+    protocol = messages.JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=metadata)
+    timeouts = {"session_timeout_ms": 10_000, "rebalance_timeout_ms": 10_000}
+    return messages.JoinGroupRequest(
+        group_id=group, protocol_type="consumer", protocols=[protocol], **timeouts | fields
+    )
+
+
+def pending_commit(
+    group: str, producer_id: int, offsets: dict[tuple[str, int], int], **fields: Any
+) -> messages.TxnOffsetCommitRequest:
+    """A TxnOffsetCommit."""
+    make = messages.TxnOffsetCommitRequest
+    topics: dict[str, list[Any]] = {}
+    for (topic, index), offset in offsets.items():
+        topics.setdefault(topic, []).append(
+            make.TxnOffsetCommitRequestPartition(
+                partition_index=index, committed_offset=offset, committed_metadata=fields.get("metadata", "")
+            )
+        )
+    return make(
+        transactional_id=f"id-{producer_id}",
+        group_id=group,
+        producer_id=producer_id,
+        producer_epoch=0,
+        generation_id_or_member_epoch=fields.get("generation", -1),
+        member_id=fields.get("member_id", ""),
+        group_instance_id=fields.get("instance"),
+        topics=[make.TxnOffsetCommitRequestTopic(name=topic, partitions=rows) for topic, rows in topics.items()],
+    )
 
 
 def answer_of(reply: Any) -> Any:

@@ -1,19 +1,10 @@
 """Live resets of a group whose members commit late, keep what they have, and whose coordinator dies meanwhile."""
 
-import logging
-from collections.abc import Iterator
-
 import pytest
 from barnabas.sim import live_resets
 
 SEEDS = range(1, 26)
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
+pytestmark = pytest.mark.usefixtures("quiet")
 
 
 @pytest.mark.parametrize("seed", SEEDS)

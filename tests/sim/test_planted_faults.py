@@ -6,26 +6,18 @@ changes of the product, and the next seeds then take the place of a stale one. W
 fails and says how to find another seed.
 """
 
-import logging
-from collections.abc import Iterator
-
 import pytest
 from barnabas.cluster.lease import Lease
 from barnabas.replication.fetching import Fetching
 from barnabas.sim import planting
 from barnabas.sim.cluster_faults import CLUSTER_FAULTS
 from barnabas.sim.faults import FAULTS, Change, Fault
+from barnabas.sim.transaction_faults import TRANSACTION_FAULTS
 from barnabas.sim.violation import Violation
 
-ALL_FAULTS = (*FAULTS, *CLUSTER_FAULTS)
+ALL_FAULTS = (*FAULTS, *CLUSTER_FAULTS, *TRANSACTION_FAULTS)
 SEEDS_NEXT = 10
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
+pytestmark = pytest.mark.usefixtures("quiet")
 
 
 def test_there_are_enough_of_them() -> None:
@@ -34,6 +26,8 @@ def test_there_are_enough_of_them() -> None:
     assert {fault.campaign for fault in FAULTS} == {"storage", "world", "live resets", "journal", "retention"}
     assert len(CLUSTER_FAULTS) >= 30
     assert {fault.campaign for fault in CLUSTER_FAULTS} == {"cluster"}
+    assert len(TRANSACTION_FAULTS) >= 20
+    assert {fault.campaign for fault in TRANSACTION_FAULTS} == {"transactions", "cluster transactions"}
 
 
 @pytest.mark.parametrize("fault", ALL_FAULTS, ids=lambda fault: fault.name.replace(" ", "-"))

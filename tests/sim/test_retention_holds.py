@@ -1,19 +1,10 @@
 """Retention that waits for groups, while they fall behind, are set back, and their broker dies."""
 
-import logging
-from collections.abc import Iterator
-
 import pytest
 from barnabas.sim import retention_holds
 
 SEEDS = range(1, 26)
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
+pytestmark = pytest.mark.usefixtures("quiet")
 
 
 @pytest.mark.parametrize("seed", SEEDS)

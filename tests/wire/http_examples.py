@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from barnabas.groups.events import Kind, identity
 from barnabas.groups.member import Member
+from barnabas.offsets.records import CommittedOffset, OffsetCommits
 from barnabas.protocol import frames
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.messages import FindCoordinatorRequest, JoinGroupRequest, OffsetCommitRequest
@@ -41,7 +42,7 @@ EXAMPLES: dict[tuple[str, str], list[Example]] = {
     ("POST", "/v1/groups/{group}/offsets-cleanup"): [
         Example("/v1/groups/idle/offsets-cleanup", {"offsets": [{"topic": "orders", "partition": 0, "offset": 5}]})
     ],
-    ("GET", "/v1/groups/{group}"): [Example("/v1/groups/billing")],
+    ("GET", "/v1/groups/{group}"): [Example("/v1/groups/billing"), Example("/v1/groups/waiting")],
     ("GET", "/v1/groups/{group}/journal"): [Example("/v1/groups/billing/journal")],
     ("GET", "/v1/groups/{group}/lag"): [Example("/v1/groups/billing/lag")],
     ("POST", "/v1/positions"): [
@@ -70,6 +71,15 @@ def prepare(world: Any) -> None:
     join(world, "moved")
     commit(world, "idle", "orders")
     rebalance(world, "restarted")
+    commit(world, "waiting", "orders")
+    pend(world, "waiting", "orders", offset=6)
+
+
+def pend(world: Any, group: str, topic: str, offset: int, producer_id: int = 77) -> None:
+    """As if a transaction had committed an offset, and had not ended yet."""
+    shard = world.broker.group_coordinator.shard_of(group)
+    change = OffsetCommits(group, {topic: {0: CommittedOffset(offset, -1, "", world.env.clock.now_ms())}})
+    shard.offsets.replay(change, 1_000_000, producer_id)
 
 
 def commit(world: Any, group: str, topic: str, partitions: int = 1, offset: int = 5) -> None:

@@ -1,12 +1,13 @@
 """Data directories whose topics the tree does not know: of Apache Kafka, of a lost tree, of topics that are gone."""
 
-import struct
+import sys
 import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 from barnabas.config.broker import BrokerConfig
+from barnabas.groups.hashing import partition_for
 from barnabas.protocol import record_batch
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.messages import (
@@ -19,10 +20,16 @@ from barnabas.protocol.messages import (
 )
 from barnabas.protocol.record_batch import Record
 from barnabas.sim.env import SimEnv, sim_env
-from barnabas.sim.storage import take_part
+from barnabas.sim.storage_transactions import take_part
 from barnabas.storage.log import Log
 from barnabas.storage.log_manager import LogManager
 from barnabas.storage.validation import AppendOrigin
+from barnabas.transactions.metadata import Transaction
+from barnabas.transactions.records import encode_key, encode_value
+from barnabas.transactions.states import COMPLETE_COMMIT, ONGOING, PREPARE_COMMIT, TransactionState
+
+sys.path.insert(0, str(Path(__file__).parent))
+from transaction_requests import describe, end
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "kafka-4.1.0"
 META_OF_3_9 = "version=0\nbroker.id=4\ncluster.id=_Q9nVnKJQCGGWlmvRK6gKg\n"
@@ -185,52 +192,104 @@ def begin_transaction(log: Log, producer_id: int, now_ms: int) -> None:
     assert result.error == 0
 
 
-def write_state(log: Log, transactional_id: bytes, producer_id: int, state: int, now_ms: int) -> None:
-    """As Kafka's transaction coordinator does: version, producer, epoch, time-out, state, and what is not read here."""
-    key = struct.pack(">hh", 0, len(transactional_id)) + transactional_id
-    value = struct.pack(">hqhibiqq", 0, producer_id, 3, 60_000, state, -1, now_ms, now_ms)
-    batch = record_batch.build([Record(timestamp=now_ms, key=key, value=value)])
+def write_state(
+    log: Log, transactional_id: str, producer_id: int, state: TransactionState, now_ms: int, *partitions: int
+) -> None:
+    """As Kafka's transaction coordinator does."""
+    value = Transaction(
+        transactional_id=transactional_id,
+        producer_id=producer_id,
+        producer_epoch=3,
+        timeout_ms=60_000,
+        state=state,
+        partitions=frozenset(("orders-none", index) for index in partitions),
+        start_ms=now_ms,
+        last_update_ms=now_ms,
+    )
+    record = Record(timestamp=now_ms, key=encode_key(transactional_id), value=encode_value(value, 0))
+    batch = record_batch.build([record])
     result = log.append_as_leader(batch, leader_epoch=0, origin=AppendOrigin.COORDINATOR, now_ms=now_ms)
     assert result.error == 0
 
 
-def test_transactions_that_nobody_can_end_any_more_hold_no_reader_back(
+def read_committed(world: Any, offset: int) -> Any:
+    """What a consumer of the first partition is given."""
+    wanted = FetchRequest.FetchTopic(
+        topic="orders-none",
+        partitions=[FetchRequest.FetchPartition(fetch_offset=offset, partition_max_bytes=1 << 20)],
+    )
+    request = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1 << 20, isolation_level=1, topics=[wanted])
+    (partition,) = world.ask(ApiKey.FETCH, 11, request).responses[0].partitions
+    return partition
+
+
+def test_open_transactions_are_ended_by_their_coordinator_or_else_aborted(
     make_world: Any, kafka: SimEnv, caplog: Any
 ) -> None:
     manager = LogManager(kafka, "/data", BrokerConfig.of({}), lambda topic: {})
     manager.start()
     now_ms = kafka.clock.now_ms()
-    log, states = manager.get("orders-none", 0), manager.get("__transaction_state", 1)
+    log = manager.get("orders-none", 0)
     assert log is not None
-    assert states is not None
-    abandoned, decided = log.log_end_offset, log.log_end_offset + 1
-    begin_transaction(log, 701, now_ms)  # its producer went on holiday
-    begin_transaction(log, 702, now_ms)  # to be committed, and this partition has not heard of it
-    write_state(states, b"holiday", 701, 2, now_ms)  # an earlier transaction, of which all is long done
-    write_state(states, b"holiday", 701, 1, now_ms)
-    write_state(states, b"decided", 702, 2, now_ms)
+    count = sum(each.topic == "__transaction_state" for each in manager.all())
+
+    def state(transactional_id: str, producer_id: int, state: TransactionState, *partitions: int) -> None:
+        states = manager.get("__transaction_state", partition_for(transactional_id, count))
+        assert states is not None
+        write_state(states, transactional_id, producer_id, state, now_ms, *partitions)
+
+    first = log.log_end_offset
+    for producer_id in (701, 702, 703, 704):
+        begin_transaction(log, producer_id, now_ms)
+    state("holiday", 701, ONGOING, 0)
+    state("holiday", 701, COMPLETE_COMMIT)  # this partition has lost its marker
+    state("decided", 702, PREPARE_COMMIT, 0)  # this partition has not heard of it
+    state("slow", 703, ONGOING, 0, 1)  # its producer may still come back
+    state("elsewhere", 704, ONGOING, 1)
     manager.shutdown()
 
     world = make_world(kafka)
-    assert f"orders-none-0: transactions of the producers 701, 702 are open from offset {abandoned} on" in caplog.text
-    wanted = FetchRequest.FetchTopic(
-        topic="orders-none",
-        partitions=[FetchRequest.FetchPartition(fetch_offset=abandoned, partition_max_bytes=1 << 20)],
-    )
-    request = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1 << 20, isolation_level=1, topics=[wanted])
-    (partition,) = world.ask(ApiKey.FETCH, 11, request).responses[0].partitions
-    assert partition.last_stable_offset == partition.high_watermark == decided + 3, "two records, two markers"
-    assert [(row.producer_id, row.first_offset) for row in partition.aborted_transactions] == [(701, abandoned)]
-    kinds = [
-        record_batch.control_type(record.key)
+    assert f"orders-none-0: transactions of the producers 701, 704 are open from offset {first} on" in caplog.text
+    assert world.broker.log_manager.topic_config("__transaction_state").cleanup_policy == frozenset(("compact",))
+    world.env.run(kafka.clock.sleep(500))
+    partition = read_committed(world, first)
+    assert partition.last_stable_offset == first + 2, "the one that may go on"
+    assert partition.high_watermark == first + 4 + 3
+    entry = world.broker.log_manager.get("orders-none", 0).producers.get(701)
+    assert entry.producer_epoch == 4, "the producer that began it is fenced, should it come back"
+
+    world.env.run(kafka.clock.sleep(80_000))
+    partition = read_committed(world, first)
+    assert partition.last_stable_offset == partition.high_watermark == first + 4 + 4
+    aborted = [(row.producer_id, row.first_offset) for row in partition.aborted_transactions]
+    assert aborted == [(701, first), (704, first + 3), (703, first + 2)], "as they ended"
+    ended = {
+        header.producer_id: record_batch.control_type(record.key)
         for header, batch in record_batch.batches(partition.records)
         for record in record_batch.records(batch)
         if header.is_control
-    ]
-    assert kinds == [record_batch.CONTROL_ABORT, record_batch.CONTROL_COMMIT]
+    }
+    abort = record_batch.CONTROL_ABORT
+    assert ended == {701: abort, 702: record_batch.CONTROL_COMMIT, 703: abort, 704: abort}
+    states = [describe(world, each).transaction_state for each in ("holiday", "decided", "slow", "teller-1")]
+    assert states == ["CompleteCommit", "CompleteCommit", "CompleteAbort", "CompleteAbort"]
+    world.env.run(world.broker.stop())
 
-    entry = world.broker.log_manager.get("orders-none", 0).producers.get(701)
-    assert entry.producer_epoch == 4, "the producer that began it is fenced, should it come back"
+
+def test_a_producer_goes_on_in_the_transaction_that_it_has_begun_in_kafka(make_world: Any, kafka: SimEnv) -> None:
+    """`teller-2` of the golden directory was killed in the middle of one."""
+    world = make_world(kafka)
+    held = describe(world, "teller-2")
+    assert held.transaction_state == "Ongoing"
+    error, *_ = end(world, "teller-2", (held.producer_id, held.producer_epoch), True)
+    assert error == 0
+    world.env.run(kafka.clock.sleep(500))
+    assert describe(world, "teller-2").transaction_state == "CompleteCommit"
+    for topic in held.topics:
+        for index in topic.partitions:
+            log = world.broker.log_manager.get(topic.topic, index)
+            assert not log.producers.has_open_transactions
+            assert log.last_stable_offset == log.log_end_offset
     world.env.run(world.broker.stop())
 
 

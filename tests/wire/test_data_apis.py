@@ -380,14 +380,11 @@ def test_offsets_for_the_special_timestamps_of_records_without_timestamps(world:
     check(mixed)
 
 
-def test_producer_ids_differ_and_transactions_are_refused(world: World) -> None:
+def test_producer_ids_differ(world: World) -> None:
     none = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000)
     first, second = (world.ask(ApiKey.INIT_PRODUCER_ID, 4, none) for _ in range(2))
     assert first.producer_id >= 0
     assert second.producer_id == first.producer_id + 1
-    request = InitProducerIdRequest(transactional_id="t", transaction_timeout_ms=1000)
-    response = world.ask(ApiKey.INIT_PRODUCER_ID, 4, request)
-    assert (response.error_code, response.producer_id) == (ErrorCode.UNSUPPORTED_VERSION, -1)
 
 
 def test_metadata_creates_what_is_asked_for_and_answers_with_the_address_dialled(world: World) -> None:

@@ -391,6 +391,11 @@ def requests_for(topic: str, indexes: list[int]) -> "dict[str, tuple[ApiKey, int
     committed = [
         row(partition_index=i, committed_offset=i, committed_metadata="m" * 5000 if i % 7 == 0 else "") for i in indexes
     ]
+    pending = messages.TxnOffsetCommitRequest
+    pended = [
+        pending.TxnOffsetCommitRequestPartition(partition_index=i, committed_offset=i, committed_metadata="")
+        for i in indexes
+    ]
     deleted = [delete.DeleteRecordsPartition(partition_index=i, offset=0) for i in indexes]
     looked_up = [epochs.OffsetForLeaderPartition(partition=i, leader_epoch=0) for i in indexes]
     of_group = [offsets.OffsetFetchRequestTopics(name=topic, partition_indexes=indexes)]
@@ -415,6 +420,16 @@ def requests_for(topic: str, indexes: list[int]) -> "dict[str, tuple[ApiKey, int
             ApiKey.OFFSET_COMMIT,
             8,
             commit(group_id="g", topics=[commit.OffsetCommitRequestTopic(name=topic, partitions=committed)]),
+        ),
+        "commit-in-a-transaction": (
+            ApiKey.TXN_OFFSET_COMMIT,
+            3,
+            pending(
+                transactional_id="a",
+                group_id="g",
+                producer_id=7,
+                topics=[pending.TxnOffsetCommitRequestTopic(name=topic, partitions=pended)],
+            ),
         ),
         "offset-fetch": (
             ApiKey.OFFSET_FETCH,

@@ -11,11 +11,15 @@ from barnabas.broker.http import routes
 from barnabas.broker.http.metric_names import METRICS
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.messages import FindCoordinatorRequest, HeartbeatRequest
+from barnabas.protocol.record_batch import Record, build
+from barnabas.sim.storage_transactions import take_part
+from barnabas.storage.validation import AppendOrigin
 from prometheus_client.parser import text_string_to_metric_families
 
 sys.path.insert(0, str(Path(__file__).parent))
 from http_client import ask, connect, request
 from http_examples import commit, join
+from transaction_requests import add, end, init, sleep
 
 World = Any  # of conftest.py
 README = Path(__file__).parents[2] / "README.md"
@@ -124,8 +128,40 @@ def test_what_it_says(metrics_world: World) -> None:
     partitions["elsewhere", 0] = elsewhere
     again = scrape(world)
     assert again["barnabas_requests_total"] == samples["barnabas_requests_total"], "it does not count itself"
-    sometimes = {"barnabas_request_refusals_total", "barnabas_group_partitions_without_lag"}
+    sometimes = {
+        "barnabas_request_refusals_total",
+        "barnabas_group_partitions_without_lag",
+        "barnabas_topic_offsets_held_back",
+    }
     assert set(METRICS) - set(again) <= sometimes, "each has a value"
+
+
+def test_open_transactions_and_what_they_hold_back(metrics_world: World) -> None:
+    world = metrics_world
+    assert scrape(world)["barnabas_transaction_open_seconds_max"][()] == 0
+    world.ask(ApiKey.FIND_COORDINATOR, 2, FindCoordinatorRequest(key="ends", key_type=1))
+    for name in ("ends", "stays"):
+        error, *producer = init(world, name)
+        assert not error
+        assert add(world, name, (producer[0], producer[1]), [("orders", 2)]) == [0]
+        if name == "ends":
+            assert end(world, name, (producer[0], producer[1]), committed=True)[0] == 0
+            sleep(world, 1_000)
+    sleep(world, 30_000)
+    samples = scrape(world)
+    states = {"Ongoing": 1, "PrepareCommit": 0, "PrepareAbort": 0, "idle": 1}
+    assert samples["barnabas_transactional_ids"] == {(state,): count for state, count in states.items()}
+    assert 30 <= samples["barnabas_transaction_open_seconds_max"][()] < 60
+    assert samples["barnabas_partitions_held_back"][()] == 0, "nothing is written yet"
+    log = world.broker.log_manager.get("orders", 2)
+    take_part(log, 7_777, 0)
+    before = log.log_end_offset
+    batch = build([Record(value=b"x")] * 3, producer_id=7_777, producer_epoch=0, base_sequence=0, transactional=True)
+    assert not log.append_as_leader(batch, leader_epoch=0, origin=AppendOrigin.CLIENT, now_ms=0).error
+    log.set_high_watermark(before + 3)
+    samples = scrape(world)
+    assert samples["barnabas_partitions_held_back"][()] == 1
+    assert samples["barnabas_topic_offsets_held_back"] == {("orders",): 3}
 
 
 def test_refusals_are_counted_by_api_and_error(metrics_world: World) -> None:

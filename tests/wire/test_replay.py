@@ -75,9 +75,9 @@ def test_requests_are_sent_with_our_values() -> None:
     kafka, ours = FetchResponse(session_id=7), FetchResponse(session_id=9)
     assert comparison.compare("Fetch", kafka, ours, chosen) == []
     request = FetchRequest(session_id=7)
-    assert chosen.translate(request)
+    assert chosen.translate(request, 12)
     assert request.session_id == 9
-    assert not chosen.translate(FetchRequest(session_id=12345))
+    assert not chosen.translate(FetchRequest(session_id=12345), 12)
 
 
 def test_a_producer_id_inside_a_batch_is_ours_and_the_checksum_holds() -> None:

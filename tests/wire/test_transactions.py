@@ -231,15 +231,15 @@ def test_what_a_transactional_produce_may_not_do(world: World) -> None:
     answers = world.ask(ApiKey.PRODUCE, 11, of_two).responses[0].partition_responses
     assert [each.error_code for each in answers] == [ErrorCode.INVALID_PRODUCER_ID_MAPPING] * 2
     of_version_2 = produce(world, "refuses", batch(1, 0, epoch=1), version=12)
-    assert of_version_2.error_code == ErrorCode.INVALID_TXN_STATE, "only a coordinator can add the partition"
+    assert of_version_2.error_code == ErrorCode.NOT_ENOUGH_REPLICAS, "only a coordinator can add the partition"
     assert of_version_2.log_start_offset == -1
     assert latest(world, "refuses", 0) == latest(world, "refuses", READ_COMMITTED) == 2
 
 
-def test_without_a_coordinator_no_partition_is_in_a_transaction(make_world: type[World]) -> None:
+def test_without_a_coordinator_no_partition_takes_a_transaction(make_world: type[World]) -> None:
     world = make_world()
     world.create_topic("verified")
-    assert produce(world, "verified", batch(1, 0)).error_code == ErrorCode.INVALID_TXN_STATE
+    assert produce(world, "verified", batch(1, 0)).error_code == ErrorCode.NOT_ENOUGH_REPLICAS
     assert produce(world, "verified", batch(1, 0, transactional=False)).error_code == ErrorCode.NONE
     assert latest(world, "verified", 0) == 1
     world.env.run(world.broker.stop())

@@ -156,7 +156,7 @@ def test_refusals(own_world: Any, caplog: pytest.LogCaptureFixture) -> None:
         ask(ApiKey.OFFSET_COMMIT, 8, commit("orders", generation_id_or_member_epoch=7, member_id="me"))
         ask(ApiKey.CREATE_TOPICS, 7, spaced)
         ask(ApiKey.METADATA, 9, folded)
-        ask(ApiKey.INIT_PRODUCER_ID, 4, messages.InitProducerIdRequest(transactional_id="t", transaction_timeout_ms=1))
+        ask(ApiKey.INIT_PRODUCER_ID, 4, messages.InitProducerIdRequest(transactional_id="t", transaction_timeout_ms=0))
         ask(ApiKey.JOIN_GROUP, 5, messages.JoinGroupRequest(group_id=GROUP, session_timeout_ms=99))
     refused = [record.getMessage() for record in caplog.records if record.name == "barnabas.broker.refusals"]
     client = "of client 'test' at 127.0.0.1"
@@ -174,7 +174,7 @@ def test_refusals(own_world: Any, caplog: pytest.LogCaptureFixture) -> None:
     assert words[3] == "ILLEGAL_GENERATION: offsets of group 'billing', member 'me', generation 7"
     assert words[4].startswith("INVALID_TOPIC_EXCEPTION: topic 'a b': Topic name is invalid: ")
     assert words[5] == r"INVALID_TOPIC_EXCEPTION: topic 'a\nb' is not there"
-    assert words[6] == "UNSUPPORTED_VERSION: transactional.id 't': transactions are not built yet"
+    assert words[6].startswith("INVALID_TRANSACTION_TIMEOUT: transactional.id 't': transaction.timeout.ms=0 is not ")
     assert words[7].startswith("INVALID_SESSION_TIMEOUT: group 'billing': session.timeout.ms=99 is not between ")
 
 

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from barnabas.broker.cli.backup import _Committed, _place, _positions, _rows
 from barnabas.broker.cli.log_headers import Key, Log, LogHeaders
+from barnabas.offsets import backup_search
 from barnabas.offsets.backup import batches_in
+from barnabas.offsets.backup_records import marks_at
 from barnabas.offsets.backup_search import AskTime
 from barnabas.protocol import record_batch
 from barnabas.protocol.record_batch import Record
@@ -214,9 +216,9 @@ def wrong_places(seed: int, *, are_alike: bool, same: bool) -> list[str]:
     source = OneLog(world.source, "one")
     copy = OneLog(world.copy, "one" if same else "two", world.begin)
     committed = {f"g{offset}": {KEY: _Committed(offset, -1, "")} for offset in range(source.logs[KEY].end + 1)}
-    around = source.around({KEY: range(source.logs[KEY].end + 1)}, lambda _: None)
+    around = source.each({KEY: range(source.logs[KEY].end + 1)}, backup_search.around, lambda _: None)
     known = {key: seen for key, seen in around.items() if not isinstance(seen, str)}
-    marks = source.marks(known, lambda _: None)
+    marks = source.each(known, marks_at, lambda _: None)
     rows = _rows(list(_positions(committed, source, around, marks, {}, lambda _: None)), {})
     _place(copy._target, rows, copy, same, 64)
     found = []

@@ -13,7 +13,16 @@ from barnabas.broker.cli.doctor import as_document, not_known_yet
 from barnabas.broker.cli.exits import ExitCode
 from barnabas.broker.cli.start import _parser
 from barnabas.broker.doctor import findings
-from barnabas.broker.doctor.facts import Broker, Facts, Partition, Setting, Settings, Topic
+from barnabas.broker.doctor.facts import (
+    Broker,
+    Facts,
+    HangingTransaction,
+    OpenTransaction,
+    Partition,
+    Setting,
+    Settings,
+    Topic,
+)
 from barnabas.broker.doctor.findings import Finding, Needs, Severity
 from barnabas.broker.doctor.groups import to_confirm
 from barnabas.broker.doctor.starting import start_again
@@ -217,11 +226,28 @@ def with_health(facts: Facts, **values: Any) -> Facts:
 LOG = [{"topic": "orders", "partition": 0, "why": "No space left on device"}]
 STALLED = {"billing": [lag()]}
 
+
 # check, what is so, its severity, and a piece of the command.
+def with_transaction(state: str = "Ongoing", minutes: float = 20, timeout_minutes: float = 60) -> Facts:
+    """One that began some minutes ago."""
+    began, timeout_ms = NOW - int(minutes * MINUTE), int(timeout_minutes * MINUTE)
+    one = OpenTransaction("-invoices", state, 0, 12, began, timeout_ms, (("orders", 0), ("orders", 1)))
+    return replace(single(), transactions=[one])
+
+
 FIRES: list[tuple[str, Facts, Severity, str]] = [
     ("brokers", cluster(topics=[three()], away=[2]), ERROR, "start --data /data/2 --port 9094 --set node.id=2"),
     ("brokers", changed(cluster(), 1, settings=None, why_not="silent"), ERROR, "status --wait 10"),
     ("brokers", with_health(single(), is_lease_held=False), ERROR, "status"),
+    (
+        "hanging transactions",
+        replace(single(), hanging=[HangingTransaction("-t", 0, 12, 4711, NOW - 30 * MINUTE)]),
+        ERROR,
+        "transactions abort --topic=-t --partition 0 --start-offset 4711",
+    ),
+    ("open transactions", with_transaction(), WARNING, "transactions abort -- -invoices"),
+    ("open transactions", with_transaction(minutes=62), ERROR, "transactions abort -- -invoices"),
+    ("open transactions", with_transaction("PrepareCommit", minutes=2), ERROR, "cluster"),
     ("controller", replace(single(), controller=None), ERROR, "cluster"),
     ("controller", replace(cluster(), controller=7), ERROR, "cluster"),
     ("replicas", cluster(topics=[three(in_sync=(0, 1))], away=[2]), WARNING, "start --data /data/2"),
@@ -253,6 +279,18 @@ FIRES: list[tuple[str, Facts, Severity, str]] = [
     ("failures", with_health(single(), upkeep_failures=2), WARNING, "status"),
     ("stalled groups", single(group(**standing()), lags=STALLED), ERROR, "--topic orders:0 --shift-by 1 --live"),
     ("stalled groups", single(group(**standing(), is_moving=True), lags=STALLED), WARNING, "--live"),
+    (
+        "stalled groups",
+        single(group(**standing()), lags={"billing": [lag(last_stable_offset=7, high_watermark=10)]}),
+        ERROR,
+        "groups describe billing",
+    ),
+    (
+        "stalled groups",
+        single(group(**standing()), lags={"billing": [lag(last_stable_offset=8, high_watermark=10)]}),
+        ERROR,
+        "--shift-by 1 --live",
+    ),
     ("stopped groups", single(group(**standing(), members=0, state="Empty")), NOTE, "groups lag billing"),
     ("commits past the end", single(group(), lags={"billing": [lag(Status.PAST_LOG_END)]}), ERROR, "latest --live"),
     (
@@ -456,6 +494,9 @@ QUIET: list[tuple[str, Facts]] = [
     ("HTTP access", single(http_listeners="http://127.0.0.1:0,http://[::1]:80,http://localhost:1")),
     ("HTTP access", single(http_listeners="none")),
     ("HTTP access", single(http_listeners="http://0.0.0.0:8080", http_token="x")),
+    ("open transactions", with_transaction(minutes=9)),
+    ("open transactions", with_transaction(minutes=9.5, timeout_minutes=9)),
+    ("open transactions", with_transaction("PrepareAbort", minutes=0.5)),
 ]
 
 
@@ -542,7 +583,7 @@ def test_how_a_broker_is_started_again() -> None:
     elsewhere = changed(facts, 1, settings=settings({"log.dirs": "/disk1,/disk2"}))
     assert start_again(elsewhere, elsewhere.brokers[2]) == ("cluster",)
     assert start_again(elsewhere, elsewhere.brokers[1])[:3] == ("start", "--set", "log.dirs=/disk1,/disk2")
-    assert start_again(single(), single().brokers[0], min_insync_replicas="2") == (
+    assert start_again(single(), single().brokers[0], {"min.insync.replicas": "2"}) == (
         *("start", "--data", "/data/0", "--port", "9092", "--set", "min.insync.replicas=2"),
     )
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from barnabas.broker.cli import log_headers
 from barnabas.broker.cli.log_headers import GONE, NO_LEADER, LogHeaders
+from barnabas.offsets import backup_search
 from barnabas.protocol import record_batch
 from barnabas.protocol.record_batch import Record
 from kafka.errors import KafkaConnectionError
@@ -95,7 +96,7 @@ def logs(cluster: Cluster) -> LogHeaders:
 
 def around(logs: LogHeaders, offset: int = 5) -> dict[tuple[str, int], Any]:
     """The offsets of the batches there, by partition."""
-    result = logs.around({key: [offset] for key in logs.logs}, lambda _count: None)
+    result = logs.each({key: [offset] for key in logs.logs}, backup_search.around, lambda _count: None)
     return {
         key: value
         if isinstance(value, str)

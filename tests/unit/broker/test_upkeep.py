@@ -28,6 +28,7 @@ LOOPS = {
         "controller",
         "leader balance",
         "config changes",
+        "features",
         "coordination",
         "group timers",
         "offset expiry",
@@ -35,6 +36,8 @@ LOOPS = {
         "lease",
         "lag",
         "waited groups",
+        "late transactions",
+        "idle transactional ids",
     ),
 }
 
@@ -49,6 +52,7 @@ def broker(env: SimEnv, tmp_path: Path) -> Broker:
     settings = {"listeners": "PLAINTEXT://127.0.0.1:9092", "coordination.path": str(tmp_path / "tree.sqlite")}
     broker = Broker(env, BrokerConfig.of(settings), "/data")
     env.run(broker.start())
+    assert broker.transaction_coordinator.is_active, "it is made when it is asked for"
     return broker
 
 

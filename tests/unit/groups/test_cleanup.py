@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 from barnabas.offsets import kafka
 from barnabas.offsets.records import CommittedOffset, OffsetCommits
-from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode
-from group_world import GroupWorld, answer_of
+from group_world import GroupWorld, answer_of, join_request
 
 MINUTE = 60_000
 ASKER = SimpleNamespace(client_id="c", client_host="/h")
@@ -26,15 +25,7 @@ def clean(world: GroupWorld, seen: dict[tuple[str, int], int], group: str = "g")
 
 
 def join(world: GroupWorld) -> None:
-    protocol = messages.JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=b"")
-    request = messages.JoinGroupRequest(
-        group_id="g",
-        session_timeout_ms=10_000,
-        rebalance_timeout_ms=10_000,
-        protocol_type="consumer",
-        protocols=[protocol],
-    )
-    world.call("join_group", request, 2)
+    world.call("join_group", join_request(), 2)
     world.settle()
 
 

@@ -4,7 +4,7 @@ import pytest
 from barnabas.offsets.kafka import REMOVALS_AT_ONCE
 from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode
-from group_world import GroupWorld
+from group_world import GroupWorld, join_request
 
 MINUTE = 60_000
 
@@ -99,14 +99,7 @@ def test_a_group_of_a_later_protocol_is_not_touched() -> None:
 def test_a_group_that_somebody_is_about_to_join_is_left_alone() -> None:
     """The id that came with MEMBER_ID_REQUIRED must be known when its owner comes back with it."""
     world = GroupWorld(offsets_retention_minutes=10, offsets_retention_check_interval_ms=1000)
-    protocol = messages.JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=b"")
-    request = messages.JoinGroupRequest(
-        group_id="g",
-        session_timeout_ms=10_000,
-        rebalance_timeout_ms=10_000,
-        protocol_type="consumer",
-        protocols=[protocol],
-    )
+    request = join_request()
     told = world.call("join_group", request, 9)
     assert told.error_code == ErrorCode.MEMBER_ID_REQUIRED
     world.clock.advance(2000)

@@ -1,5 +1,7 @@
 """Java's String.hashCode over known vectors, and the partition that follows."""
 
+import sys
+
 import pytest
 from barnabas.groups.hashing import java_hash_code, partition_for
 
@@ -27,3 +29,10 @@ def test_smallest_hash_is_partition_zero_for_any_count() -> None:
 
 def test_a_lone_surrogate_is_hashed_and_not_refused() -> None:
     assert java_hash_code("\ud83d") == 0xD83D
+
+
+def test_a_long_id_of_a_client_is_not_kept() -> None:
+    text = "g" + "x" * 32_000
+    before = sys.getrefcount(text)
+    partition_for(text, 50)
+    assert sys.getrefcount(text) == before

@@ -10,7 +10,7 @@ from barnabas.offsets.journal_history import Position, fold
 from barnabas.protocol import messages, record_batch
 from barnabas.protocol.errors import ErrorCode
 from conversations import converse
-from group_world import GroupWorld, answer_of
+from group_world import GroupWorld, answer_of, join_request
 from memory_journal import ELSEWHERE, HERE, MemoryJournal
 
 
@@ -52,16 +52,7 @@ def gaps(world: GroupWorld) -> list[Gap]:
 
 def join(world: GroupWorld, group: str = "g") -> Any:
     """A group with one member; its id."""
-    protocol = messages.JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=b"\x00\x01\x00\x00\x00\x00")
-    request = messages.JoinGroupRequest(
-        group_id=group,
-        session_timeout_ms=10_000,
-        rebalance_timeout_ms=10_000,
-        member_id="",
-        protocol_type="consumer",
-        protocols=[protocol],
-    )
-    reply = world.call("join_group", request, 2)
+    reply = world.call("join_group", join_request(group, metadata=b"\x00\x01\x00\x00\x00\x00"), 2)
     world.clock.advance(3_500)
     member = answer_of(reply).member_id
     sync = messages.SyncGroupRequest(group_id=group, generation_id=1, member_id=member, assignments=[])
@@ -193,9 +184,8 @@ def test_a_transaction_is_written_at_its_end() -> None:
         world.logs[0].append(batch)
     world.restart()
     before = len(journal_of(world).everything())
-    world.coordinator.complete_transaction(0, 6, False)
-    world.coordinator.complete_transaction(0, 5, True)
-    world.settle()
+    world.end(6, is_commit=False)
+    world.end(5)
     pass_time(world)
     assert moves(world)[-1] == ("transaction", 1, 4)
     assert len(journal_of(world).everything()) == before + 1
@@ -313,6 +303,71 @@ def chain(place: MemoryJournal) -> None:
             key = (record.group_id, row.topic, row.partition)
             assert row.old_offset in (NOT_KNOWN, now.get(key, NO_OFFSET))
             now[key] = row.new_offset
+
+
+# ---- transactions ----
+
+
+def test_a_transaction_names_who_sent_its_offsets() -> None:
+    world = GroupWorld(with_journal=True)
+    member = join(world)
+    world.commit("g", {("t", 0): 1}, generation=1, member_id=member)
+    world.pend("g", 5, {("t", 0): 7, ("t", 1): 8}, generation=1, member_id=member, metadata="m")
+    world.pend("h", 5, {("t", 2): 9})
+    pass_time(world)
+    assert len(journal_of(world).changes()) == 1, "nothing before the marker"
+    position = world.logs[0].log_end_offset
+    world.end(5)
+    pass_time(world)
+    _, first, second = journal_of(world).changes()
+    assert (first.group_id, first.cause, first.position) == ("g", Cause.TRANSACTION, position)
+    assert (first.client_id, first.host, first.generation, first.member_id) == ("client", "/127.0.0.1", 1, member)
+    assert [(row.partition, row.old_offset, row.new_offset, row.new_metadata) for row in first.rows] == [
+        (0, 1, 7, "m"),
+        (1, NO_OFFSET, 8, "m"),
+    ]
+    assert (second.group_id, second.generation, second.member_id) == ("h", -1, "")
+    assert len(journal_of(world).batches[0]) == 2, "one marker, one batch"
+    world.pend("g", 5, {("t", 0): 100})
+    world.end(5, is_commit=False)
+    pass_time(world)
+    assert len(journal_of(world).changes()) == 3
+    assert fold(journal_of(world).records()) == table(world)
+
+
+def test_the_client_of_a_transaction_is_not_known_after_a_restart() -> None:
+    world = GroupWorld(with_journal=True)
+    world.pend("g", 5, {("t", 0): 7})
+    world.restart()
+    world.end(5)
+    pass_time(world)
+    (record,) = journal_of(world).changes()
+    assert (record.cause, record.client_id, record.rows[0].new_offset) == (Cause.TRANSACTION, "", 7)
+
+
+@pytest.mark.parametrize("leader_id", [HERE, ELSEWHERE])
+def test_a_transaction_is_recovered_though_it_began_before_the_end_of_the_journal(leader_id: int) -> None:
+    world = GroupWorld(with_journal=True)
+    journal_of(world).leader_id = leader_id
+    world.commit("g", {("t", 0): 1})
+    world.pend("g", 5, {("t", 0): 7, ("t", 1): 8})
+    world.pend("h", 5, {("t", 0): 9})
+    world.pend("h", 6, {("t", 0): 10})
+    world.commit("g", {("t", 2): 2})
+    pass_time(world, 2_000)
+    batches = list(journal_of(world).batches[0])
+    world.end(5)
+    world.end(6, is_commit=False)
+    pass_time(world, 2_000)
+    journal_of(world).batches[0] = batches  # as if it had been killed in between
+    world.restart()
+    pass_time(world, 2_000)
+    assert moves(world)[2:] == [
+        ("transaction", NOT_KNOWN, 7),
+        ("transaction", NOT_KNOWN, 8),
+        ("transaction", NOT_KNOWN, 9),
+    ]
+    assert fold(journal_of(world).records()) == table(world)
 
 
 # ---- troubles ----

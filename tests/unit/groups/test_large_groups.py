@@ -7,22 +7,14 @@ from barnabas.groups.rebalance import LINES_MAX
 from barnabas.protocol import messages
 from barnabas.replication.coordinator_shard import AT_ONCE_MAX
 from barnabas.runtime.pending import Pending
-from group_world import GroupWorld
+from group_world import GroupWorld, join_request
 
 MEMBERS = 3 * AT_ONCE_MAX
 
 
 def join(world: GroupWorld, answers: list[Any], member_id: str, metadata: bytes) -> None:
-    protocol = messages.JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=metadata)
-    request = messages.JoinGroupRequest(
-        group_id="g",
-        session_timeout_ms=60_000,
-        rebalance_timeout_ms=60_000,
-        member_id=member_id,
-        protocol_type="consumer",
-        protocols=[protocol],
-    )
-    reply = world.call("join_group", request, 3)
+    timeouts = {"session_timeout_ms": 60_000, "rebalance_timeout_ms": 60_000}
+    reply = world.call("join_group", join_request(member_id=member_id, metadata=metadata, **timeouts), 3)
     if isinstance(reply, Pending):
         reply.then(answers.append)
     else:

@@ -13,7 +13,7 @@ from barnabas.protocol import messages, record_batch
 from barnabas.protocol.errors import ErrorCode
 from barnabas.replication import coordinator_loading
 from barnabas.sim.clock import PIECES_PER_PASS
-from group_world import GroupWorld, MemoryLog, answer_of
+from group_world import GroupWorld, MemoryLog, answer_of, pending_commit
 
 
 def led(epoch: int, index: int = 0) -> SimpleNamespace:
@@ -45,6 +45,9 @@ def gate_errors(world: GroupWorld) -> dict[str, int]:
     join = make.JoinGroupRequest(group_id="g", session_timeout_ms=10000, member_id="", protocol_type="consumer")
     sync = make.SyncGroupRequest(group_id="g", member_id="m", protocol_type="consumer", protocol_name="range")
     committed = coordinator.offset_commit(make.OffsetCommitRequest(group_id="g", topics=[commit]), context)
+    in_transaction = answer_of(
+        coordinator.txn_offset_commit(pending_commit("g", 7, {("t", 0): 1}), context, lambda _: ErrorCode.NONE)
+    )
     deleted = answer_of(coordinator.delete_groups(make.DeleteGroupsRequest(groups_names=["g"]), context))
     forget = make.OffsetDeleteRequest(
         group_id="g",
@@ -60,6 +63,7 @@ def gate_errors(world: GroupWorld) -> dict[str, int]:
         "heartbeat": coordinator.heartbeat(make.HeartbeatRequest(group_id="g", member_id="m"), context).error_code,
         "leave": coordinator.leave_group(make.LeaveGroupRequest(group_id="g"), context).error_code,
         "commit": committed.topics[0].partitions[0].error_code,
+        "commit in a transaction": in_transaction.topics[0].partitions[0].error_code,
         "fetch": coordinator.offset_fetch(make.OffsetFetchRequest(group_id="g", topics=None), context).error_code,
         "describe": coordinator.describe_groups(make.DescribeGroupsRequest(groups=["g"]), context).groups[0].error_code,
         "delete": deleted.results[0].error_code,
@@ -201,6 +205,7 @@ def test_records_that_cannot_be_read_are_passed_over() -> None:
         (b"\x00\x01\x00", b"x"),
         (None, b"x"),
         (b"\x00\x02\x00\x01g", b"\x00\x03\x00"),
+        (b"\x00\x02\x00\x01g", b"\x00\x63\x00"),  # of a version that is not known
         (b"\x00\x63abc", b"x"),
         (key, b"\x00\x09"),
         (key, value),
@@ -248,9 +253,46 @@ def test_transactional_batches_wait_for_their_marker() -> None:
         ErrorCode.UNSTABLE_OFFSET_COMMIT,
         ErrorCode.NONE,
     ]
-    world.coordinator.complete_transaction(0, 5, True)
-    world.settle()
+    assert world.end(5) is ErrorCode.NONE
     assert world.fetch("g") == {("t", 0): 4}
+
+
+def test_a_marker_comes_again_when_the_partition_is_loaded() -> None:
+    world = GroupWorld()
+    world.pend("g", 7, {("t", 0): 5})
+    begin_load(world)
+    end_offset = world.logs[0].log_end_offset
+    assert answer_of(world.send_marker(7)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert world.logs[0].log_end_offset == end_offset, "nothing is appended that nobody would look at"
+    world.settle()
+    assert world.unstable("g") == [0]
+    assert world.end(7) is ErrorCode.NONE
+    assert world.fetch("g") == {("t", 0): 5}
+
+
+def test_a_broker_that_may_not_lead_any_more_takes_no_marker() -> None:
+    world = GroupWorld()
+    world.pend("g", 7, {("t", 0): 5})
+    world.lease.holds = False
+    assert world.end(7) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    world.lease.holds = True
+    assert world.unstable("g") == [0]
+
+
+@pytest.mark.parametrize("slice_bytes", [1, 200, 10_000])
+def test_open_transactions_are_loaded_in_slices_of_any_size(monkeypatch: pytest.MonkeyPatch, slice_bytes: int) -> None:
+    monkeypatch.setattr(coordinator_loading, "SLICE_BYTES", slice_bytes)
+    world = GroupWorld()
+    for number in range(12):
+        world.pend("g", number % 3, {("t", number % 4): number, ("events", 0): number})
+        world.commit("h", {("t", 0): number})
+        if number % 3 == 2:
+            world.end(number % 2, is_commit=bool(number % 4))
+    before = world.fetch("g"), world.unstable("g"), world.unstable("g", "events"), world.fetch("h")
+    world.restart()
+    assert (world.fetch("g"), world.unstable("g"), world.unstable("g", "events"), world.fetch("h")) == before
+    assert before[1]
+    assert before[0]
 
 
 def test_groups_go_to_the_partition_of_their_hash() -> None:

@@ -14,8 +14,7 @@ from barnabas.offsets.records import (
     CommittedOffset,
     OffsetCommits,
     OffsetRemovals,
-    decode_key,
-    decode_value,
+    decode_change,
     encode_key,
     encode_value,
 )
@@ -32,7 +31,7 @@ from barnabas.protocol.record_batch import (
     records,
 )
 from barnabas.sim.env import sim_env
-from barnabas.sim.storage import take_part
+from barnabas.sim.storage_transactions import take_part
 from barnabas.storage.log_manager import LogManager
 from barnabas.storage.validation import AppendOrigin, AppendResult
 from group_world import GroupWorld
@@ -125,11 +124,7 @@ class DiskLog:
                 continue
             for record in records(batch.data):
                 assert record.key is not None
-                group_id, topic, index = decode_key(record.key)
-                change: OffsetCommits | OffsetRemovals = OffsetRemovals(group_id, [(topic, index)])
-                if record.value is not None:
-                    change = OffsetCommits(group_id, {topic: {index: decode_value(record.value)}})
-                table.replay(change, record.offset, batch.producer_id)
+                table.replay(decode_change(record.key, record.value), record.offset, batch.producer_id)
         return table
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from barnabas.groups.classic import ClassicGroup, State
+from barnabas.offsets.table import OffsetTable
 from conversations import converse
 from group_world import GroupWorld
 
@@ -16,6 +17,11 @@ def stored(group: ClassicGroup) -> Any:
     generations comes back as it was before.
     """
     return group.record().metadata
+
+
+def opened(table: OffsetTable) -> Any:
+    """What open transactions have, by producer and group."""
+    return {producer_id: groups for producer_id, groups in table.pending.items() if groups}
 
 
 @pytest.mark.parametrize("seed", range(25))
@@ -33,11 +39,14 @@ def test_run_equals_replay(seed: int) -> None:
     world.settle()
     shard = world.coordinator.shards[0]
     offsets = shard.offsets.committed  # the shard drops it when it closes
+    table = shard.offsets
     groups = dict(shard.groups)
     assert len(world.logs[0].batches) > 20
     world.restart()
     loaded = world.coordinator.shards[0]
     assert loaded.offsets.committed == offsets
+    assert opened(loaded.offsets) == opened(table)
+    assert loaded.offsets.pending_counts == table.pending_counts
     assert loaded.groups.keys() <= groups.keys()
     for group_id, group in groups.items():
         again = loaded.groups.get(group_id)

@@ -9,7 +9,7 @@ from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.record_batch import read_header
 from barnabas.replication.coordinator_shard import BATCH_RECORDS_MAX
-from group_world import GroupWorld, answer_of
+from group_world import GroupWorld, answer_of, join_request
 
 
 def shard_of(world: GroupWorld) -> Shard:
@@ -95,15 +95,7 @@ def test_an_append_that_costs_the_leadership_leaves_nobody_waiting() -> None:
 def test_a_group_whose_creation_is_under_way_when_its_coordinator_stops_ends_once() -> None:
     world = GroupWorld()
     world.logs[0].held = True
-    protocol = messages.JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=b"")
-    request = messages.JoinGroupRequest(
-        group_id="g",
-        session_timeout_ms=10_000,
-        rebalance_timeout_ms=10_000,
-        protocol_type="consumer",
-        protocols=[protocol],
-    )
-    reply = world.call("join_group", request, 2)
+    reply = world.call("join_group", join_request(), 2)
     world.settle()
     world.coordinator.shutdown()
     assert answer_of(reply).error_code == ErrorCode.NOT_COORDINATOR

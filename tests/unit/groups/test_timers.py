@@ -8,19 +8,11 @@ import pytest
 from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.upkeep import Task
-from group_world import GroupWorld, answer_of
+from group_world import GroupWorld, answer_of, join_request
 
 
 def joined(world: GroupWorld, group: str = "g", session_timeout_ms: int = 10000) -> str:
-    protocol = messages.JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=b"")
-    request = messages.JoinGroupRequest(
-        group_id=group,
-        session_timeout_ms=session_timeout_ms,
-        rebalance_timeout_ms=60000,
-        member_id="",
-        protocol_type="consumer",
-        protocols=[protocol],
-    )
+    request = join_request(group, session_timeout_ms=session_timeout_ms, rebalance_timeout_ms=60_000)
     reply = world.call("join_group", request, 3)
     world.clock.advance(world.config.group_initial_rebalance_delay_ms)
     answers: list[Any] = []
@@ -109,16 +101,7 @@ def test_a_static_member_whose_return_took_long_to_store_expires_all_the_same() 
     world = GroupWorld(offsets_commit_timeout_ms=60_000)
 
     def join() -> Any:
-        protocol = messages.JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=b"")
-        request = messages.JoinGroupRequest(
-            group_id="g",
-            group_instance_id="instance",
-            session_timeout_ms=10_000,
-            rebalance_timeout_ms=60_000,
-            protocol_type="consumer",
-            protocols=[protocol],
-        )
-        return world.call("join_group", request, 9)
+        return world.call("join_group", join_request(group_instance_id="instance", rebalance_timeout_ms=60_000), 9)
 
     first = join()
     world.clock.advance(world.config.group_initial_rebalance_delay_ms)
@@ -155,16 +138,8 @@ def test_a_group_that_cannot_be_stored_says_so_once_however_often_it_tries(caplo
     caplog.set_level(logging.INFO, "barnabas.groups")
     member_id = joined(world)
     world.logs[0].failures = [ErrorCode.KAFKA_STORAGE_ERROR] * 10_000
-    protocol = messages.JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=b"other")
     for attempt in range(100):
-        request = messages.JoinGroupRequest(
-            group_id="g",
-            session_timeout_ms=10_000,
-            rebalance_timeout_ms=60_000,
-            member_id=member_id,
-            protocol_type="consumer",
-            protocols=[protocol],
-        )
+        request = join_request(member_id=member_id, metadata=b"other", rebalance_timeout_ms=60_000)
         answers: list[Any] = []
         world.call("join_group", request, 3).then(answers.append)
         world.settle()

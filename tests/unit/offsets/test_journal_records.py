@@ -2,6 +2,7 @@
 
 import random
 import struct
+import sys
 
 import pytest
 from barnabas.offsets import journal
@@ -196,3 +197,11 @@ def test_repetitions_are_left_out() -> None:
 def test_after_the_log_has_lost_its_end_positions_begin_again() -> None:
     first, undone, again = changes([row()], 40), Gap(30, 30, 0, 2, -1, "lost its end"), changes([row()], 30)
     assert list(without_repetitions([first, undone, again])) == [first, undone, again]
+
+
+def test_origins_with_long_names_are_not_kept() -> None:
+    name = "m" * 32_000
+    before = sys.getrefcount(name)
+    assert name.encode() in encode_origin(Cause.COMMIT, client_id="c", member_id=name)
+    assert name.encode() in encode_origin(Cause.COMMIT, client_id=name)
+    assert sys.getrefcount(name) == before

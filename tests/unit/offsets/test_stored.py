@@ -7,11 +7,9 @@ import pytest
 from barnabas.offsets.records import (
     NO_TOPIC_ID,
     CommittedOffset,
-    GroupOffsets,
     OffsetCommits,
     OffsetRemovals,
-    decode_key,
-    decode_value,
+    decode_change,
     encode_key,
     encode_value,
 )
@@ -241,12 +239,7 @@ def replay(table: OffsetTable, log: Iterable[bytes]) -> None:
     for batch in log:
         for record in records(batch):
             assert record.key is not None
-            group_id, topic, partition = decode_key(record.key)
-            if record.value is None:
-                table.replay(OffsetRemovals(group_id, [(topic, partition)]), record.offset)
-            else:
-                offsets: GroupOffsets = {topic: {partition: decode_value(record.value)}}
-                table.replay(OffsetCommits(group_id, offsets), record.offset)
+            table.replay(decode_change(record.key, record.value), record.offset)
 
 
 def random_changes(chance: random.Random) -> list[OffsetCommits | OffsetRemovals]:

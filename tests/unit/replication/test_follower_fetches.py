@@ -1,6 +1,7 @@
 """The leader's side of followers' fetches: what is read, who is caught up, and frames of a former life."""
 
 import itertools
+import random
 
 import pytest
 from barnabas.protocol.errors import ErrorCode
@@ -127,6 +128,21 @@ def test_the_high_watermark_comes_with_the_next_answer_only(world):
     world[1].append(index=2)
     world.run(5)
     assert world[2].log("t", 1).high_watermark == 1
+
+
+def test_the_high_watermark_comes_also_if_the_fetch_that_has_read_it_waits_on(world):
+    """It moves while a request of the follower is under way. That one reads it, and then waits for bytes."""
+    world.lead(1, *[("t", index) for index in range(3)])
+    world.run(2_000)
+    rng = random.Random(3)
+    for _ in range(60):
+        for index in rng.sample(range(3), 2):
+            world.run(rng.uniform(0, 4 * LATENCY_MS))
+            world[1].append(index=index)
+        world.run(1_500)
+        for index in range(3):
+            ends = {node: world[node].log("t", index).high_watermark for node in (1, 2, 3)}
+            assert set(ends.values()) == {world[1].log("t", index).log_end_offset}
 
 
 def test_a_new_leader_epoch_ends_the_wait(world):

@@ -15,7 +15,7 @@ from barnabas.sim.cluster_inspection import ClusterInspector
 from barnabas.sim.coordination import Session, SimTree
 from barnabas.sim.env import sim_env
 from barnabas.sim.observations import History, Moment, Outcome, Produce
-from barnabas.sim.storage import take_part
+from barnabas.sim.storage_transactions import take_part
 from barnabas.sim.violation import Violation
 from barnabas.storage.log import Log
 from barnabas.storage.log_manager import LogManager

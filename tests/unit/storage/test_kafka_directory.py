@@ -152,12 +152,12 @@ def test_the_replayed_log_gives_kafkas_snapshot_and_index(manager):
     log = manager.get("payments", 0)
     kafkas = {entry.producer_id: entry for entry in read_snapshot(log.env.disk, log.producers.snapshot_path(15))}
     replayed = ProducerStateManager(log.env.disk, log.directory)
-    indexes = {segment: segment.transaction_index.entries.copy() for segment in log.segments}
+    indexes = {segment: list(segment.transaction_index.entries) for segment in log.segments}
     for segment in log.segments:
-        segment.transaction_index.entries.clear()
+        segment.transaction_index.entries.truncate(0)
     for _ in replayed.replay(log.segments, 0):
         pass
-    assert {segment: segment.transaction_index.entries for segment in log.segments} == indexes
+    assert {segment: list(segment.transaction_index.entries) for segment in log.segments} == indexes
     assert kafkas.keys() == replayed.entries.keys()
     for producer_id, entry in kafkas.items():
         found = replayed.entries[producer_id]

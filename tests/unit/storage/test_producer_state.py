@@ -1,15 +1,22 @@
+import random
+from array import array
+
 import pytest
-from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol import record_batch
+from barnabas.protocol.errors import CorruptBatchError, ErrorCode
 from barnabas.protocol.record_batch import Record, build
 from barnabas.sim.env import sim_env
-from barnabas.sim.storage import take_part
+from barnabas.sim.storage_transactions import take_part
 from barnabas.storage import truncation
 from barnabas.storage.checkpoints import CheckpointError
+from barnabas.storage.index import AbortedTransaction, AbortedTransactions
 from barnabas.storage.producer_state import (
     SEQUENCE_MAX,
     EndTransactionMarker,
     ProducerStateManager,
+    _marker_in,
     last_sequence_of,
+    marker_of,
     read_snapshot,
 )
 from barnabas.storage.validation import AppendOrigin
@@ -220,6 +227,70 @@ def test_aborted_transactions_that_overlap_a_range(world):
     assert log.segments.aborted_transactions(11, 12) == [(9, 8)]
 
 
+def test_a_marker_is_read_as_its_records_say():
+    rng = random.Random(5)
+    for number in range(2_000):
+        batch = record_batch.build_marker(
+            rng.choice((0, 1)),
+            base_offset=0,
+            partition_leader_epoch=-1,
+            producer_id=rng.randrange(2**62),
+            producer_epoch=rng.randrange(2**15),
+            coordinator_epoch=rng.randrange(-1, 2**31),
+            timestamp=rng.randrange(2**41),
+        )
+        if number % 2:
+            batch[rng.choice((22, 60, *range(61, len(batch))))] = rng.choice((0, 1, 2, 8, 12, 16, 32, 255))
+        try:
+            wanted = _marker_in(batch)
+        except CorruptBatchError:
+            continue
+        assert marker_of(batch) == wanted
+        assert number % 2 or wanted is not None
+    other = build([Record(timestamp=7, key=b"\0\0\0\1", value=bytes(6), headers=[("h", b"")])], control=True)
+    assert marker_of(other) == _marker_in(other) == EndTransactionMarker(True, 0)
+
+
+def test_a_fetch_looks_only_at_aborted_transactions_that_it_may_meet(world):
+    """A segment of small transactions has millions of them."""
+    looked = 0
+
+    class Counting(array):
+        def __getitem__(self, place):
+            nonlocal looked
+            looked += 1
+            return super().__getitem__(place)
+
+    log = world.log()
+    entries = []
+    open_from = {}
+    offset, rng = 0, random.Random(1)
+    while len(entries) < 3_000:
+        producer_id = rng.randrange(8)
+        if producer_id in open_from:
+            first = open_from.pop(producer_id)
+            entries.append(AbortedTransaction(producer_id, first, offset, min([first, *open_from.values()])))
+        else:
+            open_from[producer_id] = offset
+        offset += 1
+    log.segments.active.transaction_index._entries = index = AbortedTransactions()
+    index._numbers = Counting("q")
+    for entry in entries:
+        index.append(entry)
+    for _ in range(200):
+        start = rng.randrange(offset)
+        end = start + rng.randrange(1, 50)
+        looked = 0
+        found = log.segments.aborted_transactions(start, end)
+        assert found == [
+            (entry.producer_id, entry.first_offset)
+            for entry in entries
+            if entry.last_offset >= start and entry.first_offset < end
+        ]
+        assert looked < 20 + 4 * 3 * 50
+        assert found == [(entry.producer_id, entry.first_offset) for entry in log.segments.aborted_between(start, end)]
+
+
 def test_data_outside_a_transaction_is_refused_while_one_is_open(world):
     log = world.log()
     produce(world, log, 0, transactional=True)
@@ -285,7 +356,7 @@ def test_a_transaction_begins_when_its_coordinator_has_confirmed_it(world):
     assert send(world, log, 0) == ErrorCode.INVALID_TXN_STATE
     asked = begin(log)
     assert send(world, log, 0) == ErrorCode.INVALID_TXN_STATE
-    assert log.producers.confirm(asked)
+    assert log.producers.confirm(asked, 1)
     assert [send(world, log, sequence) for sequence in (0, 1)] == [0, 0]
     assert log.producers.is_in_transaction(9, 1)
     assert begin(log) is None
@@ -299,47 +370,107 @@ def test_an_answer_that_a_marker_has_overtaken_does_not_count(world):
     log = world.log()
     asked = begin(log)
     world.marker(log, 9, epoch=1, commit=False)
-    assert not log.producers.confirm(asked)
+    assert not log.producers.confirm(asked, 1)
     assert send(world, log, 0) == ErrorCode.INVALID_TXN_STATE
     again = begin(log)
     assert again is not asked
-    assert not log.producers.confirm(asked)
-    assert log.producers.confirm(again)
+    assert not log.producers.confirm(asked, 1)
+    assert log.producers.confirm(again, 1)
     assert send(world, log, 0) == 0
+
+
+def mark(world, log, epoch, origin=AppendOrigin.COORDINATOR_OF_VERSION_2):
+    marker = record_batch.build_marker(
+        record_batch.CONTROL_COMMIT,
+        base_offset=0,
+        partition_leader_epoch=-1,
+        producer_id=9,
+        producer_epoch=epoch,
+        coordinator_epoch=0,
+        timestamp=world.now(),
+    )
+    assert log.append_as_leader(marker, leader_epoch=0, origin=origin, now_ms=world.now()).error == 0
+
+
+def test_in_version_2_the_marker_of_the_transaction_before_takes_no_question_away(world):
+    """It has the epoch that the end has raised. The marker of the transaction in question has a higher one."""
+    log = world.log()
+    assert log.producers.confirm(begin(log, epoch=0, raises_epochs=True), 0)
+    assert send(world, log, 0, epoch=0) == 0
+    asked = begin(log, epoch=1, raises_epochs=True)
+    mark(world, log, epoch=1)
+    assert log.producers.confirm(asked, 1)
+    mark(world, log, epoch=1)  # sent twice
+    assert send(world, log, 0, epoch=1) == 0
+    asked = begin(log, epoch=2, raises_epochs=True)
+    mark(world, log, epoch=3)
+    assert not log.producers.confirm(asked, 2), "its own transaction has ended"
+    old = begin(log, epoch=3, raises_epochs=False)
+    mark(world, log, epoch=3)
+    assert not log.producers.confirm(old, 3), "such a client's transaction ends in its own epoch"
+    asked = begin(log, epoch=3, raises_epochs=True)
+    mark(world, log, epoch=3, origin=AppendOrigin.COORDINATOR)
+    assert not log.producers.confirm(asked, 3), "so does one that its coordinator ends by the old rules"
 
 
 def test_of_several_batches_in_flight_the_first_one_begins_the_transaction(world):
     log = world.log()
     assert begin(log, sequence=5) is begin(log, sequence=6)
-    assert log.producers.confirm(begin(log, sequence=7))
+    assert log.producers.confirm(begin(log, sequence=7), 1)
     assert send(world, log, 6) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert send(world, log, 5) == 0
     assert send(world, log, 6) == 0
 
 
+def test_a_question_about_a_later_transaction_bounds_the_sequences_of_the_one_before(world):
+    """As Kafka 4.1 answers after a batch of a future epoch (its coordinator has said no)."""
+    log = world.log()
+    assert log.producers.confirm(begin(log, sequence=0), 1)
+    assert send(world, log, 0) == 0
+    begin(log, epoch=2, sequence=0)
+    for transactional in (True, False):
+        assert send(world, log, 1, transactional=transactional) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    world.marker(log, 9, epoch=1)
+    assert send(world, log, 1, transactional=False) == 0
+
+
 @pytest.mark.parametrize(("raises_epochs", "error"), [(False, 0), (True, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)])
 def test_an_unknown_producer_begins_with_0_in_transaction_version_2(world, raises_epochs, error):
     log = world.log()
-    assert log.producers.confirm(begin(log, sequence=3, raises_epochs=raises_epochs))
+    assert log.producers.confirm(begin(log, sequence=3, raises_epochs=raises_epochs), 1)
     assert send(world, log, 3) == error
 
 
-def test_a_higher_epoch_has_a_question_of_its_own(world):
+def test_a_higher_epoch_that_is_asked_for_fences_nobody(world):
+    """One that is confirmed does."""
     log = world.log()
-    old = begin(log, epoch=1)
-    new = begin(log, epoch=2)
-    assert not log.producers.confirm(old)
-    assert begin(log, epoch=1) is not new
-    assert log.producers.confirm(new)
+    asked = begin(log, epoch=1)
+    assert begin(log, epoch=2) is asked
+    assert log.producers.confirm(asked, 1)
+    assert log.producers.confirmed_verification(9, 1) is asked
+    assert send(world, log, 0, epoch=2) == ErrorCode.INVALID_TXN_STATE
+    assert log.producers.confirm(asked, 2)
+    assert not log.producers.confirm(asked, 1)
     assert send(world, log, 0, epoch=1) == ErrorCode.INVALID_TXN_STATE
     assert send(world, log, 0, epoch=2) == 0
     assert begin(log, epoch=2) is None
 
 
+def test_a_batch_of_a_higher_epoch_in_an_open_transaction_leaves_no_question_behind(world):
+    """Only a producer that nobody verifies sends one. What it asked for says nothing about later batches."""
+    log = world.log()
+    for epoch in (0, 2):
+        assert log.producers.confirm(begin(log, epoch=epoch), epoch)
+        assert send(world, log, 0, epoch=epoch) == 0
+    assert not log.producers.verifications
+    assert log.producers.confirm(begin(log, epoch=0), 0)
+    assert send(world, log, 0, epoch=0) == ErrorCode.INVALID_PRODUCER_EPOCH
+
+
 def test_a_truncation_forgets_what_was_confirmed(world):
     log = world.log()
     world.fill(log, 3)
-    assert log.producers.confirm(begin(log))
+    assert log.producers.confirm(begin(log), 1)
     truncation.truncate_to(log, 2)
     assert send(world, log, 0) == ErrorCode.INVALID_TXN_STATE
 

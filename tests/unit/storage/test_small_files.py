@@ -1,3 +1,5 @@
+import sys
+
 import pytest
 from barnabas.protocol.errors import CorruptBatchError
 from barnabas.runtime.disk import RealDisk
@@ -5,7 +7,7 @@ from barnabas.sim.disk import PowerLoss
 from barnabas.sim.env import sim_env
 from barnabas.storage import checkpoints
 from barnabas.storage.directory_contents import read_contents
-from barnabas.storage.index import AbortedTransaction, OffsetIndex, TimeIndex, TransactionIndex
+from barnabas.storage.index import AbortedTransaction, AbortedTransactions, OffsetIndex, TimeIndex, TransactionIndex
 from barnabas.storage.leader_epochs import LeaderEpochCache
 from barnabas.storage.retention import SegmentFacts, expired_segments
 
@@ -150,6 +152,29 @@ def test_transaction_index(disk):
     write(disk, "/bad", b"x" * 35)
     with pytest.raises(CorruptBatchError, match="34"):
         _ = TransactionIndex(disk, "/bad", on_disk=True).entries
+
+
+def test_aborted_transactions_are_numbers_side_by_side():
+    rows = [AbortedTransaction(number, 10 * number, 10 * number + 5, 10 * number + 1) for number in range(100)]
+    found = AbortedTransactions()
+    for row in rows:
+        found.append(row)
+    assert list(found) == rows == [found[slot] for slot in range(100)]
+    assert (found[-1], found[-100], len(found)) == (rows[-1], rows[0], 100)
+    for slot in (100, -101):
+        with pytest.raises(IndexError):
+            found[slot]
+    for offset in (0, 5, 6, 14, 15, 16, 995, 996, 2000):
+        later = [row for row in rows if row.last_offset >= offset]
+        assert list(found.from_slot(found.slot_of(offset))) == later
+    same = AbortedTransactions()
+    for row in rows[:50]:
+        same.append(row)
+    assert same != found
+    found.truncate(rows[50].last_offset)
+    assert same == found
+    assert list(found) == rows[:50]
+    assert sys.getsizeof(found._numbers) < 50 * 60
 
 
 def cache(disk, *entries):

@@ -1,0 +1,73 @@
+"""TxnOffsetCommit (key 28), versions 0-5: offsets that count when the producer's transaction is committed.
+
+Before the group is asked, the partition of `__consumer_offsets` is verified, as that of a Produce is
+(transactional_writes.py): its first batch of a transaction is taken only if the transaction's coordinator knows the
+partition. Clients up to version 4 have sent AddOffsetsToTxn. From version 5 on (transaction version 2) this request
+adds the partition itself. Left out: authorization; version 6 (topic ids), which Kafka 4.1 does not announce.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from barnabas.broker.context import RequestContext
+from barnabas.broker.dispatch import api
+from barnabas.cluster.topic_names import OFFSETS_TOPIC
+from barnabas.offsets.records import commit_error
+from barnabas.protocol import messages
+from barnabas.protocol.api_keys import ApiKey
+from barnabas.protocol.errors import ErrorCode
+from barnabas.runtime.pending import Pending
+
+if TYPE_CHECKING:
+    from barnabas.broker.broker import Broker
+
+FIRST_VERSION_THAT_ADDS_PARTITIONS = 5
+NO_SEQUENCE = -1  # a coordinator's batch has none
+
+
+def txn_offset_commit_failed(
+    request: messages.TxnOffsetCommitRequest, error: ErrorCode
+) -> messages.TxnOffsetCommitResponse:
+    """Every partition that was named, with the error."""
+    answer = messages.TxnOffsetCommitResponse
+    return answer(
+        topics=[
+            answer.TxnOffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=[
+                    answer.TxnOffsetCommitResponsePartition(partition_index=row.partition_index, error_code=error)
+                    for row in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+@api(ApiKey.TXN_OFFSET_COMMIT, versions=(0, 5), failure=txn_offset_commit_failed)
+def txn_offset_commit(
+    broker: Broker, request: messages.TxnOffsetCommitRequest, context: RequestContext
+) -> messages.TxnOffsetCommitResponse | Pending[messages.TxnOffsetCommitResponse]:
+    """Verify the partition of the group, then commit."""
+    version = context.api_version
+    return broker.group_coordinator.txn_offset_commit(
+        request, context, lambda index: _verify(broker, request, version, index)
+    )
+
+
+def _verify(
+    broker: Broker, request: messages.TxnOffsetCommitRequest, version: int, index: int
+) -> ErrorCode | Pending[ErrorCode]:
+    """NONE when the partition of `__consumer_offsets` takes the batch."""
+    place = (OFFSETS_TOPIC, index)
+    refused = broker.transaction_verification.verify(
+        request.transactional_id,
+        request.producer_id,
+        request.producer_epoch,
+        {place: NO_SEQUENCE},
+        adds=version >= FIRST_VERSION_THAT_ADDS_PARTITIONS,
+    )
+    if isinstance(refused, Pending):
+        return refused.map(lambda errors: commit_error(errors.get(place, ErrorCode.NONE)))
+    return commit_error(refused.get(place, ErrorCode.NONE))

@@ -1,0 +1,244 @@
+"""Features: protocols of the whole cluster that have levels, and the levels on which it has agreed (KIP-584).
+
+A broker supports a range of levels of each feature. The level that holds is *finalised*: it is in the tree, in the node
+`/feature`, whose version is the epoch of all of them. A level of 0 means that the feature is off; then the node does
+not name it. Clients hear of both from ApiVersions, and UpdateFeatures changes levels.
+
+* `transaction.version`: 0 is the protocol as it was, in 1 the records of transactions have room for more, and from 2 on
+  the epoch of a producer grows with each transaction (KIP-890). `Features.transaction_version` is asked by all parts.
+* `group.version`: 1 would be the consumer protocol (KIP-848). It is not built, so there is the level 0 only.
+* `metadata.version`: how brokers tell each other what is in the cluster. They have one way here, so there is one level.
+  It is that of Kafka 4.1 because clients must take this broker for a 4.1, by its APIs and by this: their tools show it
+  as the release of the cluster. The messages themselves are those of Kafka 3.9, which no client can see.
+
+**Which levels a cluster gets.** A new one gets the newest, as with Kafka. A cluster that has topics already keeps the
+old behaviour, level 0, until an operator raises it (`barnabas features upgrade`). Others of its brokers may still run
+an older release, and what it wrote may be read by that again.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from barnabas.coordination import paths, payloads
+from barnabas.coordination.port import (
+    ConnectionLossError,
+    Coordination,
+    CoordinationError,
+    NoNodeError,
+    SessionExpiredError,
+    Stat,
+    WatchEvent,
+)
+from barnabas.runtime.ports import Env
+from barnabas.runtime.upkeep import Follower
+
+logger = logging.getLogger("barnabas.cluster")
+
+GROUP_VERSION = "group.version"
+METADATA_VERSION = "metadata.version"
+TRANSACTION_VERSION = "transaction.version"
+
+RETRY_BACKOFF_MS = 100
+NOT_READ = -1  # the epoch before the node was read, or where there is none
+
+Levels = Mapping[str, int]
+
+
+class LevelRange(NamedTuple):
+    """The levels of a feature that a broker supports, both included."""
+
+    first: int
+    last: int
+
+    def __contains__(self, level: object) -> bool:
+        return isinstance(level, int) and self.first <= level <= self.last
+
+    def __str__(self) -> str:
+        return f"{self.first}-{self.last}"
+
+
+NOT_SUPPORTED = LevelRange(0, 0)
+
+Ranges = Mapping[str, LevelRange]
+
+SUPPORTED: Ranges = {
+    GROUP_VERSION: LevelRange(0, 0),
+    METADATA_VERSION: LevelRange(27, 27),  # 4.1-IV1
+    TRANSACTION_VERSION: LevelRange(0, 2),
+}
+NEWEST: Levels = {name: levels.last for name, levels in SUPPORTED.items() if levels.last}
+
+
+class Finalised(NamedTuple):
+    """The levels that hold, by feature, without those that are 0; and their epoch."""
+
+    levels: Levels
+    epoch: int
+
+    @classmethod
+    def of_node(cls, node: tuple[bytes, Stat] | None) -> "Finalised":
+        """What the node says. ValueError when it cannot be read."""
+        return cls({}, NOT_READ) if node is None else cls(payloads.decode_feature(node[0]), node[1].version)
+
+
+class UnsupportedFeatureError(CoordinationError):
+    """The cluster has finalised a level that this broker does not support. str() says what to do."""
+
+
+# --- decisions ---
+
+
+def unsupported(levels: Levels, supported: Ranges = SUPPORTED) -> str | None:
+    """Why a broker cannot take part in a cluster of these levels; None if it can."""
+    for name, level in sorted(levels.items()):
+        known = supported.get(name, NOT_SUPPORTED)
+        if level in known:
+            continue
+        has = f"supports {name} {known.first} to {known.last}" if known.last else f"does not know {name}"
+        lower = f"--feature {name}={known.last}" if known.last else f"--feature {name}=0"
+        return (
+            f"The cluster has finalised {name}={level}, and this broker {has}. Start a release that supports it. Or "
+            f"let a running broker lower it first: barnabas features downgrade {lower}"
+        )
+    return None
+
+
+class Update(NamedTuple):
+    """A change of one level that UpdateFeatures asks for."""
+
+    feature: str
+    level: int
+    upgrade_type: int
+
+
+UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
+ALL_FAILED = "The update failed for all features since the following feature had an error: "
+
+
+def decide(
+    levels: Levels,
+    updates: Iterable[Update],
+    node_id: int,
+    brokers: Mapping[int, Ranges],
+    supported: Ranges = SUPPORTED,
+) -> Levels | str:
+    """The levels after the updates, one for each feature; or what is wrong with the first of them that is wrong.
+
+    `brokers`: what each registered broker supports. The words are those of Kafka 4.1's controller.
+    """
+    changed = dict(levels)
+    for update in updates:
+        reason = _refusal(levels.get(update.feature, 0), update, node_id, brokers, supported)
+        if reason is not None:
+            return f"{ALL_FAILED}Invalid update version {update.level} for feature {update.feature}. {reason}"
+        changed[update.feature] = update.level
+    return {name: level for name, level in sorted(changed.items()) if level}
+
+
+def _refusal(
+    current: int, update: Update, node_id: int, brokers: Mapping[int, Ranges], supported: Ranges
+) -> str | None:
+    name, level, upgrade_type = update
+    if upgrade_type not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
+        return "The controller does not support the given upgrade type."
+    if level < 0:
+        return "A feature version cannot be less than 0."
+    # Kafka 3.9 refuses a tree that has finalised metadata.version, so it can be taken out. Brokers here do without it.
+    is_removal = level == 0 and upgrade_type == UNSAFE_DOWNGRADE and name in supported
+    for who, ranges in ((f"Local controller {node_id}", supported), *((f"Broker {i}", brokers[i]) for i in brokers)):
+        known = ranges.get(name, NOT_SUPPORTED)
+        if level not in known and not is_removal:
+            return f"{who} only supports versions {known}" if known.last else f"{who} does not support this feature."
+    if level < current and upgrade_type == UPGRADE:
+        return (
+            "Can't downgrade the version of this feature without setting the upgrade type to either safe or unsafe "
+            "downgrade."
+        )
+    if level > current and upgrade_type != UPGRADE:
+        return "Can't downgrade to a newer version."
+    return None if name in supported else f"Feature {name} not found."
+
+
+# --- what holds ---
+
+
+class Features:
+    """The finalised levels, as this broker has read them last, and as far as it supports them."""
+
+    def __init__(self, env: Env, coordination: Coordination) -> None:
+        self.finalised = Finalised({}, NOT_READ)
+        self.transaction_version = 0
+        self._env = env
+        self._coordination = coordination
+        self._following: Follower | None = None
+        self._is_reading = False
+        self._changed = asyncio.Event()
+
+    def take(self, node: tuple[bytes, Stat] | None) -> None:
+        """Let the levels of this node hold. UnsupportedFeatureError if this broker does not support one of them."""
+        try:
+            found = Finalised.of_node(node)
+        except ValueError as error:
+            text = f"the node {paths.FEATURE} of the tree cannot be read: {error}. Restore the tree from a backup."
+            raise CoordinationError(paths.FEATURE, text) from error
+        problem = unsupported(found.levels)
+        if problem is not None:
+            raise UnsupportedFeatureError(paths.FEATURE, problem)
+        if found.epoch <= self.finalised.epoch:
+            return
+        if self.finalised.epoch != NOT_READ:
+            logger.info("features of the cluster are now %s, epoch %d", dict(found.levels) or "all off", found.epoch)
+        self.finalised = found
+        self.transaction_version = found.levels.get(TRANSACTION_VERSION, 0)
+
+    async def start(self) -> None:
+        """Read the levels, and follow their changes from now on. See `take` for what it raises."""
+        await self.read()
+        if self._following is None:
+            self._coordination.on_session_expired(self._changed.set)
+            self._following = self._env.upkeep.follow(
+                "features", self._follow, lambda: self._is_reading or self._changed.is_set(), self._read_again
+            )
+
+    async def stop(self) -> None:
+        """Follow no more."""
+        following, self._following = self._following, None
+        if following is not None:
+            await following.stop()
+
+    async def read(self) -> None:
+        """Read the levels that hold now, and leave a watch for the next change."""
+        node = None
+        while node is None:
+            try:
+                node = await self._coordination.get(paths.FEATURE, self._notified)
+            except NoNodeError:
+                if await self._coordination.exists(paths.FEATURE, self._notified) is None:
+                    break
+        self.take(node)
+
+    def _notified(self, event: WatchEvent) -> None:
+        self._changed.set()
+
+    def _read_again(self) -> None:
+        self._is_reading = False
+        self._changed.set()
+
+    async def _follow(self) -> None:
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            self._is_reading = True
+            try:
+                await self.read()
+            except (ConnectionLossError, SessionExpiredError) as error:
+                logger.warning("cannot read the features of the cluster, trying again: %s", error)
+                await self._env.clock.sleep(RETRY_BACKOFF_MS)
+                self._changed.set()
+            except CoordinationError as error:  # somebody wrote it by hand: the former levels still hold here
+                logger.error("%s", error)
+            self._is_reading = False
+            if self._following is not None:
+                self._following.note_event()

@@ -1,0 +1,72 @@
+"""Transactional clients under one seed: exactly once, or not at all, in all partitions, whatever happens."""
+
+from functools import cache
+
+import pytest
+from barnabas.sim import cluster_world, world
+from barnabas.sim.clients.transactional import STEPS
+from barnabas.sim.cluster_world import ClusterWorld
+from barnabas.sim.simulation import Simulation
+from barnabas.sim.transaction_book import Fate
+from barnabas.sim.world import World
+
+SEEDS = range(1, 5)
+CLUSTER_SEEDS = range(1, 5)
+
+
+@cache
+def run(kind: type[Simulation], seed: int) -> World | ClusterWorld:
+    made = (
+        World(seed, minutes=0.5, with_transactions=True)
+        if kind is World
+        else ClusterWorld(seed, minutes=0.3, with_transactions=True)
+    )
+    made.run()
+    return made
+
+
+@pytest.mark.parametrize(
+    ("kind", "seed"),
+    [(World, seed) for seed in SEEDS] + [(ClusterWorld, seed) for seed in CLUSTER_SEEDS],
+    ids=lambda each: getattr(each, "__name__", str(each)),
+)
+def test_transactions_in_bad_weather_are_whole_or_nothing(kind: type[Simulation], seed: int) -> None:
+    made = run(kind, seed)
+    assert made.violation is None, str(made.verdict())
+    assert made.transactions is not None
+    fates = [attempt.fate for attempt in made.transactions.book.attempts]
+    assert fates.count(Fate.COMMITTED) > 30
+    assert fates.count(Fate.ABORTED) > 5
+    assert made.transactions.inspector.reloads > 0
+
+
+def test_these_runs_have_all_that_matters() -> None:
+    parts = [run(World, seed).transactions for seed in SEEDS] + [
+        run(ClusterWorld, seed).transactions for seed in CLUSTER_SEEDS
+    ]
+    assert len({part.version for part in parts if part is not None}) > 1
+    assert {part.clocks_step for part in parts if part is not None} == {False, True}
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_the_broker_dies_between_every_two_steps(seed: int) -> None:
+    made = World(seed, minutes=0.1, with_transactions=True, kinds=("at each step",))
+    assert made.run().violation is None, str(made.verdict())
+    assert made.transactions is not None
+    assert [step for step, times in made.transactions.struck.items() if not times] == []
+    assert made.host.lives > len(STEPS)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_coordinator_of_three_brokers_dies_between_every_two_steps(seed: int) -> None:
+    made = ClusterWorld(seed, minutes=0.1, with_transactions=True, kinds=("kill at each step",))
+    assert made.run().violation is None, str(made.verdict())
+    assert made.transactions is not None
+    assert [step for step, times in made.transactions.struck.items() if not times] == []
+    assert made.lives_begun > len(STEPS)
+
+
+def test_the_same_seed_gives_the_same_trace() -> None:
+    assert world.run(2, 0.1, with_transactions=True).digest == world.run(2, 0.1, with_transactions=True).digest
+    first = cluster_world.run(2, 0.05, with_transactions=True)
+    assert first.digest == cluster_world.run(2, 0.05, with_transactions=True).digest

@@ -1,0 +1,211 @@
+"""Sends the markers of ended transactions to the leaders of their partitions, until every partition has its marker.
+
+Markers go by WriteTxnMarkers, also to this broker itself. Those of one pass of the loop that go to the same broker
+travel in one request. A marker may arrive twice: it does no harm (storage/producer_state.py).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+
+from barnabas.cluster.metadata_cache import MetadataCache
+from barnabas.protocol import messages
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.message import Message
+from barnabas.runtime.pending import Pending
+from barnabas.runtime.ports import Clock, Timer
+from barnabas.transactions.decisions import EPOCH_BUMP_VERSION
+from barnabas.transactions.metadata import Transaction
+from barnabas.transactions.shard import TransactionShard
+from barnabas.transactions.states import PREPARE_COMMIT
+
+logger = logging.getLogger("barnabas.transactions")
+
+RETRY_MS = 100.0
+MISSING_MS = 10_000.0  # a partition that is not known for so long was deleted, and needs no marker
+VERSION, VERSION_THAT_RAISES_EPOCHS = 1, 2
+
+TopicPartition = tuple[str, int]
+AskBroker = Callable[[int, Message, int], "Pending[messages.WriteTxnMarkersResponse | None]"]
+
+_DONE = (ErrorCode.NONE, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, ErrorCode.UNSUPPORTED_VERSION)
+_FENCED = (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED)
+
+
+class Ending:
+    """A transaction whose markers are on their way. `left`: the partitions that have none yet."""
+
+    __slots__ = ("dropped", "left", "missing_since_ms", "shard", "value")
+
+    def __init__(self, shard: TransactionShard, value: Transaction) -> None:
+        self.shard = shard
+        self.value = value
+        self.left = set(value.partitions)
+        self.missing_since_ms: dict[TopicPartition, float] = {}
+        self.dropped = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nobody waits for its markers any more."""
+        return self.dropped or self.shard.closed
+
+
+class Markers:
+    """The endings under way. `done` is called with each whose partitions all have their marker."""
+
+    def __init__(
+        self, clock: Clock, metadata_cache: MetadataCache, ask: AskBroker, done: Callable[[Ending], None]
+    ) -> None:
+        self._clock = clock
+        self._metadata_cache = metadata_cache
+        self._ask = ask
+        self._done = done
+        self._endings: dict[Ending, None] = {}
+        self._unsent: list[tuple[Ending, list[TopicPartition]]] = []
+        self._refused: list[tuple[Ending, list[TopicPartition]]] = []
+        self._retry: Timer | None = None
+        self._flush_is_due = False
+
+    def __len__(self) -> int:
+        return len(self._endings)
+
+    def end(self, shard: TransactionShard, value: Transaction) -> None:
+        """Send the markers of a prepared transaction."""
+        ending = Ending(shard, value)
+        shard.entries[value.transactional_id].unmarked = ending.left
+        self._endings[ending] = None
+        self._send(ending, sorted(ending.left))
+
+    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+        """These partitions were deleted: they need no markers."""
+        gone = set(partitions)
+        for ending in [each for each in self._endings if not gone.isdisjoint(each.left)]:
+            ending.left -= gone
+            self._look(ending)
+
+    def stop(self) -> None:
+        """Send nothing any more."""
+        for ending in list(self._endings):
+            self._drop(ending)
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
+
+    def _drop(self, ending: Ending) -> None:
+        ending.dropped = True
+        self._endings.pop(ending, None)
+
+    def _send(self, ending: Ending, partitions: list[TopicPartition]) -> None:
+        self._unsent.append((ending, partitions))
+        if not self._flush_is_due:
+            self._flush_is_due = True
+            self._clock.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_is_due = False
+        unsent, self._unsent = self._unsent, []
+        by_broker: dict[int, list[tuple[Ending, list[TopicPartition]]]] = {}
+        for ending, partitions in unsent:
+            if ending.is_over:
+                self._drop(ending)
+                continue
+            places: dict[int, list[TopicPartition]] = {}
+            unknown: list[TopicPartition] = []
+            for partition in partitions:
+                if partition not in ending.left:
+                    continue
+                leader = self._metadata_cache.leader(*partition)
+                if leader is not None:
+                    places.setdefault(leader.broker_id, []).append(partition)
+                elif not self._is_deleted(ending, partition):
+                    unknown.append(partition)
+            for leader_id, led in places.items():
+                by_broker.setdefault(leader_id, []).append((ending, led))
+            if unknown:
+                self._again(ending, unknown)
+            self._look(ending)
+        for broker_id, sendings in by_broker.items():
+            self._send_to(broker_id, sendings)
+
+    def _is_deleted(self, ending: Ending, partition: TopicPartition) -> bool:
+        """Whether a partition without a leader is gone. One that is just not known yet comes soon."""
+        if self._metadata_cache.contains(*partition):
+            ending.missing_since_ms.pop(partition, None)
+            return False
+        now_ms = self._clock.monotonic_ms()
+        if now_ms - ending.missing_since_ms.setdefault(partition, now_ms) < MISSING_MS:
+            return False
+        ending.left.discard(partition)
+        return True
+
+    def _send_to(self, broker_id: int, sendings: list[tuple[Ending, list[TopicPartition]]]) -> None:
+        raises = any(ending.value.client_version >= EPOCH_BUMP_VERSION for ending, _ in sendings)
+        request = messages.WriteTxnMarkersRequest(
+            markers=[_marker(ending, partitions) for ending, partitions in sendings]
+        )
+        answer = self._ask(broker_id, request, VERSION_THAT_RAISES_EPOCHS if raises else VERSION)
+        answer.then(lambda response: self._answered(sendings, response))
+
+    def _answered(
+        self, sendings: list[tuple[Ending, list[TopicPartition]]], response: messages.WriteTxnMarkersResponse | None
+    ) -> None:
+        errors: dict[tuple[int, str, int], int] = {}
+        if response is not None:
+            for result in response.markers:
+                for topic in result.topics:
+                    for row in topic.partitions:
+                        errors[result.producer_id, topic.name, row.partition_index] = row.error_code
+        for ending, partitions in sendings:
+            if ending.is_over:
+                self._drop(ending)
+                continue
+            refused = []
+            for partition in partitions:
+                code = errors.get((ending.value.producer_id, *partition))
+                if code in _DONE:
+                    ending.left.discard(partition)
+                elif code in _FENCED:
+                    text = "transaction of %s: %s-%d refuses its marker (%s), so another coordinator has ended it"
+                    name = ErrorCode.of(code).name
+                    logger.warning(text, ending.value.transactional_id, *partition, name)
+                    self._drop(ending)  # the others that are done are taken out all the same
+                else:
+                    refused.append(partition)
+            if refused and not ending.dropped:
+                self._again(ending, refused)
+            self._look(ending)
+
+    def _again(self, ending: Ending, partitions: list[TopicPartition]) -> None:
+        self._refused.append((ending, partitions))
+        if self._retry is None:
+            self._retry = self._clock.call_later(RETRY_MS, self._send_again)
+
+    def _send_again(self) -> None:
+        self._retry = None
+        refused, self._refused = self._refused, []
+        for ending, partitions in refused:
+            self._send(ending, partitions)
+
+    def _look(self, ending: Ending) -> None:
+        if not ending.left and not ending.is_over and ending in self._endings:
+            del self._endings[ending]
+            self._done(ending)
+
+
+def _marker(ending: Ending, partitions: list[TopicPartition]) -> messages.WriteTxnMarkersRequest.WritableTxnMarker:
+    value = ending.value
+    topics: dict[str, list[int]] = {}
+    for topic, index in partitions:
+        topics.setdefault(topic, []).append(index)
+    return messages.WriteTxnMarkersRequest.WritableTxnMarker(
+        producer_id=value.producer_id,
+        producer_epoch=value.producer_epoch,
+        transaction_result=value.state is PREPARE_COMMIT,
+        topics=[
+            messages.WriteTxnMarkersRequest.WritableTxnMarkerTopic(name=topic, partition_indexes=indexes)
+            for topic, indexes in topics.items()
+        ],
+        coordinator_epoch=ending.shard.leader_epoch,
+        transaction_version=value.client_version,
+    )

@@ -79,8 +79,18 @@ class Finalised(NamedTuple):
 
     @classmethod
     def of_node(cls, node: tuple[bytes, Stat] | None) -> "Finalised":
-        """What the node says. ValueError when it cannot be read."""
-        return cls({}, NOT_READ) if node is None else cls(payloads.decode_feature(node[0]), node[1].version)
+        """What the node says. UnreadableFeaturesError."""
+        if node is None:
+            return cls({}, NOT_READ)
+        try:
+            return cls(payloads.decode_feature(node[0]), node[1].version)
+        except ValueError as error:
+            text = f"the node {paths.FEATURE} of the tree cannot be read: {error}. Restore the tree from a backup."
+            raise UnreadableFeaturesError(paths.FEATURE, text) from error
+
+
+class UnreadableFeaturesError(CoordinationError):
+    """Somebody has written the node by hand. str() says what to do."""
 
 
 class UnsupportedFeatureError(CoordinationError):
@@ -177,12 +187,11 @@ class Features:
         self._changed = asyncio.Event()
 
     def take(self, node: tuple[bytes, Stat] | None) -> None:
-        """Let the levels of this node hold. UnsupportedFeatureError if this broker does not support one of them."""
-        try:
-            found = Finalised.of_node(node)
-        except ValueError as error:
-            text = f"the node {paths.FEATURE} of the tree cannot be read: {error}. Restore the tree from a backup."
-            raise CoordinationError(paths.FEATURE, text) from error
+        """Let the levels of this node hold. UnreadableFeaturesError.
+
+        UnsupportedFeatureError if this broker does not support one of them.
+        """
+        found = Finalised.of_node(node)
         problem = unsupported(found.levels)
         if problem is not None:
             raise UnsupportedFeatureError(paths.FEATURE, problem)

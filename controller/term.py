@@ -402,7 +402,10 @@ class Term:
         brokers = {broker_id: broker.features for broker_id, broker in sorted(self.state.brokers.items())}
         while True:
             node = (await self._coordination.get_many([paths.FEATURE]))[0]
-            levels = features.Finalised.of_node(node).levels
+            try:
+                levels = features.Finalised.of_node(node).levels
+            except features.UnreadableFeaturesError as error:
+                return ErrorCode.FEATURE_UPDATE_FAILED, str(error)
             decided = features.decide(levels, updates, self._node_id, brokers)
             if isinstance(decided, str):
                 return ErrorCode.INVALID_UPDATE_VERSION, decided

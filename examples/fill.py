@@ -28,7 +28,8 @@ from examples.day import GROUPS, TOPICS, BrokerDies, Commit, Day, Generation, Re
 OPERATOR = "offset-tool"  # client id of who sets offsets
 ADMIN_CLIENT_ID = "__admin_client"
 CODECS = {"orders": "lz4", "payments": None, "clicks": "zstd"}
-BATCH_BYTES = 4096  # half a hundred records: no producer waits hours to fill a batch
+BATCH_BYTES = 4096
+FLUSHED_EVERY_MS = 3_600_000  # of the day: a batch that spans hours would hide how far its log was within them
 CAUSES = {cause.words: cause for cause in journal.Cause}
 SESSION_TIMEOUT_MS = 24 * 3_600_000  # the members of the day are gone; this keeps brokers from removing them at once
 
@@ -64,7 +65,11 @@ def fill(bootstrap: str, day: Day, kill_a_broker: Callable[[], None] | None) -> 
     sent: Counter[tuple[str, int]] = Counter()
     last = {}
 
+    flushed_until_ms = 0
     for event in day.events:
+        if event.at_ms >= flushed_until_ms:
+            flush()
+            flushed_until_ms = event.at_ms - event.at_ms % FLUSHED_EVERY_MS + FLUSHED_EVERY_MS
         if isinstance(event, BrokerDies):
             if kill_a_broker is not None:
                 flush()

@@ -4,6 +4,7 @@ Three parts of the tests run at once: two of them only wait, most of the time, f
 they say is shown when all are done. Then come the tests of the pipeline: Spark takes all cores.
 """
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -24,6 +25,8 @@ TESTS = ("-m", "pytest", "-rfEs")  # at the end it says what failed, and what wa
 OF_CLIENTS = ("tests/clients", "tests/crash")
 OF_CLUSTERS = ("tests/cluster", "tests/zookeeper")
 OF_SPARK = ("tests/pipeline",)
+# The tests start Python many hundred times. Without compiled files each start would compile all modules anew.
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 ALL_OTHERS = tuple(f"--ignore={folder}" for folder in (*OF_CLIENTS, *OF_CLUSTERS, *OF_SPARK))
 
 
@@ -31,7 +34,7 @@ def main() -> int:
     """Return the exit code of the first check that fails, or 0."""
     for words in CHECKS:
         announce(words)
-        code = subprocess.call([sys.executable, *words], cwd=ROOT)
+        code = subprocess.call([sys.executable, *words], cwd=ROOT, env=ENVIRONMENT)
         if code:
             return code
     return run_tests()
@@ -51,14 +54,15 @@ def run_tests() -> int:
 def run(words: tuple[str, ...]) -> int:
     """Run tests, show what they say as they say it, and return their exit code."""
     announce((*TESTS, *words))
-    return subprocess.call([sys.executable, *TESTS, *words], cwd=ROOT)
+    return subprocess.call([sys.executable, *TESTS, *words], cwd=ROOT, env=ENVIRONMENT)
 
 
 @contextmanager
 def beside(words: tuple[str, ...], codes: list[int]) -> Iterator[None]:
     """Run tests while the context lasts. At its end wait for them, show what they said, and note their exit code."""
     with tempfile.TemporaryFile() as output:
-        with subprocess.Popen([sys.executable, *TESTS, *words], cwd=ROOT, stdout=output, stderr=output) as process:
+        command = [sys.executable, *TESTS, *words]
+        with subprocess.Popen(command, cwd=ROOT, env=ENVIRONMENT, stdout=output, stderr=output) as process:
             yield
         announce((*TESTS, *words))
         output.seek(0)

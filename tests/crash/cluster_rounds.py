@@ -40,6 +40,7 @@ SETTINGS = {
     "offsets.topic.replication.factor": "3",
     "offsets.topic.num.partitions": "5",
     "transaction.state.log.replication.factor": "3",
+    "transaction.state.log.min.isr": "2",
     "replica.lag.time.max.ms": "3000",
     "coordination.session.timeout.ms": str(SESSION_TIMEOUT_MS),
     "broker.id.generation.enable": "false",

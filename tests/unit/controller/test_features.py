@@ -186,3 +186,14 @@ def test_an_answer_that_was_lost_is_no_second_change(env, cluster):
         assert await held(cluster) == ({"metadata.version": 27, "transaction.version": 1}, 1)
 
     env.run(story())
+
+
+def test_levels_that_cannot_be_read_are_not_overwritten(env, cluster):
+    async def story():
+        await cluster.tree.set(paths.FEATURE, b"by hand")
+        error, message = await update(cluster, (TV, 1, features.SAFE_DOWNGRADE))
+        return error, message, (await cluster.tree.get(paths.FEATURE))[0]
+
+    error, message, node = env.run(story())
+    assert (error, node) == (ErrorCode.FEATURE_UPDATE_FAILED, b"by hand")
+    assert "Restore the tree" in message

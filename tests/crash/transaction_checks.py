@@ -113,7 +113,7 @@ class TransactionChecker:
     def check(self, at_rest: bool = False) -> int:
         """Returns how many records are visible. `at_rest`: no client works any more, and nothing may be half done."""
         before = self.transactions.snapshot()
-        visible = {partition: self._visible(partition) for partition in self.partitions}
+        visible = self._visible(self.partitions)
         after = self.transactions.snapshot()
         found: dict[Number, dict[Partition, list[int]]] = defaultdict(lambda: defaultdict(list))
         for partition, rows in visible.items():
@@ -140,9 +140,10 @@ class TransactionChecker:
     def _check_copies(self, at_rest: bool) -> None:
         """Each visible record has one copy, in order, up to the committed offset at least."""
         committed = self._committed_offsets()
-        for partition, (_, index) in zip(self.partitions, self.copies, strict=True):
-            copies = [int(value) for _, value in self._visible((COPIES, index))]
-            sources = [offset for offset, _ in self._visible(partition)]
+        visible = self._visible([*self.copies, *self.partitions])
+        for partition, copy in zip(self.partitions, self.copies, strict=True):
+            copies = [int(value) for _, value in visible[copy]]
+            sources = [offset for offset, _ in visible[partition]]
             if copies != sources[: len(copies)]:
                 place = next(at for at, pair in enumerate(zip(copies, sources, strict=False)) if pair[0] != pair[1])
                 text = f"copies of {partition} differ from place {place} on: {copies[place : place + 5]}, "
@@ -164,31 +165,38 @@ class TransactionChecker:
         self.books.problem("the copiers' offsets do not become stable")
         return dict.fromkeys(self.partitions, -1)
 
-    def _visible(self, partition: Partition) -> list[tuple[int, bytes]]:
-        """Offset and value of each committed record, up to the present high watermark.
+    def _visible(self, partitions: list[Partition]) -> dict[Partition, list[tuple[int, bytes]]]:
+        """Offset and value of each committed record, up to the present high watermarks, which are asked for in order.
 
-        What is open there must end by the clock.
+        What is open there must end by the clock. All high watermarks are known first, so it ends everywhere at once.
         """
-        reader = CommittedReader(partition)
-        end = -1
+        readers = {partition: CommittedReader(partition) for partition in partitions}
+        found = {partition: self._read(reader) for partition, reader in readers.items()}
+        ends = {partition: reader.high_watermark for partition, reader in readers.items()}
+        for partition, reader in readers.items():
+            found[partition] += self._read(reader, ends[partition])
+        return found
+
+    def _read(self, reader: CommittedReader, end: int | None = None) -> list[tuple[int, bytes]]:
+        """The records up to this offset. None: those of one answer."""
         found: list[tuple[int, bytes]] = []
         deadline = time.monotonic() + ENDED_WITHIN_S
-        while not 0 <= end <= reader.position:
-            with suppress(OSError), closing(self.place.leader(partition)) as client:
-                while not 0 <= end <= reader.position and time.monotonic() < deadline:
-                    before = reader.position
+        while end is None or reader.position < end:
+            before = reader.position
+            with suppress(OSError), closing(self.place.leader(reader.partition)) as client:
+                while end is None or reader.position < end:
                     found += reader.read(client)
-                    end = reader.high_watermark if end < 0 else end
+                    if end is None:
+                        return found
                     if reader.position == before:
-                        time.sleep(AGAIN_S)
-                    else:
-                        deadline = time.monotonic() + ENDED_WITHIN_S
+                        break
+                    before = reader.position
+                    deadline = time.monotonic() + ENDED_WITHIN_S
             if time.monotonic() > deadline:
-                name = f"{partition[0]}-{partition[1]}"
+                name = f"{reader.partition[0]}-{reader.partition[1]}"
                 self.books.problem(f"{name}: stable up to {reader.position} for {ENDED_WITHIN_S} s, and ends at {end}")
                 break
-            if not 0 <= end <= reader.position:
-                time.sleep(AGAIN_S)
+            time.sleep(AGAIN_S)
         return found
 
 

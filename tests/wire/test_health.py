@@ -93,15 +93,19 @@ def test_more_is_committed_than_there_is(world: World) -> None:
     assert group(world) is None
 
 
-def test_offsets_expire_soon(world: World) -> None:
+def test_offsets_expire_soon(make_world: type[Any]) -> None:
+    world = make_world(offsets_retention_minutes="420")
+    world.ask(ApiKey.FIND_COORDINATOR, 3, FindCoordinatorRequest(key="g"))
+    world.create_topic("orders", 2)
     commit(world, "g", "orders", partitions=1, offset=0)
-    day = 24 * 60 * MINUTE
-    world.env.clock.advance(5 * day)
+    hour = 60 * MINUTE
+    world.env.clock.advance(5 * hour)
     assert group(world) is None
-    world.env.clock.advance(1 * day + MINUTE)
+    world.env.clock.advance(1 * hour + MINUTE)
     found = health(world)
     assert found["expiring_groups"] == 1
-    assert found["groups"][0]["expires_ms"] - found["time_ms"] == pytest.approx(day, abs=2 * MINUTE)
+    assert found["groups"][0]["expires_ms"] - found["time_ms"] == pytest.approx(hour, abs=2 * MINUTE)
+    world.env.run(world.broker.stop())
 
 
 def test_a_disk_that_fills_is_told_when_enough_is_known(world: World) -> None:

@@ -33,7 +33,7 @@ CLUSTER_FAULTS = (
         "self.raise_high_watermark()",
         "self.log.set_high_watermark(log_end_offset)",
         "the whole ISR has what is committed",
-        1,
+        2,
         "late election",
     ),
     Fault(
@@ -313,7 +313,7 @@ CLUSTER_FAULTS = (
         "replica.log_end_offset >= leader_epoch_start_offset",
         "True",
         "the whole ISR has what is committed",
-        14,
+        21,
         "leader dies before a follower is back",
     ),
     Fault(

@@ -62,7 +62,7 @@ FAULTS = (
         "elif clean:",
         "elif True:",
         "the epochs agree",
-        1,
+        3,
     ),
     Fault(
         "gap in the log not seen",

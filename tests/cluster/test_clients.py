@@ -20,6 +20,8 @@ from kafka.errors import KafkaConnectionError
 MakeCluster = Callable[..., Any]
 PARTITIONS = 3
 STORIES = Path(__file__).resolve().parent.parent / "clients"
+# These two take long, and no client can tell where the tree is.
+EMBEDDED = pytest.mark.parametrize("make_cluster", ["embedded"], indirect=True)
 pytestmark = pytest.mark.timeout(300)
 
 
@@ -204,6 +206,7 @@ def told(command: list[str], cluster: Any, pause_s: float) -> set[str]:
     return {line for line in told if not line.startswith(GAVE_UP)} | {last}
 
 
+@EMBEDDED
 @pytest.mark.skipif(shutil.which("go") is None, reason="no Go toolchain: franz-go cannot be built")
 def test_franz_go_while_leaders_move(make_cluster: MakeCluster, tmp_path: Path) -> None:
     program = tmp_path / "story"
@@ -212,6 +215,7 @@ def test_franz_go_while_leaders_move(make_cluster: MakeCluster, tmp_path: Path) 
     assert told([str(program)], cluster, 2.0) == {"303 records\n"}
 
 
+@EMBEDDED
 @pytest.mark.skipif(shutil.which("npm") is None, reason="no Node.js: KafkaJS cannot be installed")
 def test_kafkajs_while_leaders_move(make_cluster: MakeCluster, tmp_path: Path) -> None:
     folder = tmp_path / "story"

@@ -412,7 +412,12 @@ class ProducerStateManager:
     # -- from the log
 
     def rebuild(
-        self, segments: Segments, log_start_offset: int, *, checked_from: int | None = None
+        self,
+        segments: Segments,
+        log_start_offset: int,
+        *,
+        checked_from: int | None = None,
+        no_producers_from: int | None = None,
     ) -> Generator[int, None, None]:
         """Take up a snapshot and replay the batches behind it, piece by piece. CorruptBatchError, OSError.
 
@@ -422,6 +427,8 @@ class ProducerStateManager:
         transactions are empty, and the replay makes their entries again. So the snapshot must not be newer. It must
         also have enough batches behind it: it has only the last batch of each producer, and producers that have lost
         their connection send up to five again.
+
+        `no_producers_from`: from there on no batch is one of a producer, so there is nothing to replay.
         """
         latest = segments.end_offset if checked_from is None else checked_from
         bytes_behind = 0
@@ -431,12 +438,15 @@ class ProducerStateManager:
             latest = min(latest, segment.base_offset)
             bytes_behind += segment.size
         start = self.load_snapshot(log_start_offset, segments.end_offset, latest)
-        yield from self.replay(segments, start)
+        yield from self.replay(segments, start, no_producers_from)
 
-    def replay(self, segments: Segments, start: int) -> Generator[int, None, None]:
-        """See the batches from `start` to the log end. Yields as `rebuild` does."""
+    def replay(self, segments: Segments, start: int, end: int | None = None) -> Generator[int, None, None]:
+        """See the batches from `start` to `end`, or to the log end. Yields as `rebuild` does."""
+        end = segments.end_offset if end is None else end
         passed = piece = 0
-        for segment, batch in segments.batches_from(start) if start < segments.end_offset else ():
+        for segment, batch in segments.batches_from(start) if start < end else ():
+            if batch.base_offset >= end:
+                break
             passed += batch.size
             if passed - piece >= _BYTES_PER_PIECE:
                 yield passed

@@ -74,7 +74,7 @@ def open_log(
     if topic_id is None:
         topic_id = folder.topic_id(names, clean)
     before = [(segment.base_offset, segment.size) for segment in segments]
-    checked_from = None
+    checked_from = no_producers_from = None
     if not segments:
         log_end_offset = log_start_offset
         clean = True
@@ -85,7 +85,9 @@ def open_log(
             segments.pop(
                 0
             ).delete_files()  # retention had done so: a crash may bring back some, and not their neighbours
-        checked_from, log_end_offset = yield from _Check(folder, segments, leader_epochs).run(recovery_point)
+        check = _Check(folder, segments, leader_epochs)
+        checked_from, log_end_offset = yield from check.run(recovery_point)
+        no_producers_from = None if check.has_producers else checked_from
     if log_end_offset < log_start_offset:
         # Retention had given up all segments, and a crash took the empty one begun then. Offsets never go back.
         text = "%s: what is left ends at %d, the log begins at %d"
@@ -125,7 +127,9 @@ def open_log(
     )
     if before and before != [(segment.base_offset, segment.size) for segment in segments]:
         log.durability.sync_new_with_next_flush(segments[-1].path)  # it was cut
-    for passed_bytes in log.producers.rebuild(log.segments, log.log_start_offset, checked_from=checked_from):
+    for passed_bytes in log.producers.rebuild(
+        log.segments, log.log_start_offset, checked_from=checked_from, no_producers_from=no_producers_from
+    ):
         yield Progress(log.name, passed_bytes, log.size_bytes)
     log.producers.keep_snapshots_of(segment.base_offset for segment in segments)
     return log
@@ -335,6 +339,7 @@ class _Check:
         self._leader_epochs = leader_epochs
         self._checked_bytes = 0
         self._of_bytes = 0
+        self.has_producers = False  # whether a checked batch is one of an idempotent producer, or a marker
 
     def run(self, recovery_point: int) -> Pieces[tuple[int, int]]:
         """From where on it was checked, and where it ends. Segments behind a cut are removed from the list."""
@@ -394,6 +399,8 @@ class _Check:
                 if batch.partition_leader_epoch > epoch:
                     epoch = batch.partition_leader_epoch
                     leader_epochs.assign(epoch, batch.base_offset)
+                if batch.producer_id >= 0:
+                    self.has_producers = True
                 segment.index_recovered(batch.position, batch.size, batch.last_offset, batch.max_timestamp)
                 next_offset = batch.last_offset + 1
                 position = batch.position + batch.size

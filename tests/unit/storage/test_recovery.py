@@ -53,6 +53,35 @@ def test_aborted_transactions_are_known_after_a_crash_that_took_several_segments
     assert log.segments.aborted_transactions(0, 2) == [(5, 0)]
 
 
+@pytest.mark.parametrize("where", ["before", "behind", "nowhere"])
+def test_batches_are_replayed_after_a_crash_only_where_there_are_producers(world, monkeypatch, where):
+    """`before`: below the recovery point, where nothing is checked, and no snapshot is newer."""
+    log = world.log(segment_bytes=2_000)
+    ids = {"producer_id": 5, "producer_epoch": 0, "base_sequence": 0}
+    if where == "before":
+        world.append(log, (b"k", b"v"), **ids)
+    world.fill(log, 40)
+    log.flush()
+    world.manager.checkpoint()
+    world.fill(log, 40)
+    if where == "behind":
+        world.append(log, (b"k", b"v"), **ids)
+    for offset in list(log.producers.snapshots):
+        log.producers.remove_snapshot(offset)
+    ends = []
+    replay = producer_state.ProducerStateManager.replay
+
+    def noted(self, segments, start, end=None):
+        ends.append(segments.end_offset if end is None else end)
+        return replay(self, segments, start, end)
+
+    monkeypatch.setattr(producer_state.ProducerStateManager, "replay", noted)
+    log = world.crash("kept").get("t", 0)
+    assert (log.producers.get(5) is not None) == (where != "nowhere")
+    assert log.producers.map_end_offset == log.log_end_offset
+    assert (ends[-1] == log.log_end_offset) == (where == "behind")
+
+
 def test_what_is_cut_off_in_whole_segments_is_kept_beside_the_log_and_goes_with_the_topic(world, read, caplog):
     log = world.log(segment_bytes=2000, index_interval_bytes=200)
     for round_ in range(2):  # a later cut at the same place does not replace what an earlier one has kept

@@ -111,7 +111,7 @@ CLUSTER_FAULTS = (
         "log.leader_epochs.truncate_from_end(log.log_end_offset)",
         "pass",
         "all replicas come back into sync",
-        1,
+        3,
         "leaders with unlike followers",
     ),
     Fault(
@@ -189,7 +189,7 @@ CLUSTER_FAULTS = (
         "if latest_epoch == UNDEFINED:",
         "if True:",
         "the whole ISR has what is committed",
-        1,
+        2,
     ),
     Fault(
         "only the leader hears of an election",
@@ -227,7 +227,7 @@ CLUSTER_FAULTS = (
         "return partition.log.high_watermark",
         "return partition.log.log_end_offset",
         "inconsistent offsets",
-        27,
+        29,
         "leaders come and go",
     ),
     Fault(
@@ -323,7 +323,7 @@ CLUSTER_FAULTS = (
         "or len(self.isr) < self.minimum_isr_size",
         "",
         "min.insync.replicas have what is committed",
-        4,
+        6,
         "leader dies before a follower is back",
     ),
     Fault(
@@ -343,7 +343,7 @@ CLUSTER_FAULTS = (
         " or not self.lease.holds",
         "",
         "who has no session serves nothing as a leader",
-        3,
+        6,
         "leader goes on behind another",
     ),
     Fault(
@@ -440,7 +440,7 @@ CLUSTER_FAULTS = (
         "return Truncation(min(own_end_offset, log_end_offset), is_final=False)",
         "return Truncation(min(leader_end_offset, log_end_offset))",
         "all replicas come into sync",
-        1,
+        5,
         "leaders with unlike followers",
     ),
     # Late frames (cluster_late_frames.py)
@@ -481,7 +481,7 @@ CLUSTER_FAULTS = (
         "broker_epoch < self.broker_epoch or broker_epoch == self._lost_broker_epoch",
         "False",
         "no commit goes back",
-        4,
+        5,
         "late word to a former session",
     ),
     Fault(
@@ -491,7 +491,7 @@ CLUSTER_FAULTS = (
         "return ErrorCode.STALE_CONTROLLER_EPOCH",
         "return ErrorCode.NONE",
         "what the tree says reaches its brokers",
-        1,
+        2,
         "late deletion",
     ),
     Fault(
@@ -533,7 +533,7 @@ CLUSTER_FAULTS = (
         "return bool(self.folders)",
         "return False",
         "no commit goes back",
-        2,
+        3,
         "power of a leader after all sessions",
     ),
     Fault(

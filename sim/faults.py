@@ -765,7 +765,7 @@ FAULTS = (
         "thrown = group.fence(commits.count, effects)",
         "thrown = []",
         "nothing is committed over a live reset",
-        1,
+        2,
     ),
     Fault(
         "a live reset fences after it has written",
@@ -784,7 +784,7 @@ FAULTS = (
         "commits = OffsetCommits(group_id, offsets, origin)",
         "commits = OffsetCommits(group_id, {t: dict([*of.items()][: len(of) // 2 or 1]) for t, of in offsets.items()})",
         "who joins after a live reset reads on from there",
-        4,
+        6,
     ),
     Fault(
         "a live reset does not store that the members are gone",
@@ -829,7 +829,7 @@ FAULTS = (
         "has_claims or self.newcomers_are_stale",
         "False",
         "nothing is committed over a live reset",
-        2,
+        8,
     ),
     Fault(
         "newcomers without claims read on",
@@ -856,7 +856,7 @@ FAULTS = (
         "EMPTY_ASSIGNMENT if member.is_stale else member.assignment",
         "member.assignment",
         "who joins after a live reset reads on from there",
-        1,
+        3,
     ),
     Fault(
         "a stale member is none before the join phase ends",
@@ -975,7 +975,7 @@ FAULTS = (
         "if committed == NOTHING and is_pattern(name):",
         "if committed == NOTHING:",
         "retention waits for groups",
-        1,
+        6,
     ),
     Fault(
         "retention waits for those that have read",

@@ -245,7 +245,7 @@ consumer.partitions_for_topic(topic)
 consumer.subscribe([topic])
 told = False
 while True:
-    consumer.poll(100)
+    consumer.poll(1000)
     if consumer.assignment() and not told:
         told = True
         print("owns", flush=True)

@@ -122,8 +122,7 @@ class Member:
             if self.hangs:
                 time.sleep(0.05)
                 continue
-            # kafka-python 3.0.12 loses an assignment that comes when the time of a poll ends.
-            consumer.poll(timeout_ms=100 if self.partitions > 0 else 1000)
+            consumer.poll(timeout_ms=100)
             self.partitions = len(consumer.assignment())
         consumer.close(autocommit=False)
 

@@ -38,7 +38,7 @@ class Consumer:
     def _run(self) -> None:
         consumer = KafkaConsumer(self._topic, **self._settings)
         while not self._stop.is_set():
-            consumer.poll(timeout_ms=500)
+            consumer.poll(timeout_ms=200)
             self.partitions = len(consumer.assignment())
         consumer.close()
 

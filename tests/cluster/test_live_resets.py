@@ -279,7 +279,7 @@ class Reader:
 
     def _run(self) -> None:
         while not self._stopped.is_set():
-            for found in self._consumer.poll(500).values():
+            for found in self._consumer.poll(100).values():
                 self.read += [(time.monotonic(), record.partition, record.offset) for record in found]
         self._consumer.close()
 

@@ -7,10 +7,7 @@ measured, all offsets are fetched and compared, and the memory is measured again
 
 import asyncio
 import shutil
-import signal
-import statistics
 import tempfile
-import time
 
 import uvloop
 from barnabas.protocol import messages
@@ -18,6 +15,7 @@ from barnabas.protocol.api_keys import ApiKey
 
 from bench.apache_kafka import ApacheKafka
 from bench.loads import commit_frame, find_coordinator
+from bench.starts import timed_starts
 from bench.targets import Barnabas, Target
 from bench.wire import Connection, LoadError, close, connect, connect_many, create_topics
 
@@ -25,7 +23,6 @@ GROUPS, PARTITIONS = 20_000, 50
 TOPIC = "loading"
 CONNECTIONS = 8
 FETCHED_AT_ONCE = 200
-ROUNDS = 3
 
 
 async def commit_all(target: Target, groups: int = GROUPS) -> None:
@@ -70,11 +67,6 @@ async def fetch_all(target: Target) -> None:
     close([connection])
 
 
-def _seconds(spans: list[float]) -> str:
-    each = " ".join(f"{span:.2f}" for span in spans)
-    return f"{statistics.median(spans):.2f} s ({each})"
-
-
 def main(kafka: bool) -> None:
     """Print the figures."""
     folder = tempfile.mkdtemp(prefix="barnabas-bench-")
@@ -85,19 +77,7 @@ def main(kafka: bool) -> None:
             f"  barnabas: {broker.resident_mb():.0f} MB after {GROUPS * PARTITIONS:,} offsets were committed",
             flush=True,
         )
-        for number, what in ((signal.SIGKILL, "SIGKILL"), (signal.SIGTERM, "clean stop")):
-            spans, processor_seconds = [], []
-            for _ in range(ROUNDS):
-                broker.stop(number)
-                began = time.perf_counter()
-                broker = Barnabas(f"{folder}/data")
-                uvloop.run(served(broker))
-                spans.append(time.perf_counter() - began)
-                processor_seconds.append(broker.cpu_seconds())
-            print(
-                f"  barnabas: exec to all served, {what}: {_seconds(spans)}, processor {_seconds(processor_seconds)}",
-                flush=True,
-            )
+        broker = timed_starts(broker, f"{folder}/data", served, "served")
         loaded_mb = broker.resident_mb()
         uvloop.run(fetch_all(broker))
         print(f"  barnabas: {loaded_mb:.0f} MB, {broker.resident_mb():.0f} MB when all were fetched", flush=True)

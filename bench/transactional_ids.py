@@ -6,10 +6,7 @@ started again. Loaded means that DescribeTransactions answers for an id of every
 
 import asyncio
 import shutil
-import signal
-import statistics
 import tempfile
-import time
 from typing import Any
 
 import uvloop
@@ -19,6 +16,7 @@ from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 
 from bench.apache_kafka import ApacheKafka
+from bench.starts import timed_starts
 from bench.targets import Barnabas, Target
 from bench.transactional import Connected, Versions
 from bench.wire import CLIENT_ID, Connection, LoadError, close, connect, connect_many, create_topics
@@ -29,7 +27,6 @@ CONNECTIONS = 8
 IN_FLIGHT = 50
 ENDED_EACH = 10
 TOPIC = "transactional-ids"
-ROUNDS = 3
 INIT_VERSION = 4
 
 
@@ -101,11 +98,6 @@ async def _count(target: Target) -> int:
     return len(answer.transaction_states)
 
 
-def _seconds(spans: list[float]) -> str:
-    each = " ".join(f"{span:.2f}" for span in spans)
-    return f"{statistics.median(spans):.2f} s ({each})"
-
-
 def main(kafka: bool) -> None:
     """Print the figures."""
     folder = tempfile.mkdtemp(prefix="barnabas-bench-")
@@ -114,19 +106,7 @@ def main(kafka: bool) -> None:
         idle_mb = broker.resident_mb()
         uvloop.run(_make_all(broker))
         print(f"  barnabas: {idle_mb:.0f} MB idle, {broker.resident_mb():.0f} MB with {IDS:,} ids", flush=True)
-        for number, what in ((signal.SIGKILL, "SIGKILL"), (signal.SIGTERM, "clean stop")):
-            spans, processor_seconds = [], []
-            for _ in range(ROUNDS):
-                broker.stop(number)
-                began = time.perf_counter()
-                broker = Barnabas(f"{folder}/data")
-                uvloop.run(_loaded(broker))
-                spans.append(time.perf_counter() - began)
-                processor_seconds.append(broker.cpu_seconds())
-            print(
-                f"  barnabas: exec to all loaded, {what}: {_seconds(spans)}, processor {_seconds(processor_seconds)}",
-                flush=True,
-            )
+        broker = timed_starts(broker, f"{folder}/data", _loaded, "loaded")
         loaded_mb = broker.resident_mb()
         count = uvloop.run(_count(broker))
         print(f"  barnabas: {loaded_mb:.0f} MB loaded, {count:,} ids", flush=True)

@@ -18,7 +18,7 @@ from barnabas.config.broker import BrokerConfig
 from barnabas.coordination.port import Coordination
 from barnabas.protocol import frames
 from barnabas.protocol.api_keys import ApiKey
-from barnabas.protocol.messages import CreateTopicsRequest
+from barnabas.protocol.messages import CreateTopicsRequest, FindCoordinatorRequest
 from barnabas.sim.env import SimEnv, sim_env
 
 Handler = Callable[[Any, Any, RequestContext], Any]
@@ -248,6 +248,18 @@ def world() -> Iterator[World]:
 def make_world() -> type[World]:
     """For tests that need a broker of their own: on a disk that they prepared, stopped and started again."""
     return World
+
+
+@pytest.fixture
+def world_of_transactions() -> Iterator[World]:
+    """A broker with a topic "t" of two partitions, and a coordinator for the transactional id "a"."""
+    world = World()
+    world.create_topic("t", 2)
+    world.ask(ApiKey.FIND_COORDINATOR, 2, FindCoordinatorRequest(key="a", key_type=1))
+    yield world
+    world.env.run(world.broker.stop())
+    assert world.broker.server.handler_failures == 0
+    assert world.escaped == []
 
 
 class Harness:

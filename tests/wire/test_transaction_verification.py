@@ -1,7 +1,7 @@
 """Produce in a transaction: the partition's leader asks the transaction coordinator first (KIP-890)."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +21,8 @@ NONE, ADDS = ErrorCode.NONE, 12
 
 
 @pytest.fixture
-def world(make_world: type[World]) -> Iterator[World]:
-    world = make_world()
-    world.create_topic("t", 2)
-    world.ask(ApiKey.FIND_COORDINATOR, 2, FindCoordinatorRequest(key="a", key_type=1))
-    yield world
-    world.env.run(world.broker.stop())
-    assert world.broker.server.handler_failures == 0
-    assert world.escaped == []
+def world(world_of_transactions: World) -> World:
+    return world_of_transactions
 
 
 def batch(producer: tuple[int, int], sequence: int, *, transactional: bool = True) -> bytearray:

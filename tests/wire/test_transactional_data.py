@@ -1,7 +1,6 @@
 """A transaction from its first request to what consumers see."""
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ from barnabas.broker.api import write_txn_markers
 from barnabas.protocol import record_batch
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.messages import FetchRequest, FindCoordinatorRequest, ProduceRequest, WriteTxnMarkersRequest
+from barnabas.protocol.messages import FetchRequest, ProduceRequest, WriteTxnMarkersRequest
 from barnabas.protocol.record_batch import Record
 from barnabas.sim import clock
 
@@ -21,14 +20,8 @@ World = Any  # of conftest.py
 
 
 @pytest.fixture
-def world(make_world: type[World]) -> Iterator[World]:
-    world = make_world()
-    world.create_topic("t", 2)
-    world.ask(ApiKey.FIND_COORDINATOR, 2, FindCoordinatorRequest(key="a", key_type=1))
-    yield world
-    world.env.run(world.broker.stop())
-    assert world.broker.server.handler_failures == 0
-    assert world.escaped == []
+def world(world_of_transactions: World) -> World:
+    return world_of_transactions
 
 
 def produce(world: World, producer: tuple[int, int], index: int, sequence: int, value: bytes) -> int:

@@ -4,7 +4,6 @@ Each is as short as it could be made. The literal values are what Kafka answered
 """
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.messages import (
     DescribeTransactionsRequest,
     FetchRequest,
-    FindCoordinatorRequest,
     ProduceRequest,
     WriteTxnMarkersRequest,
 )
@@ -29,14 +27,8 @@ NONE, NEW = (-1, -1), (-1, -1)
 
 
 @pytest.fixture
-def world(make_world: type[World]) -> Iterator[World]:
-    world = make_world()
-    world.create_topic("t", 2)
-    world.ask(ApiKey.FIND_COORDINATOR, 2, FindCoordinatorRequest(key="a", key_type=1))
-    yield world
-    world.env.run(world.broker.stop())
-    assert world.broker.server.handler_failures == 0
-    assert world.escaped == []
+def world(world_of_transactions: World) -> World:
+    return world_of_transactions
 
 
 def produce(world: World, *batches: tuple[Producer, int, int], version: int = 11, name: str = "a") -> list[Any]:
